@@ -31,11 +31,10 @@ def body(params: Params, run: StageRun) -> None:
         TRAJECTORIES,
         PARTITIONS,
         public_fraction=params.partition.public_fraction,
-        salt=params.partition.salt,
         public=params.partition.public,
         check_units=check_units,
     )
-    run.params({"public_by": manifest.public_by, "salt": params.partition.salt})
+    run.params({"public_by": manifest.public_by})
     if manifest.public_by == "hash":
         run.params({"public_fraction": params.partition.public_fraction})
     run.metric("private_units", manifest.private_units)

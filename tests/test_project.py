@@ -69,10 +69,12 @@ def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(
     alone = {"total_epsilon": None, "target_epsilon": 2.0}
     for asked in ({"behaviour": 0.05}, {"model_check": 0.1}, {}):
         Project(tmp_path).run(
-            evaluation={"private": {"estimators": asked}}, partition={"salt": "ä\\b"}, privacy=alone
+            evaluation={"private": {"estimators": asked}},
+            tracking={"experiment": "ä\\b"},
+            privacy=alone,
         )
         assert load(file).evaluation.private.estimators == asked
-    assert load(file).partition.salt == "ä\\b"
+    assert load(file).tracking.experiment == "ä\\b"
     assert file.read_text().startswith("# ours\n")
 
 

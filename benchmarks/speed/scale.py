@@ -335,7 +335,7 @@ def task(stage: str, folder: Path, size: Size) -> Callable[[], object] | None:
         ingest(folder / "raw", folder / "trajectories", "log", dataset(size))
         shutil.rmtree(folder / "raw")
     elif stage == "partition":
-        partition(folder / "trajectories", folder / "partitions", public_fraction=0.01, salt="")
+        partition(folder / "trajectories", folder / "partitions", public_fraction=0.01)
         shutil.rmtree(folder / "trajectories")
     else:
         opened(folder, members=True)

@@ -1,4 +1,4 @@
-"""Processes: their marks, whether one is alive, cores, environment variables, and git's commit."""
+"""Processes: their marks, whether one is alive, environment variables, and git's commit."""
 
 import atexit
 import gc
@@ -59,11 +59,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def cores() -> int:
-    """Logical cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor() -> str:

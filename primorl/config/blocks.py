@@ -78,13 +78,11 @@ class Partition(Block):
     Attributes:
         public_fraction: the expected share of units drawn public by a hash of their ids; 0: none is public.
         public: the units that are public because they consented; exactly one of the two is given.
-        salt: separates this draw from others with the same ids.
         publish: allows people to become public who were private before; the error of `partition` gives the word.
     """
 
     public_fraction: Fraction | None
     public: PublicUnits | None
-    salt: Text
     publish: Text | None = None
 
     def __post_init__(self) -> None:
@@ -238,11 +236,9 @@ class Online(Block):
         appearances: how often one user is met at most, in different cohorts. All of them are paid for.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
-        start: of the policy: ``policy``, the offline one, or ``scratch``.
         algorithm: that makes the updates.
         learning_rate: of an update.
         clipping_norm: S, of one user's contribution.
-        hidden: units of each hidden layer of a policy from scratch; empty: log-linear.
         steps: of one user at most; None: the episode's limit times ``episodes``.
         episodes: of one user at most.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
@@ -253,11 +249,9 @@ class Online(Block):
     appearances: Annotated[int, Within(ge=1, le=64)]
     cohort: Annotated[int, Within(ge=1, le=10**6)]
     target_epsilon: Epsilon | None
-    start: Literal["policy", "scratch"]
     algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"]
     learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)]
     clipping_norm: ClippingNorm
-    hidden: AnyHiddenSizes
     steps: Steps | None
     episodes: PositiveInt
     draw: NaturalInt

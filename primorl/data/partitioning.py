@@ -28,7 +28,6 @@ def partition(
     target: Path,
     *,
     public_fraction: float | None,
-    salt: str,
     public: Any = None,
     check_units: Callable[[Manifest, bytes, bytes], None] | None = None,
 ) -> Manifest:
@@ -42,7 +41,6 @@ def partition(
         target: the folder of the partitions.
         public_fraction: the expected share of units that are public; 0: none is, and ``public/`` has no rows. It is
             not used where ``public`` is given.
-        salt: separates this draw from others with the same ids.
         public: how consent is told: an object with ``file``, or with ``column`` and ``values``; None: units are drawn.
         check_units: raises where these units may not be split so; it is called with the manifest and the digests of
             both sides before ``target`` changes.
@@ -61,7 +59,7 @@ def partition(
             "params.yaml: partition: found neither public_fraction nor public; allowed is one of them"
         )
     else:
-        rule = HashDraw(public_fraction, salt)
+        rule = HashDraw(public_fraction)
     reader = PartReader(source, made_by="ingest")
     schema = reader.info.schema
     check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)

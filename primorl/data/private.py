@@ -167,7 +167,7 @@ class Ring:
         widths: columns of each matrix.
 
     Attributes:
-        matrices: inputs, targets and extras (whether the row begins a trajectory, and its action's probability).
+        matrices: inputs, targets and extras (whether the row begins a trajectory).
         held: of each row group its first row, and the row after its last.
     """
 

@@ -384,7 +384,6 @@ class OnlineSummary:
         None
     )
     algorithm: Annotated[Line | None, "Name of the update."] = None
-    start: Annotated[Line | None, "`online.start` of params.yaml."] = None
     private: Annotated[
         bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."
     ] = None
@@ -393,7 +392,7 @@ class OnlineSummary:
     ] = None
     epsilon_in_all: Annotated[
         _Epsilon | None,
-        "ε of somebody who is both in the log and a user; from scratch that of a user.",
+        "ε of somebody who is both in the log and a user.",
     ] = None
     delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which both are read."] = (
         None

@@ -187,8 +187,8 @@ def publish(params: Params, dataset: str, version: Version, *, people: bool) -> 
 def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) -> UnitStore:
     """Read the public split, once the ledger knows of no charge for one of its units as private.
 
-    Such a split can be there without a charge of its own: made under another ``partition.salt``, or brought back by
-    DVC. Outside the trust boundary, without the project's secret, this cannot be told.
+    Such a split can be there without a charge of its own, brought back by DVC. Outside the trust boundary, without the
+    project's secret, this cannot be told.
 
     Args:
         params: name the ledger; None: it is not asked.

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,8 +52,6 @@ STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
-_EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
-_PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
 _STEPS = 2  # noisy steps of the updates that take several
 MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
@@ -162,15 +159,15 @@ class Start:
     Attributes:
         network: its shape.
         parameters: ``[d]``.
-        statement: of an offline policy; None: it is new.
-        sha256: of the offline policy's file.
+        statement: of the offline policy.
+        sha256: of its file.
         names: of observations and actions.
     """
 
     network: PolicyNetwork
     parameters: Tensor
-    statement: Statement | None
-    sha256: str | None
+    statement: Statement
+    sha256: str
     names: Names | None
 
 
@@ -224,7 +221,7 @@ def online_run(params: Params) -> OnlineRun:
             "an episode; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
-    start = (_from_offline if asked.start == "policy" else _from_scratch)(params, environments)
+    start = _from_offline(params, environments)
     update = update_of(asked, params.policy.discount)
     plan = _plan(params, update, arrivals)
     # Norm of the noise in one release over the largest norm of a mean, z √d / m.
@@ -265,39 +262,6 @@ def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
     )
 
 
-def _from_scratch(params: Params, environments: EnvironmentBatch) -> Start:
-    """Make a new network. Its observations are standardised by public facts of the environment."""
-    mean, scale = _observation_scales(environments, params.seed)
-    network = PolicyNetwork(
-        hidden=params.online.hidden,
-        observation_mean=mean,
-        observation_scale=scale,
-        action_low=torch.from_numpy(environments.action_low),
-        action_high=torch.from_numpy(environments.action_high),
-        discrete_actions=environments.discrete_actions,
-    )
-    return Start(network, network.initial(params.seed, STANDARD_DEVIATION), None, None, None)
-
-
-def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
-    """Mean and three standard deviations of observations, ``[S]`` each, over episodes that are simulated for this."""
-    stream = np.random.SeedSequence([seed, _PUBLIC])  # another one than the users'
-    random = np.random.default_rng(stream)
-    size = len(environments.action_low)
-    seen = [environments.reset(_EPISODES, int(stream.generate_state(1)[0]))]
-    for _ in range(min(environments.step_limit or _LONGEST, _LONGEST)):
-        if environments.discrete_actions:
-            actions: npt.NDArray[Any] = random.integers(size, size=_EPISODES)
-        else:
-            low, high = environments.action_low, environments.action_high
-            actions = random.uniform(low, high, (_EPISODES, size))
-        after, _, terminated, truncated = environments.step(actions)
-        over = terminated | truncated
-        seen.append(environments.restart(over) if over.any() else after)
-    states = np.concatenate(seen)
-    return torch.from_numpy(states.mean(0)), torch.from_numpy(3 * states.std(0) + 1e-3)
-
-
 def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
     """Plan the mechanism at the ε that params.yaml asks for."""
     asked, delta = params.online, params.privacy.delta
@@ -330,8 +294,9 @@ def paid_online(
     """
     cohorts = run.arrivals.cohorts
     every = max(1, len(cohorts) // _POINTS)
-    about = run.start.sha256 or ""
-    begin = OnlineState.begin({PARAMETERS: run.start.parameters}, len(cohorts), every, about)
+    begin = OnlineState.begin(
+        {PARAMETERS: run.start.parameters}, len(cohorts), every, run.start.sha256
+    )
     work_id, version = identity(params, run), run.arrivals.version
     request = accounts.request(params, log, params.dataset, version, STAGE, run.plan.event, work_id)
     begun = begin if run.plan.is_private else None
@@ -392,10 +357,8 @@ def identity(params: Params, run: OnlineRun) -> str:
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
-        "start": None,
+        "start": [offline.charge, [each.charge for each in offline.mechanisms]],
     }
-    if offline is not None:
-        content["start"] = [offline.charge, [each.charge for each in offline.mechanisms]]
     return digest(content)
 
 
@@ -412,7 +375,7 @@ def write_online(
     environment = str(params.chosen.environment)
     users = [after * asked.cohort for after in state.kept_after]
     own = work.add_charge_to(users_statement(params, run))
-    statement = own if run.start.statement is None else after_offline(run.start.statement, own)
+    statement = after_offline(run.start.statement, own)
     policies = [network.exported(parameters) for parameters in state.kept]
 
     def returns_of(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
@@ -441,7 +404,6 @@ def write_online(
             met=True,
             env_id=environment,
             algorithm=run.update.name,
-            start=asked.start,
             private=statement.sound,
             epsilon=user_epsilon(statement),
             epsilon_in_all=statement.epsilon if statement.sound else None,
@@ -481,7 +443,7 @@ def user_epsilon(statement: Statement) -> float | None:
     """Return the ε of a user who is not in the log; None: the statement may not be relied on."""
     if not statement.sound:
         return None
-    return statement.mechanisms[-1].epsilon if statement.mechanisms else statement.epsilon
+    return statement.mechanisms[-1].epsilon
 
 
 def users_statement(params: Params, run: OnlineRun) -> Statement:

@@ -164,7 +164,6 @@ def _verify_online(folder: Path, *, void_ok: bool) -> Statement:
         "delta": statement.delta,
         "unit": statement.unit,
         "void": statement.void,
-        "start": "policy" if statement.mechanisms else "scratch",
         "policy_sha256": file_sha256(folder / POLICY[0]),
         "seconds": None,
     }
@@ -177,7 +176,9 @@ def _verify_online(folder: Path, *, void_ok: bool) -> Statement:
 def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
     """Check that the mechanism of the users is the one that `online_plan` makes of the protocol."""
     what = "models/online"
-    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(what, statement)
+    if not statement.mechanisms:
+        raise PipelineError(f"{path}: mechanisms: not those of an offline policy and of {what}")
+    own = statement.mechanisms[-1]
     met, most = protocol.cohorts * protocol.cohort, protocol.users * protocol.appearances
     rounds = protocol.releases * protocol.appearances
     releases = RELEASES.get(protocol.algorithm)

@@ -73,7 +73,7 @@ def test_public_people_alone_are_the_public_people_of_the_same_log(
     log = LOGS["titration"]
     write_settings(log, 3, {}, Path())
     ingested("titration", 60)
-    partition(Path("trajectories"), PARTITIONS, public_fraction=0.2, salt="")
+    partition(Path("trajectories"), PARTITIONS, public_fraction=0.2)
     public = PartReader(PARTITIONS / "public", made_by="partition").tables(columns=["unit_id"])
     people = {int(each) for part in public for each in part["unit_id"].to_pylist()}
     assert 0 < len(people) < 60

@@ -23,7 +23,6 @@ def partitioned(public_fraction: float, dataset: str, chosen: AnyDataset) -> Non
         Path("data/trajectories"),
         Path("data/partitions"),
         public_fraction=public_fraction,
-        salt="salt",
     )
 
 

@@ -52,9 +52,7 @@ def split(
     public: object, dataset: TabularDataset | None = None, column: str | None = "consent"
 ) -> Manifest:
     ingest(Path("raw"), Path("trajectories"), "log", dataset or log(), public_column=column)
-    return partition(
-        Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=public
-    )
+    return partition(Path("trajectories"), Path("partitions"), public_fraction=None, public=public)
 
 
 def listed(*ids: str) -> SimpleNamespace:
@@ -69,9 +67,7 @@ def test_who_consented_in_a_column_or_a_file_is_public_and_nobody_else(project: 
     assert (manifest.public_by, manifest.public_units, manifest.private_units) == ("column", 2, 2)
     assert Manifest.load(Path("partitions/manifest.json")) == manifest
     values = by_column(values=("yes", "no"))
-    partition(
-        Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=values
-    )
+    partition(Path("trajectories"), Path("partitions"), public_fraction=None, public=values)
     assert units("private") == {"cid"}, "other values need no new ingest"
     manifest = split(listed("bob", "", "dan"), column=None)
     assert (units("public"), units("private"), manifest.public_by) == (

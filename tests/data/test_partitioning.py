@@ -46,14 +46,12 @@ def ingested(project: Path, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     return rows
 
 
-def is_public(unit: str, public_fraction: float, salt: str) -> bool:
-    return bool(HashDraw(public_fraction, salt)(pa.array([unit]))[0])
+def is_public(unit: str, public_fraction: float) -> bool:
+    return bool(HashDraw(public_fraction)(pa.array([unit]))[0])
 
 
 def run(public_fraction: float = 0.4) -> Manifest:
-    return partition(
-        Path("trajectories"), Path("partitions"), public_fraction=public_fraction, salt="salt"
-    )
+    return partition(Path("trajectories"), Path("partitions"), public_fraction=public_fraction)
 
 
 def read(folder: str) -> pa.Table:
@@ -64,7 +62,7 @@ def read(folder: str) -> pa.Table:
 
 def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table) -> None:
     manifest = run()
-    public = pa.array([is_public(unit, 0.4, "salt") for unit in ingested["unit_id"].to_pylist()])
+    public = pa.array([is_public(unit, 0.4) for unit in ingested["unit_id"].to_pylist()])
     assert read("partitions/public").equals(ingested.filter(public))
     assert read("partitions/private").equals(ingested.filter(pc.invert(public)))
     assert manifest.public_units == pc.count_distinct(ingested.filter(public)["unit_id"]).as_py()
@@ -132,11 +130,10 @@ def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
     present=st.sets(st.text(min_size=1), min_size=1),
     extra=st.text(min_size=1),
     fraction=st.floats(0.01, 0.99),
-    salt=st.text(),
 )
-def test_a_unit_moves_no_other(present: set[str], extra: str, fraction: float, salt: str) -> None:
+def test_a_unit_moves_no_other(present: set[str], extra: str, fraction: float) -> None:
     def public(units: set[str]) -> set[str]:
-        drawn = HashDraw(fraction, salt)(pa.array(sorted(units)))
+        drawn = HashDraw(fraction)(pa.array(sorted(units)))
         return {unit for unit, chosen in zip(sorted(units), drawn, strict=True) if chosen}
 
     assert public(present | {extra}) - {extra} == public(present) - {extra}
@@ -144,7 +141,7 @@ def test_a_unit_moves_no_other(present: set[str], extra: str, fraction: float, s
 
 def test_the_draw_is_uniform_and_nested() -> None:
     units = pa.array([str(i) for i in range(20_000)])
-    few, many = (HashDraw(share, "s")(units) for share in (0.1, 0.3))
+    few, many = (HashDraw(share)(units) for share in (0.1, 0.3))
     assert (many | ~few).all()
     assert abs(few.sum() - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
     assert abs(many.sum() - 6000) < 5 * (20_000 * 0.3 * 0.7) ** 0.5

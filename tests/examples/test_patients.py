@@ -86,9 +86,7 @@ def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
     log = cases({number: 1 + number // 3 for number in range(18)})  # six patients, three cases each
     made = ingested("operations", log)
     assert len({each["trajectory_id"] for each in made}) == 18
-    partition(
-        Path("data/trajectories"), Path("data/partitions"), public_fraction=0.4, salt="primorl"
-    )
+    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.4)
     sides = ("data/partitions/private", "data/partitions/public")
     private, public = ({row["unit_id"] for row in rows_of(side, "partition")} for side in sides)
     assert min(len(private), len(public)) > 0 == len(private & public)

@@ -40,7 +40,7 @@ def refused(*words: str) -> bool:
 def settings() -> dict[str, Any]:
     """A private run of two rounds with everybody, without a public split."""
     raw = project_settings("csv-log")
-    raw["partition"] = {"public_fraction": 0.0, "public": None, "salt": "primorl"}
+    raw["partition"] = {"public_fraction": 0.0, "public": None}
     raw["privacy"] |= {
         "target_epsilon": None,
         "noise_multiplier": 4.0,

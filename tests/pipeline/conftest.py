@@ -22,7 +22,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     raw = project_settings()
     raw["chosen"]["options"] |= {"episodes": 6, "num_envs": 3, "hidden": [8]}
     raw["chosen"]["termination"] = "learned"  # half of the tests' episodes terminate
-    raw["partition"] = {"public_fraction": 0.5, "public": None, "salt": "primorl"}
+    raw["partition"] = {"public_fraction": 0.5, "public": None}
     return write_settings(raw)
 
 

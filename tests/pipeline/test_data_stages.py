@@ -48,7 +48,7 @@ def test_only_counts_and_the_keyed_fingerprint_are_logged(
     manifest = json.loads(Path("data/partitions/manifest.json").read_text(encoding="utf-8"))
     counts = {name: manifest[name] for name in ("private_units", "public_units")}
     assert sum(counts.values()) == 6
-    by = {"public_by": "hash", "public_fraction": 0.5, "salt": "primorl"}
+    by = {"public_by": "hash", "public_fraction": 0.5}
     assert partitioned.logged == counts | by | {"dataset_fingerprint": fingerprint}
     files = {item.name for item in Path("data/partitions").iterdir()}
     assert files == {"manifest.json", "private", "public", "public_units.bin", "units.bin"}
@@ -56,12 +56,13 @@ def test_only_counts_and_the_keyed_fingerprint_are_logged(
     assert capsys.readouterr() == ("", told)
 
 
-def test_people_become_public_by_a_word(small: Params) -> None:
+def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is charged. Twin: trajectories of a simulator may be drawn anew."""
     write_raw(Path("data/raw"), episodes(6))
     ingest.body(small, FakeRun())
-    for salt in ("primorl", "other"):
-        partition.body(replace(small, partition=replace(small.partition, salt=salt)), FakeRun())
+    for salt in (b"7:primorl", b"other"):
+        monkeypatch.setattr("primorl.data.identity.consent._SALT", salt)
+        partition.body(small, FakeRun())
     write(
         [
             row(user, 0, time, x=float(user), left=time == 2)
@@ -76,8 +77,9 @@ def test_people_become_public_by_a_word(small: Params) -> None:
     collect.body(people, FakeRun())
     ingest.body(people, FakeRun())
 
-    def split(fraction: float, publish: str | None = None, salt: str = "primorl") -> None:
-        chosen = replace(people.partition, public_fraction=fraction, publish=publish, salt=salt)
+    def split(fraction: float, publish: str | None = None, salt: str = "7:primorl") -> None:
+        chosen = replace(people.partition, public_fraction=fraction, publish=publish)
+        monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
         partition.body(replace(people, partition=chosen), FakeRun())
 
     split(0.2)

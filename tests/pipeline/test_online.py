@@ -19,7 +19,7 @@ from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.statement import Statement
+from primorl.privacy.statement import MechanismStatement, Statement
 from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, edited, killed, states
@@ -41,10 +41,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     content["online"] |= {
         "users": 12,
         "cohort": 3,
-        "start": "scratch",
         "steps": 20,
         "algorithm": "dp-pg",
     }
+    write_offline(DELTA)
     return write_settings(content)
 
 
@@ -70,7 +70,7 @@ def learned(params: Params, **of_online: Any) -> RememberingRun:
     return run
 
 
-def is_about(statement: Statement, epsilon: float = 1.0) -> bool:
+def is_about(statement: MechanismStatement, epsilon: float = 1.0) -> bool:
     return statement.epsilon is not None and epsilon - 0.01 < statement.epsilon <= epsilon
 
 
@@ -82,9 +82,11 @@ def test_it_pays_once_meets_everybody_once_and_is_restored(asked: Params, met: l
     assert (charge.state, charge.stage, own.charge) == ("committed", "online", charge.id)
     assert own.sound
     assert (own.unit, own.units, summary.users) == ("user", 12, 12)
-    assert own.epsilon == summary.epsilon == summary.epsilon_in_all
-    assert is_about(own)
-    assert own.event["count"] == 1
+    assert own.epsilon == summary.epsilon_in_all
+    of_user = own.mechanisms[-1]
+    assert of_user.epsilon == summary.epsilon
+    assert is_about(of_user)
+    assert of_user.event["count"] == 1
     assert own.online is not None
     assert (own.online.cohort, own.online.cohorts) == (3, 4)
     assert (own.online.appearances, own.online.releases) == (1, 1)
@@ -129,15 +131,17 @@ def test_those_who_come_back_are_paid_for_with_the_cap(asked: Params, met: list[
     learned(asked, users=None, arrivals="data/arrivals/today", appearances=2)
     own = Statement.read(FOLDER)
     assert sorted(met) == [0, 1, 2, 3, 4, 5, 9, 10, 11]  # each of a, b and c came a third time
-    assert (own.units, own.event["count"]) == (6, 2)
-    assert is_about(own)
+    of_user = own.mechanisms[-1]
+    assert (own.units, of_user.event["count"]) == (6, 2)
+    assert is_about(of_user)
     (charge,) = charged(asked)
-    assert compose([event_from_json(own.event)], DELTA).epsilon_pld == pytest.approx(charge.epsilon)
+    assert compose([event_from_json(of_user.event)], DELTA).epsilon_pld == pytest.approx(
+        charge.epsilon
+    )
 
 
 def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Params) -> None:
-    write_offline(DELTA)
-    learned(asked, start="policy")
+    learned(asked)
     own = Statement.read(FOLDER)
     assert [each.what for each in own.mechanisms] == ["models/policy", "models/online"]
     events = [event_from_json(each.event) for each in own.mechanisms]
@@ -148,32 +152,31 @@ def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Pa
 
 
 def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params) -> None:
-    write_offline(DELTA)
     with killed(2):
-        learned(asked, start="policy")
+        learned(asked)
     write_offline(DELTA)
     with pytest.raises(PipelineError, match="began with another offline policy"):
-        learned(asked, start="policy")
+        learned(asked)
     assert not FOLDER.exists()
 
 
 def test_what_cannot_be_is_refused_before_anybody_is_charged_or_met(
     asked: Params, met: list[int]
 ) -> None:
-    write_offline(DELTA / 10)
     nowhere = edited(asked, chosen={"environment": None}, policy={"starts": "public"})
     tight = edited(asked, privacy={"budget": {"epsilon": 0.5, "delta": DELTA}})
-    for params, start, says in (
-        (tight, "scratch", r"privacy\.budget is .*; ask for a smaller ε"),
-        (nowhere, "scratch", "environment: found null, and users of the stage online act in one"),
+    for params, delta, says in (
+        (tight, DELTA, r"privacy\.budget is .*; ask for a smaller ε"),
+        (nowhere, DELTA, "environment: found null, and users of the stage online act in one"),
         (
             asked,
-            "policy",
+            DELTA / 10,
             r"privacy\.delta: found 0\.001, and models/policy/privacy\.json is at 0\.0001",
         ),
     ):
+        write_offline(delta)
         with pytest.raises(PipelineError, match=says):
-            learned(params, start=start)
+            learned(params)
     assert met == charged(asked) == []
     assert not FOLDER.exists()
 

@@ -43,7 +43,7 @@ EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 def tiny_params(variant: str = "private") -> dict[str, Any]:
     """The project's own choices at a tiny size."""
     raw = project_settings()
-    raw["partition"] = {"public_fraction": 0.3, "public": None, "salt": "primorl"}
+    raw["partition"] = {"public_fraction": 0.3, "public": None}
     raw["privacy"] |= {
         "target_epsilon": None,
         "noise_multiplier": 4.0,

@@ -174,7 +174,7 @@ def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a project without a public split, whose private units were asked before training; read only."""
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
-    raw["partition"] = {"public_fraction": 0, "public": None, "salt": "primorl"}
+    raw["partition"] = {"public_fraction": 0, "public": None}
     raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["policy"]["starts"] = "released"
     run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])

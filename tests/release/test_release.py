@@ -451,17 +451,20 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     run.pipeline = RememberingRun()  # type: ignore[attr-defined]
 
     def public(salt: str) -> int:
-        return int(HashDraw(0.3, salt)(pa.array(units)).sum())
+        monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
+        return int(HashDraw(0.3)(pa.array(units)).sum())
 
     units = pq.read_table("data/trajectories")["unit_id"].unique().to_pylist()
-    other = next(salt for salt in map(str, range(1000)) if public(salt) == public("primorl"))
-    changed = replace(chosen, partition=replace(chosen.partition, salt=other))
+    own = public("7:primorl")
+    other = next(salt for salt in map(str, range(1000)) if public(salt) == own)
     before = snapshot(Path("data/partitions"))
     with pytest.raises(PipelineError, match="would publish them"):
-        partition_stage.body(changed, run)  # type: ignore[arg-type]
+        partition_stage.body(chosen, run)  # type: ignore[arg-type]
     assert snapshot(Path("data/partitions")) == before, "nothing is half-written"
+    public("7:primorl")
     partition_stage.body(chosen, run)  # type: ignore[arg-type]
-    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.3, salt=other)
+    public(other)
+    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.3)
     for use in (
         partial(
             optimize_policy.body,

@@ -22,6 +22,7 @@ CONSENT_FILE = "consent.arrow"
 CONSENT_SCHEMA = pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
 """One row a unit; a missing value is empty text."""
 
+_SALT = b"7:primorl"  # separates this draw from other hashes of the same ids
 _HASH_BITS = 64
 _COLUMN_KEY = b"column"
 
@@ -136,31 +137,29 @@ class PublicRule(ABC):
 
 
 class HashDraw(PublicRule):
-    """A unit is public where a hash of salt and id, uniform in [0, 1), lies below ``public_fraction``.
+    """A unit is public where a hash of its id, uniform in [0, 1), lies below ``public_fraction``.
 
     It depends on nothing but the unit's own id, so the presence of a unit moves no other.
 
     Args:
         public_fraction: the expected share of units that are public; 0: none is.
-        salt: separates this draw from others with the same ids.
     """
 
     by: PublicBy = "hash"
 
-    def __init__(self, public_fraction: float, salt: str):
-        self._prefix = f"{len(salt)}:{salt}".encode()
+    def __init__(self, public_fraction: float):
         self._limit = int(public_fraction * 2**_HASH_BITS)
         self.may_be_none = public_fraction == 0
         self.repair = (
             f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; allowed is 0 (no "
-            "public split), or a share that leaves both partitions at least one; change it, or partition.salt"
+            "public split), or a share that leaves both partitions at least one"
         )
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
-        hashed, prefix, size = hashlib.sha256, self._prefix, _HASH_BITS // 8
+        size = _HASH_BITS // 8
         drawn = b"".join(
-            [hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()]
+            [hashlib.sha256(_SALT + unit.encode()).digest()[:size] for unit in units.to_pylist()]
         )
         return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
 

@@ -23,8 +23,6 @@ _BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
 _NAMES = ("observation_names", "action_names")
 _ID_DIGITS = 12
 
-"""Optional column: the probability with which the logged action was chosen."""
-
 
 @dataclass(frozen=True)
 class Spaces:
@@ -295,9 +293,7 @@ def id_text(ids: pa.Array) -> pa.Array:
 
 
 def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """Give the numbers of each trajectory, row by row, little-endian, without ids and behaviour probabilities.
-
-    By these bytes people are recognised. A log that names probabilities now is still about the same people.
+    """Give the numbers of each trajectory, row by row, little-endian, without ids: by these bytes people are recognised.
 
     Args:
         table: whole trajectories.

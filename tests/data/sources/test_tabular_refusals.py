@@ -231,7 +231,7 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     ),
     "a word for a number": (
         HEADER.encode() + f"2,0,0,1,A,0.5,1,0,0\n2,0,1,1,A,{SECRET},1,0,1\n".encode(),
-        "row 2, column 'dose': found a value that is not a double",
+        "row 2: column 'dose': found a value that is not a double",
     ),
     "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "not readable as CSV in UTF-8"),
     "no order": (
@@ -257,7 +257,7 @@ def test_a_bad_row_late_in_a_long_csv_is_named(
     assert len(run(entry())) == 499
     lines[321] = lines[321].replace("0.5", "half")
     text(HEADER + "".join(lines))
-    assert "row 322, column 'dose'" in refusal(entry())
+    assert "row 322: column 'dose'" in refusal(entry())
 
 
 def test_files_that_are_none(project: Path) -> None:

@@ -6,8 +6,9 @@ line either: if the header was forgotten, that line is data.
 
 import csv
 import gzip
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -20,7 +21,14 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.config.columns import Carried, Categorical, CountedActions, Elapsed, TabularColumns
+from primorl.config.columns import (
+    Carried,
+    Categorical,
+    CountedActions,
+    Elapsed,
+    ObservationColumn,
+    TabularColumns,
+)
 from primorl.config.datasets import CsvFormat
 from primorl.config.reading import shown
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
@@ -30,6 +38,11 @@ _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
 _MOST_NAMED = 30  # columns of a file, in an error
 _AGAIN = "repair the log and run `dvc repro -f collect`"
+_MISSING = pa.array(pacsv.ConvertOptions().null_values)
+_ORDERS = (
+    pa.float64(),
+    *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")),
+)
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
 
 
@@ -56,26 +69,11 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
     if columns.unit is not None:
         fields.append(Field("unit", columns.unit, "id"))
-    for prefix, named in (
-        ("observation", None),
-        ("next_observation", columns.next_observation or ()),
-    ):
-        for index, entry in enumerate(columns.observation[: None if named is None else len(named)]):
-            if isinstance(entry, Elapsed):
-                fields.append(Field(f"{prefix}.{index}", entry.elapsed, "elapsed", elapsed=entry))
-                continue
-            if isinstance(entry, Carried):
-                fields.append(Field(f"{prefix}.{index}", entry.carried, "number", carried=entry))
-                continue
-            own, categories = (
-                (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
-            )
-            column = own if named is None else named[index]
-            fields.append(
-                Field(
-                    f"{prefix}.{index}", column, "category" if categories else "number", categories
-                )
-            )
+    for index, entry in enumerate(columns.observation):
+        fields.append(_observed(f"observation.{index}", entry))
+    for index, column in enumerate(columns.next_observation or ()):
+        entry = columns.observation[index]
+        fields.append(replace(_observed(f"next_observation.{index}", entry), column=column))
     action = columns.action
     if isinstance(action, Categorical):
         fields.append(Field("action", action.column, "category", action.categories))
@@ -91,6 +89,16 @@ def fields_of(columns: TabularColumns) -> list[Field]:
         if (column := getattr(columns, flag)) is not None:
             fields.append(Field(flag, column, "flag"))
     return fields
+
+
+def _observed(name: str, entry: ObservationColumn) -> Field:
+    if isinstance(entry, Elapsed):
+        return Field(name, entry.elapsed, "elapsed", elapsed=entry)
+    if isinstance(entry, Carried):
+        return Field(name, entry.carried, "number", carried=entry)
+    if isinstance(entry, Categorical):
+        return Field(name, entry.column, "category", entry.categories)
+    return Field(name, entry, "number")
 
 
 class Log:
@@ -214,7 +222,7 @@ class Log:
                 if field.kind != "order"
             }
             types |= {
-                field.column: self._inferred(path, field.column)
+                field.column: self._type_of_order(path, field.column)
                 for field in self._fields
                 if field.kind == "order"
             }
@@ -243,33 +251,92 @@ class Log:
         return pa.int64() if all(times) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        parquet = path.suffix == ".parquet"
         rows = 0
+        read = self._read_parquet if path.suffix == ".parquet" else self._read_csv
         try:
-            if parquet:
-                # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
-                file = pq.ParquetFile(
-                    path,
-                    page_checksum_verification=True,
-                    pre_buffer=False,
-                    buffer_size=_PARQUET_BUFFER_BYTES,
-                )
-                batches: Iterable[pa.RecordBatch] = file.iter_batches(
-                    ROWS_PER_BATCH, columns=sorted(types), use_threads=False
-                )
-            else:
-                batches = self._open_csv(path, types)
-            for batch in batches:
+            for batch in read(path, types):
                 yield batch
                 rows += batch.num_rows
         except MemoryError:
             raise
         except _UNREADABLE:
-            if not parquet:
-                self._explain(path, types)
             raise PipelineError(
                 f"{path}: truncated or corrupt after row {rows}; {_AGAIN}"
             ) from None
+
+    def _read_parquet(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+        file = pq.ParquetFile(
+            path,
+            page_checksum_verification=True,
+            pre_buffer=False,
+            buffer_size=_PARQUET_BUFFER_BYTES,
+        )
+        yield from file.iter_batches(ROWS_PER_BATCH, columns=sorted(types), use_threads=False)
+
+    def _read_csv(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Read cells as text and convert them here: Arrow's own errors quote the row and do not number it."""
+        ragged: list[int] = []
+
+        def note(row: Any) -> str:
+            ragged.append(row.number - 1)  # the header counts there
+            return "error"
+
+        rows = 0
+        try:
+            reader = pacsv.open_csv(
+                path,
+                # Rows have no number where several threads read them.
+                read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=self._form.delimiter,
+                    newlines_in_values=True,
+                    invalid_row_handler=note,
+                ),
+                convert_options=pacsv.ConvertOptions(
+                    include_columns=list(types), column_types=dict.fromkeys(types, pa.string())
+                ),
+            )
+            for batch in reader:
+                columns = [
+                    self._from_text(path, rows, name, batch.column(name), kind)
+                    for name, kind in types.items()
+                ]
+                yield pa.RecordBatch.from_arrays(columns, list(types))
+                rows += batch.num_rows
+        except _UNREADABLE:
+            if not ragged:
+                raise
+            raise PipelineError(
+                f"{path}: row {ragged[0]}: found another number of fields than in the header; allowed: as many in "
+                "every row; correct the log or options.csv"
+            ) from None
+
+    def _from_text(
+        self, path: Path, first: int, column: str, cells: pa.Array, kind: pa.DataType
+    ) -> pa.Array:
+        """Convert a CSV's cells; ``first`` is the row of the first one."""
+        if pa.types.is_string(kind):
+            return cells
+        cells = self._plain(cells)
+        try:
+            return cells.cast(kind)
+        except pa.ArrowInvalid:
+            bad = next(place for place, cell in enumerate(cells) if not _fits(cell, kind))
+        found = f"column {column!r}: found a value that is not a {kind}"
+        refuse_row(
+            path,
+            first + bad,
+            found,
+            "one in every row; correct the log, options.csv or options.columns",
+        )
+
+    def _plain(self, cells: pa.Array) -> pa.Array:
+        """Write numbers in CSV as Arrow reads them; null where a cell is missing."""
+        cells = pc.utf8_trim_whitespace(cells)
+        if self._form.decimal_point == ",":  # a point in thousands must not become a decimal one
+            cells = pc.replace_substring(pc.replace_substring(cells, ".", "?"), ",", ".")
+        return pc.if_else(pc.is_in(cells, value_set=_MISSING), None, cells)
 
     def _convert(
         self, field: Field, array: pa.Array, refuse: Callable[[pa.Array, str, str], None]
@@ -333,81 +400,23 @@ class Log:
                 raise EOFError
             return header
 
-    def _inferred(self, path: Path, column: str) -> pa.DataType:
-        """Infer the type of the order: numbers, whole ones too as the next block may have fractions, or times."""
-        try:
-            found = self._open_csv(path, {column: None}).schema.types[0]
-        except _UNREADABLE:
-            self._explain(path, {column: pa.string()})
-            raise PipelineError(
-                f"{path}: not readable as CSV: truncated or corrupt; {_AGAIN}"
-            ) from None
-        return pa.float64() if pa.types.is_null(found) or pa.types.is_integer(found) else found
-
-    def _open_csv(
-        self,
-        path: Path,
-        types: dict[str, pa.DataType | None],
-        explaining: Callable[[Any], str] | None = None,
-    ) -> pacsv.CSVStreamingReader:
-        return pacsv.open_csv(
-            path,
-            read_options=pacsv.ReadOptions(
-                block_size=_CSV_BLOCK_BYTES, use_threads=explaining is None
-            ),
-            parse_options=pacsv.ParseOptions(
-                delimiter=self._form.delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=explaining,
-            ),
-            convert_options=pacsv.ConvertOptions(
-                include_columns=list(types),
-                column_types={name: kind for name, kind in types.items() if kind is not None},
-                decimal_point=self._form.decimal_point,
-                strings_can_be_null=explaining is not None,
-            ),
-        )
-
-    def _explain(self, path: Path, types: dict[str, pa.DataType]) -> None:
-        """Find the row that Arrow could not read (its own message quotes it) and raise; return where none is found."""
-        ragged: list[int] = []
-
-        def note(row: Any) -> str:
-            ragged.append(row.number - 1)  # the header counts there
-            return "error"
-
-        rows = 0
-        try:
-            for batch in self._open_csv(path, dict.fromkeys(types, pa.string()), note):
-                for name, kind in types.items():
-                    text = batch.column(name)
-                    if self._form.decimal_point == "," and pa.types.is_floating(kind):
-                        text = pc.replace_substring(text, ",", ".")
-                    if (bad := _first_unfit(text, kind)) is not None:
-                        raise PipelineError(
-                            f"{path}: row {rows + bad + 1}, column {name!r}: found a value that is not a {kind}; "
-                            "allowed: one in every row; correct the log, or options.csv and options.columns"
-                        )
-                rows += batch.num_rows
-        except _UNREADABLE:
-            if ragged:
-                raise PipelineError(
-                    f"{path}: row {ragged[0]}: found another number of fields than in the header; allowed: as many in "
-                    "every row; correct the log or options.csv"
-                ) from None
+    def _type_of_order(self, path: Path, column: str) -> pa.DataType:
+        """Find out whether a CSV's order is of numbers or times, by its first rows; text where of neither."""
+        first = next(self._read(path, {column: pa.string()}), None)
+        cells = pa.array([], pa.string()) if first is None else self._plain(first.column(column))
+        for kind in _ORDERS:
+            with suppress(pa.ArrowInvalid):
+                cells.cast(kind)
+                return kind
+        return pa.string()
 
 
-def _first_unfit(text: pa.Array, kind: pa.DataType) -> int | None:
-    """Find the first value that is no ``kind``; Arrow does not say which it was."""
+def _fits(cell: pa.Scalar, kind: pa.DataType) -> bool:
     try:
-        text.cast(kind)
+        cell.cast(kind)
     except pa.ArrowInvalid:
-        for place, value in enumerate(text):
-            try:
-                value.cast(kind)
-            except pa.ArrowInvalid:
-                return place
-    return None
+        return False
+    return True
 
 
 def _refuse_first(

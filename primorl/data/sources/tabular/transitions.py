@@ -67,8 +67,7 @@ class Transitions:
     A row has the observation, action and reward of one time. The next observation is its ``next_observation`` columns
     or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
     terminated, its next observation, on which nothing depends, is its own; else its outcome was not
-    recorded, so the transition before is the last one and is truncated. Its action, reward and probability are not
-    read.
+    recorded, so the transition before is the last one and is truncated. Its action and reward are not read.
     """
 
     def __init__(
