@@ -146,7 +146,7 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
     Attributes:
         variant: private, or one of its ablations.
-        train_anyway: whether a training is paid for that a dry run on the public split calls useless.
+        train_anyway: whether a training is paid for that the forecast before the charge calls useless.
         model: ``linear`` heads on fixed features, or a ``network``.
         degree: of the features of linear heads: products of up to so many inputs.
         start: of the weights: ``random``, or ``public``, trained on the public split.

@@ -47,8 +47,8 @@ class TrainingSetup:
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
-        normaliser: where the normaliser comes from: the ``public`` split, ``private`` queries of scales, or one that was
-            released before, as a clone takes the model's.
+        normaliser: where the normaliser comes from: the ``public`` split, ``private`` queries of
+            scales, or one that was released before, as a clone takes the model's.
         local: a unit's local steps.
         server: use of released rounds.
         seed: of the initial weights.

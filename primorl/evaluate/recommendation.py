@@ -78,7 +78,7 @@ class Recommendation:
     ] = None
     interval: Annotated[
         tuple[float, float] | None,
-        "Where the true gain over today lay in nine of ten runs on simulated logs (benchmarks/results.md); "
+        "Where the true gain over today should lie in nine of ten runs, as fitted on simulated logs; "
         "`null`: the model is not to be believed, or was warned of, or nobody asked.",
     ] = None
 
@@ -300,10 +300,11 @@ def _unbelieved(verdict: Verdict) -> list[str]:
 def interval_of_gain(
     expected: float, half: float, miss: float, verdict: Verdict | None
 ) -> tuple[float, float] | None:
-    """Compute the interval that held the true gain over today in nine of ten runs on logs with a known truth.
+    """Compute the interval meant to hold the true gain over today in nine of ten runs.
 
-    Its scale is the size of the expected gain, half the width of today's interval, and the distance of the clone's
-    value in the model from today's return. None: the model is not to be believed, was warned of, or nobody was asked.
+    Its constants were fitted on simulated logs with a known truth. Its scale is the size of the expected
+    gain, half the width of today's interval, and the distance of the clone's value in the model from
+    today's return. None: the model is not to be believed, was warned of, or nobody was asked.
     """
     if verdict is None or verdict.check is None or verdict.vetoes or not verdict.believed:
         return None

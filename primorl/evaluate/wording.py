@@ -16,8 +16,8 @@ ADVICE = {
 """Recommendations in a few words."""
 GAIN_NOTE = (
     "what the model says that the policy adds to today's mean return of a trajectory, the sum over its steps (higher "
-    "is better). The interval was fitted to hold in nine of ten runs on simulated logs; on others it may hold less"
-    " often"
+    "is better). The interval is meant to hold in nine of ten runs: it was fitted on simulated logs, and on others "
+    "it may hold less often"
 )
 UNKNOWN_GAIN = "the model is not to be believed, or was warned of, or nobody was asked"
 UNBELIEVED = "values in the model are not shown, as it is not to be believed"

@@ -79,8 +79,8 @@ def render(folder: Path) -> dict[str, str]:
         return dict(zip(CARDS, (made.markdown(), made.html()), strict=True))
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
         raise PipelineError(
-            f"{folder}: found figures, or a text with an address, that no card can state ({type(wrong).__name__}); make "
-            "the bundle again"
+            f"{folder}: found figures, or a text with an address, that no card can state "
+            f"({type(wrong).__name__}); make the bundle again"
         ) from None
 
 
