@@ -70,17 +70,12 @@ def test_who_consented_in_a_column_or_a_file_is_public_and_nobody_else(project: 
     partition(Path("trajectories"), Path("partitions"), public_fraction=None, public=values)
     assert units("private") == {"cid"}, "other values need no new ingest"
     manifest = split(listed("bob", "", "dan"), column=None)
-    assert (units("public"), units("private"), manifest.public_by) == (
-        {"bob", "dan"},
-        {"ann", "cid"},
-        "file",
-    )
+    assert (units("public"), units("private")) == ({"bob", "dan"}, {"ann", "cid"})
+    assert manifest.public_by == "file"
 
 
 def test_all_rows_of_a_unit_must_agree(project: Path) -> None:
-    with pytest.raises(
-        PipelineError, match=r"row 2: found another value of partition\.public\.column"
-    ) as wrong:
+    with pytest.raises(PipelineError, match=r"row 2: .*partition\.public\.column") as wrong:
         split(by_column(), log(spoil=True))
     assert "dan" not in str(wrong.value)
     assert not Path("trajectories").exists()
@@ -95,45 +90,22 @@ def test_who_withdrew_leaves_no_trace_of_consent(project: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(project: Path) -> None:
-    for public, column, message in (
-        (
-            by_column("other"),
-            "consent",
-            r"partition\.public\.column: found 'other', which was not kept at ingest",
-        ),
-        (
-            by_column(),
-            None,
-            r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept",
-        ),
-        (
-            by_column(values=("maybe",)),
-            "consent",
-            r"found 1 values of 'consent', which leave no public unit",
-        ),
-        (
-            by_column(values=("yes", "no", "")),
-            "consent",
-            r"found 3 values of 'consent', which leave no private unit",
-        ),
+    for public, column, place in (
+        (by_column("other"), "consent", r"partition\.public\.column: found 'other'"),
+        (by_column(), None, r"partition\.public\.column: found 'consent'"),
+        (by_column(values=("maybe",)), "consent", "no public unit"),
+        (by_column(values=("yes", "no", "")), "consent", "no private unit"),
         (by_column("nowhere"), "nowhere", r"column 'nowhere' is missing"),
-        (
-            SimpleNamespace(file="elsewhere.txt"),
-            None,
-            r"partition\.public\.file: .* allowed is a file in data/consent",
-        ),
-        (listed("bob", "nobody"), None, r"public\.txt: line 2: found an id that no unit has"),
+        (SimpleNamespace(file="elsewhere.txt"), None, r"partition\.public\.file: "),
+        (listed("bob", "nobody"), None, r"public\.txt: line 2: "),
         (None, None, "found neither public_fraction nor public"),
     ):
-        with pytest.raises(PipelineError, match=message) as wrong:
+        with pytest.raises(PipelineError, match=place) as wrong:
             split(public, column=column)
         assert "nobody" not in str(wrong.value)
         assert not Path("partitions/private").exists()
     write_raw(Path("minari"), episodes(3))
-    with pytest.raises(
-        PipelineError,
-        match=r"the source minari has no columns of its own; allowed with it is .*file",
-    ):
+    with pytest.raises(PipelineError, match="the source minari has no columns"):
         ingest(Path("minari"), Path("trajectories"), "small", entry(), public_column="consent")
 
 

@@ -36,10 +36,8 @@ def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_not
         prints.add(info.dataset_fingerprint)
         assert written().equals(table(content, names=[f"small-v0/{i:09d}" for i in range(12)]))
         assert written().schema.equals(INFO.schema)
-        assert (
-            DatasetInfo.from_schema(pq.read_schema("trajectories/part-00000.parquet"), Path("x"))
-            == info
-        )
+        schema = pq.read_schema("trajectories/part-00000.parquet")
+        assert DatasetInfo.from_schema(schema, Path("x")) == info
         facts = (info.dataset, info.environment, info.unit, info.horizon, info.spaces)
         assert facts == ("small", "Pendulum-v1", "trajectory", 200, SPACES)
     assert len(prints) == 1
@@ -49,23 +47,18 @@ def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_not
     with h5py.File(path, "a") as file:
         file["episode_5/actions"][1, 0] = -3.0
     before = snapshot(project)
-    with pytest.raises(
-        PipelineError,
-        match="trajectory number 6, step 1: found an action outside the declared space",
-    ):
+    with pytest.raises(PipelineError, match="trajectory number 6, step 1: found an action"):
         run()
     assert snapshot(project) == before
     assert sorted(item.name for item in project.iterdir()) == [".primorl", "raw", "trajectories"]
 
 
 def test_the_declared_horizon_or_the_environments_is_the_bound(project: Path) -> None:
-    for steps, horizon, most in ((150, 100, 100), (250, None, 200)):
-        write_raw(Path(f"long-{steps}"), [episode(20, 1), episode(steps, 2)])
-        with pytest.raises(
-            PipelineError, match=f"number 2, step {most}: found an episode longer than the horizon"
-        ):
-            run(f"long-{steps}", horizon=horizon)
-    assert run("long-250", horizon=250).horizon == 250
+    write_raw(Path("raw"), [episode(20, 1), episode(250, 2)])
+    for horizon, most in ((100, 100), (None, 200)):
+        with pytest.raises(PipelineError, match=f"number 2, step {most}: found an episode longer"):
+            run(horizon=horizon)
+    assert run(horizon=250).horizon == 250
 
 
 def withdraw(*ids: str) -> dict[str, str]:
@@ -82,27 +75,18 @@ def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Pa
     info = run(ingestion=withdraw("small-v0/000000003", "", "small-v0/000000007"))
     assert info.dataset_fingerprint != all_of_them
     left = [i for i in range(12) if i not in (3, 7)]
-    assert written().equals(
-        table([content[i] for i in left], names=[f"small-v0/{i:09d}" for i in left])
-    )
+    names = [f"small-v0/{i:09d}" for i in left]
+    assert written().equals(table([content[i] for i in left], names=names))
     before = snapshot(Path("trajectories"))
-    for ingestion, message in (
-        (
-            {"exclude_units": "data/withdrawals/absent.txt"},
-            r"data/withdrawals/absent\.txt: No such file",
-        ),
-        (
-            {"exclude_units": "data/withdrawals/../elsewhere.txt"},
-            "allowed is a file in data/withdrawals",
-        ),
-        (
-            withdraw("small-v0/000000001", "small-v0/000000099"),
-            r"gone\.txt: line 2: found an id that no unit has",
-        ),
+    unknown = "small-v0/000000099"
+    for ingestion, place in (
+        ({"exclude_units": "data/withdrawals/absent.txt"}, r"data/withdrawals/absent\.txt: "),
+        ({"exclude_units": "data/withdrawals/../elsewhere.txt"}, "elsewhere"),
+        (withdraw("small-v0/000000001", unknown), r"gone\.txt: line 2: "),
     ):
-        with pytest.raises(PipelineError, match=message) as wrong:
+        with pytest.raises(PipelineError, match=place) as wrong:
             run(ingestion=ingestion)
-        assert "small-v0/000000099" not in str(wrong.value)
+        assert unknown not in str(wrong.value)
     with pytest.raises(PipelineError, match="found no transitions"):
         run(ingestion=withdraw(*(f"small-v0/{i:09d}" for i in range(12))))
     assert snapshot(Path("trajectories")) == before

@@ -46,21 +46,13 @@ def test_a_fingerprint_knows_neither_batches_nor_data_without_the_secret() -> No
 def test_any_changed_value_changes_the_fingerprint(column: str) -> None:
     rows = table(episodes(4))
     values: list[Any] = rows[column].to_pylist()
-    changed = {
-        str: lambda value: value + "x",
-        bool: lambda value: not value,
-        int: lambda value: value + 1,
-        float: lambda value: float(np.nextafter(np.float32(value), np.float32(9))),
-        list: lambda value: [
-            *value[:-1],
-            float(np.nextafter(np.float32(value[-1]), np.float32(9))),
-        ],
-    }
+    above = lambda value: float(np.nextafter(np.float32(value), np.float32(9)))  # noqa: E731
+    changed = {str: lambda value: value + "x", bool: lambda value: not value, float: above}
+    changed |= {int: lambda value: value + 1, list: lambda value: [*value[:-1], above(value[-1])]}
     values[3] = changed[type(values[3])](values[3])
+    field = rows.schema.field(column)
     index = rows.column_names.index(column)
-    other = rows.set_column(
-        index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type)
-    )
+    other = rows.set_column(index, field, pa.array(values, field.type))
     assert keyed(rows) != keyed(other)
 
 

@@ -28,15 +28,8 @@ Row = dict[str, Any]
 BEGAN = datetime(2150, 1, 1)
 OBSERVED = [
     {"name": "glucose", "codes": ["LAB//GLUCOSE*"], "low": 0, "high": 30, "most": 12},
-    {
-        "name": "lactate",
-        "codes": ["LAB//LACTATE"],
-        "low": 0,
-        "high": 20,
-        "most": 2,
-        "first": 1.5,
-        "before": True,
-    },
+    {"name": "lactate", "codes": ["LAB//LACTATE"], "low": 0, "high": 20, "most": 2}
+    | {"first": 1.5, "before": True},
     {"happened": "female", "codes": ["GENDER//F"]},
     {"elapsed": "hours_since", "unit": "hours", "most": 24},
 ]
@@ -126,14 +119,8 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert [each["reward"] for each in made] == [-1 + 1, -1, -1 + 1, -1 - 10]
     assert [each["terminated"] for each in made] == [False, False, False, True]
     spaces = source_of("log", entry()).open(Path("data/raw")).spaces
-    assert spaces.observation_names == (
-        "glucose",
-        "glucose_age",
-        "lactate",
-        "lactate_age",
-        "female",
-        "hours_since",
-    )
+    names = "glucose glucose_age lactate lactate_age female hours_since"
+    assert " ".join(spaces.observation_names) == names
     assert spaces.observation_high == (30, 12, 20, 2, 1, 24)
     assert spaces.action_names == ("up to 0", "0 to 4", "above 4")
     rate = [{"name": "rate", "codes": ["INSULIN"], "of": "last", "low": 0, "high": 2.75}]
@@ -152,19 +139,15 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     )
 
 
-def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
     write(STAY)
     Path("meds/data/notes.csv").touch()
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     assert watch.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "datasets/log.yaml: options.folder: 1 changed of 2 files" in str(
-        watch.changed("log", entry())
-    )
+    assert "options.folder: 1 changed of 2 files" in str(watch.changed("log", entry()))
     for events, says in (
-        (STAY, r"options: found 'MEDS_DEATH', which no event has as its code; allowed"),
+        (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),
         ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two places"),
     ):
@@ -174,24 +157,19 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
     shard = pq.read_table("meds/data/train/0.parquet")
     ids = pc.cast(shard["subject_id"], pa.string())
     pq.write_table(shard.set_column(0, "subject_id", ids), "meds/data/train/0.parquet")
-    with pytest.raises(PipelineError, match="subject_id: found string; allowed is int64"):
+    with pytest.raises(PipelineError, match="subject_id: found string"):
         run(entry())
     shutil.rmtree("meds")
-    with pytest.raises(
-        PipelineError, match=r"options.folder: found no .parquet file in 'meds/data'"
-    ):
+    with pytest.raises(PipelineError, match=r"found no \.parquet file"):
         run(entry())
-    for options, says in (
-        ({"action": [DOSES | {"low": 0}]}, "give either bins, or low and high"),
-        ({"reward": [{"codes": ["MEAL"]}]}, "give either value or scale"),
-        (
-            {"reward": [IN_RANGE | {"observation": "sugar"}]},
-            "reward names the observation 'sugar', which is none",
-        ),
+    for options, key in (
+        ({"action": [DOSES | {"low": 0}]}, "bins"),
+        ({"reward": [{"codes": ["MEAL"]}]}, "value or scale"),
+        ({"reward": [IN_RANGE | {"observation": "sugar"}]}, "'sugar'"),
         ({"action": [DOSES | {"name": "glucose_age"}]}, "a name stands twice"),
-        ({"terminates": None}, "termination must be learned where options.terminates names codes"),
+        ({"terminates": None}, "options.terminates"),
     ):
-        with pytest.raises(ValidationError, match=says):
+        with pytest.raises(ValidationError, match=key):
             entry(options)
 
 
@@ -331,7 +309,7 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
     return rows
 
 
-CODES = (
+CODES = [
     "LAB//GLUCOSE//mmol",
     "LAB//LACTATE",
     "INSULIN",
@@ -339,7 +317,7 @@ CODES = (
     "ADMISSION//A",
     "DISCHARGE",
     "MEDS_DEATH",
-)
+]
 OFTEN = (0.32, 0.2, 0.22, 0.15, 0.06, 0.03, 0.02)
 
 

@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from minari.data_collector import EpisodeBuffer
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MinariDataset
@@ -20,7 +20,7 @@ from primorl.data.sources import source_of
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
-from tests.data.builders import create, snapshot
+from tests.data.builders import create
 from tests.data.sources.minari_builders import (
     CHOICES,
     FORMATS,
@@ -78,10 +78,8 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     whole = gymnasium.spaces.flatten_space(MIXED)
     assert isinstance(whole, Box)
     assert len(spaces.one_hot) == 3  # the colour and the dials
-    assert (spaces.observation_low, spaces.observation_high) == (
-        tuple(whole.low),
-        tuple(whole.high),
-    )
+    bounds = spaces.observation_low, spaces.observation_high
+    assert bounds == (tuple(whole.low), tuple(whole.high))
 
 
 class Ordered(gymnasium.Env[Any, Any]):
@@ -92,9 +90,7 @@ class Ordered(gymnasium.Env[Any, Any]):
     )
     action_space = Box(-1, 1, (1,), np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
         return {"b": np.float32([0.25]), "c": np.int64(1), "a": np.float32([0.5, 0.75])}, {}
 
 
@@ -104,14 +100,9 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     spec = gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=Ordered)
     monkeypatch.setitem(gymnasium.registry, "Ordered-v0", spec)
     first, _ = Ordered().reset()
-    content = EpisodeBuffer(
-        observations={key: np.stack([first[key]] * 3) for key in "abc"},
-        actions=np.zeros((2, 1), np.float32),
-        rewards=np.zeros(2),
-        terminations=np.zeros(2, bool),
-        truncations=np.array([False, True]),
-    )
-    spaces: dict[str, Any] = {"action_space": Ordered.action_space}
+    observations = {key: np.stack([first[key]] * 3) for key in "abc"}
+    content = replace(box_episode(2, 0), observations=observations)
+    spaces = box_spaces()
     spaces["observation_space"] = Dict({key: Ordered.observation_space[key] for key in "abc"})
     create(project / "minari", "o-v0", [content], **spaces)
     chosen = entry("o-v0", root=project / "minari", environment="Ordered-v0", horizon=2)
@@ -137,9 +128,7 @@ def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path
     refused(entry({"id": "tiny-v0", "lengths": [9, None]}), "no episode that passes its filter")
     with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
         file["episode_1/rewards"][1] = np.nan
-    refused(
-        entry({"id": "tiny-v0", "returns": [-100, 100]}), "number 2, step 1: found a non-finite"
-    )
+    refused(entry({"id": "tiny-v0", "returns": [-9, 9]}), "number 2, step 1: found a non-finite")
 
 
 def test_a_mixture_keeps_its_parts_apart_and_their_filters(
@@ -203,32 +192,24 @@ def exchange(name: str, values: Any) -> Any:
         lambda file: file.pop("episode_1"),
     ],
 )
-def test_a_damaged_episode_is_named_and_the_last_good_data_stay(project: Path, damage: Any) -> None:
+def test_a_damaged_episode_is_named(project: Path, damage: Any) -> None:
     create(project / "minari", "tiny-v0", [box_episode(3, i) for i in range(3)], **box_spaces())
     chosen = collected(entry("tiny-v0", root=project / "minari"))
-    ingested(chosen)
-    before = snapshot(Path("trajectories"))
     path = Path("raw/tiny-v0/data/main_data.hdf5")
     with h5py.File(path, "a") as file:
         damage(file)
     refused(chosen, "data: episode 1: ")
     path.write_bytes(b"not HDF5")
     refused(chosen, "data: episode 0: ")
-    assert snapshot(Path("trajectories")) == before
 
 
 def test_a_choice_that_the_space_does_not_have_is_refused(project: Path) -> None:
-    content = [mixed_episode(3, 0), mixed_episode(3, 1)]
-    create(project / "minari", "tiny-v0", content, **SPACES)
+    create(project / "minari", "tiny-v0", [mixed_episode(3, 0), mixed_episode(3, 1)], **SPACES)
     chosen = collected(entry("tiny-v0", root=project / "minari"))
     for wrong in (0, 4):
         with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
             file["episode_1/observations/colour"][2] = wrong
         refused(chosen, "episode 1: ")
-    with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
-        file["episode_1/observations/colour"][2] = 3
-        file["episode_1/actions"][0] = 2**32  # 0, were it cut down to int32
-    refused(chosen, "trajectory number 2, step 0: found an action outside the declared")
 
 
 def test_parts_of_different_spaces_are_refused(project: Path) -> None:

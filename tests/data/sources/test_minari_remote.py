@@ -2,7 +2,6 @@ import hashlib
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -59,17 +58,14 @@ def collect(dataset_id: str, root: Path) -> None:
 def test_a_dataset_that_is_not_here_is_fetched_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    written = create(
-        tmp_path / "there", "hop/medium-v0", [box_episode(3, 0)], **box_spaces()
-    ).parent
-    files = {f"medium-v0/{name}": body for name, body in snapshot(written).items()}
-    answers = hub(
-        "farama-minari/hop", files | {"expert-v0/data/metadata.json": b"{}", "README.md": b"x"}
-    )
+    written = create(tmp_path / "there", "hop/medium-v0", [box_episode(3, 0)], **box_spaces())
+    files = {f"medium-v0/data/{name}": body for name, body in snapshot(written).items()}
+    others = {"expert-v0/data/metadata.json": b"{}", "README.md": b"x"}
+    answers = hub("farama-minari/hop", files | others)
     with serving(answers) as address:
         point(monkeypatch, address)
         collect("hop/medium-v0", root)
-    here = {f"hop/medium-v0/{name}": body for name, body in snapshot(written).items()}
+    here = {f"hop/{name}": body for name, body in files.items()}
     assert snapshot(root) == here
     assert snapshot(Path("raw")) == here
     shutil.rmtree("raw/hop")
@@ -85,15 +81,12 @@ def refused(dataset_id: str, root: Path, message: str) -> None:
 def test_what_cannot_be_fetched_is_told_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(
-        hub("farama-minari/hop", {"README.md": b"x"}), {"X-Error-Code": "RepoNotFound"}
-    ) as address:
+    answers = hub("farama-minari/hop", {"README.md": b"x"})
+    with serving(answers, {"X-Error-Code": "RepoNotFound"}) as address:
         point(monkeypatch, address)
         for unknown in ("hop/medium-v0", "skip/medium-v0"):
             refused(unknown, root, f"{unknown}'")
-    started = time.perf_counter()
     refused("hop/medium-v0", root, "could not be fetched")
-    assert time.perf_counter() - started < 5
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     refused("hop/medium-v0", root, "could not be fetched .OfflineModeIsEnabled")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

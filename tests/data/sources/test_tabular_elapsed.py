@@ -1,6 +1,5 @@
 """Irregular steps: the time since the row before is observed, within a declared bound, and never across an end."""
 
-import re
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from tests.data.sources.tabular_builders import Row, entry, rows, run, write
 SINCE = {"elapsed": "minutes_since", "unit": "minutes", "most": 60.0}
 BEGAN = datetime(2150, 1, 31, 23, 0)
 GAPS = [0.0, 0.5, 45.0, 0.0, 90.0, 60.0, 0.0, 1440.0]  # minutes since the row before, of `rows`
+BEFORE = (0, 1, 2, 3, 4, 6)  # rows that a transition begins with, of `rows`
+AFTER = (1, 2, 2, 4, 5, 7)  # and ends with; a terminated row's next one is its own
 BOUNDED = [0.0, 0.5, 45.0, 0.0, 60.0, 60.0, 0.0, 60.0]
 
 
@@ -37,12 +38,8 @@ def charted(order: Any = lambda moment: moment) -> list[Row]:
 def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(
     project: Path,
 ) -> None:
-    before, after = (
-        [BOUNDED[place] for place in places] for places in ((0, 1, 2, 3, 4, 6), (1, 2, 2, 4, 5, 7))
-    )
-    numbers = charted(
-        lambda moment: (moment - BEGAN) / timedelta(minutes=1)
-    )  # they count in the declared unit
+    before, after = ([BOUNDED[at] for at in places] for places in (BEFORE, AFTER))
+    numbers = charted(lambda moment: (moment - BEGAN) / timedelta(minutes=1))  # in declared units
     shuffled = entry({"observation": ["x", SINCE]}, sorted=False)
     for content, name, dataset in (
         (charted(), "log/log.parquet", timed()),
@@ -53,15 +50,11 @@ def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the
         write(content, name)
         made = run(dataset).to_pylist()
         assert [each["observation"][1] for each in made] == before
-        assert [
-            each["next_observation"][1] for each in made
-        ] == after  # a terminated row's next one is its own
+        assert [each["next_observation"][1] for each in made] == after
         Path(name).unlink()
     write(charted())
     hours = [each["next_observation"][1] for each in run(timed(unit="hours", most=1e9)).to_pylist()]
-    assert hours == pytest.approx(
-        np.float32([GAPS[place] / 60 for place in (1, 2, 2, 4, 5, 7)]).tolist()
-    )
+    assert hours == pytest.approx([GAPS[at] / 60 for at in AFTER], rel=1e-6)
     spaces = source_of("log", timed()).open(Path("log")).spaces
     assert spaces.observation_names == ("x", "minutes_since")
     assert spaces.elapsed == ElapsedTime(
@@ -74,16 +67,12 @@ def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the
 def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     write(charted())
     bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, 30.0]}, "reward": "public"}
-    expected = "datasets/log.yaml: bounds.observation: found [0, 30] for dimension 2, the elapsed time; allowed is"
-    with pytest.raises(PipelineError, match=re.escape(expected)):
+    with pytest.raises(PipelineError, match=r"bounds.observation: found \[0, 30\] for dimension 2"):
         run(entry({"observation": ["x", SINCE]}, bounds=bounds))
     for columns, expected in (
         ({"observation": ["x", SINCE | {"most": 0}]}, "most"),
         ({"observation": ["x", SINCE, SINCE | {"elapsed": "other"}]}, "one entry with elapsed"),
-        (
-            {"observation": ["x", SINCE], "next_observation": ["x", "x"]},
-            "next_observation must be null",
-        ),
+        ({"observation": ["x", SINCE], "next_observation": ["x", "x"]}, "next_observation"),
     ):
         with pytest.raises(ValidationError, match=expected):
             entry(columns)
@@ -96,41 +85,25 @@ def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(
     carried = {"carried": "x", "unit": "minutes", "most": 60.0}
     declared = entry({"observation": ["dose", carried | {"first": 5.5}]}, sorted=False)
     content = [each | {"dose": 0.5} for each in charted()]
-    content = [
-        each | {"x": None} if place in (1, 2, 3, 7) else each for place, each in enumerate(content)
-    ]
+    for place in (1, 2, 3, 7):
+        content[place]["x"] = None
     expected = [[1, 0], [1, 0.5], [1, 45.5], [5.5, 60], [5, 0], [6, 0], [7, 0], [7, 60]]
     for name in ("log/log.parquet", "log/log.csv"):
         write(content[::-1], name)
         made = run(declared).to_pylist()
-        assert [each["observation"][1:] for each in made] == [
-            expected[place] for place in (0, 1, 2, 3, 4, 6)
-        ]
-        assert [each["next_observation"][1:] for each in made] == [
-            expected[place] for place in (1, 2, 2, 4, 5, 7)
-        ]
+        assert [each["observation"][1:] for each in made] == [expected[at] for at in BEFORE]
+        assert [each["next_observation"][1:] for each in made] == [expected[at] for at in AFTER]
         Path(name).unlink()
     write([*content[:7], content[7] | {"dose": None}])
-    assert source_of("log", declared).open(Path("log")).spaces.observation_names == (
-        "dose",
-        "x",
-        "x_age",
-    )
-    with pytest.raises(PipelineError, match=r"row 4: found a missing, .* \(column 'x'\); allowed"):
+    spaces = source_of("log", declared).open(Path("log")).spaces
+    assert spaces.observation_names == ("dose", "x", "x_age")
+    with pytest.raises(PipelineError, match=r"row 4: .*\(column 'x'\)"):
         run(entry({"observation": ["dose", carried]}))
-    bounds: dict[str, Any] = {
-        "observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]},
-        "reward": "public",
-    }
-    with pytest.raises(
-        PipelineError, match=r"found \[0, 30\] for dimension 3, the age of a value; allowed"
-    ):
-        run(entry({"observation": ["dose", carried]}, bounds=bounds))
-    bounds["observation"]["high"] = [9.0, 9.0, 60.0]
-    with pytest.raises(
-        PipelineError, match=r"found first -2 of 'x'; allowed is within its bounds, \["
-    ):
-        run(entry({"observation": ["dose", carried | {"first": -2.0}]}, bounds=bounds))
+    for first, highest, found in ((None, 30.0, r"\[0, 30\] for dimension 3"), (-2.0, 60.0, "'x'")):
+        own = carried if first is None else carried | {"first": first}
+        bounds = {"observation": {"low": [0.0] * 3, "high": [9.0, 9.0, highest]}}
+        with pytest.raises(PipelineError, match=found):
+            run(entry({"observation": ["dose", own]}, bounds=bounds | {"reward": "public"}))
     for other in ("x", "x_age"):
         with pytest.raises(ValidationError, match="one name twice"):
             entry({"observation": [carried, other]})

@@ -41,69 +41,29 @@ def changed(place: int, **values: Any) -> Change:
     ]
 
 
-def without(column: str) -> Change:
-    return lambda content: [
-        {key: value for key, value in each.items() if key != column} for each in content
-    ]
-
-
-def rewritten(column: str, values: dict[Any, Any]) -> Change:
-    return lambda content: [each | {column: values[each[column]]} for each in content]
-
-
 def everywhere(**values: Any) -> Change:
     return lambda content: [each | values for each in content]
 
 
 PART = r"raw/part-0\.parquet: "
 BAD: dict[str, tuple[Change, str]] = {
-    "no rows": (
-        lambda content: pa.Table.from_pylist(content).slice(0, 0),
-        "found no rows in 1 files",
-    ),
-    "text for a number": (
-        everywhere(x=SECRET),
-        PART + "column 'x': found string, allowed: numbers",
-    ),
-    "text for the order": (
-        everywhere(time=SECRET),
-        PART + "column 'time': found string, allowed: numbers, timest",
-    ),
-    "NaN observed": (changed(4, x=np.nan), PART + r"row 5: found .* observation \(column 'x'\)"),
-    "undeclared category": (
-        changed(6, ward=SECRET),
-        PART + "row 7: column 'ward': found a category that is not decl",
-    ),
-    "no unit": (changed(6, user=None), PART + "row 7: column 'user': found a missing id"),
-    "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time': found a missing order"),
-    "steps unsorted": (
-        lambda rows: [rows[1], rows[0], *rows[2:]],
-        PART + "row 2: found a row out of order in its tra",
-    ),
-    "steps duplicated": (
-        changed(1, time=0),
-        PART + "row 2: found an order that its trajectory has already",
-    ),
-    "trajectories unsorted": (
-        lambda content: content[3:6] + content[:3],
-        PART + "row 4: found a trajectory out of or",
-    ),
-    "two ends": (
-        changed(3, left=True),
-        PART + r"row 4: found an end \(terminated or truncated\) before",
-    ),
-    "no end": (
-        changed(5, left=False),
-        PART + "row 6: found the last row of a trajectory, with no end flag",
-    ),
+    "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no rows"),
+    "text for a number": (everywhere(x=SECRET), PART + "column 'x'"),
+    "text for the order": (everywhere(time=SECRET), PART + "column 'time'"),
+    "NaN observed": (changed(4, x=np.nan), PART + r"row 5: .*column 'x'"),
+    "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward'"),
+    "no unit": (changed(6, user=None), PART + "row 7: column 'user'"),
+    "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time'"),
+    "steps unsorted": (lambda rows: [rows[1], rows[0], *rows[2:]], PART + "row 2: "),
+    "steps duplicated": (changed(1, time=0), PART + "row 2: "),
+    "trajectories unsorted": (lambda rows: rows[3:6] + rows[:3], PART + "row 4: "),
+    "two ends": (changed(3, left=True), PART + r"row 4: found an end"),
+    "no end": (changed(5, left=False), PART + "row 6: .*no end flag"),
     "a flag of 2": (
-        rewritten("left", {True: 2, False: 0}),
-        PART + "row 6: column 'left': found a flag that is neither",
+        lambda rows: [each | {"left": 2 * each["left"]} for each in rows],
+        PART + "row 6: column 'left'",
     ),
-    "a row without an outcome": (
-        lambda content: [*content, row(11, 0, 0, left=True)],
-        PART + "row 9: found a traject",
-    ),
+    "no outcome": (lambda rows: [*rows, row(11, 0, 0, left=True)], PART + "row 9: "),
 }
 
 
@@ -132,40 +92,31 @@ def test_bad_rows(project: Path, kind: str) -> None:
     change, message = BAD[kind]
     write(change(rows()))
     assert re.search(message, refusal(entry()))
-    if "unsorted" not in kind and "two places" not in kind:
+    if "unsorted" not in kind:
         # The row is that of the log, not of what was sorted, and what was spilled to disk is gone.
         assert re.search(message, refusal(entry(sorted=False)))
 
 
 @pytest.mark.parametrize(
-    ("chosen", "message"),
+    ("chosen", "place"),
     [
-        (
-            lambda index: index - 1,
-            "row 1: column 'choice': found an action outside the declared space",
-        ),
-        (
-            lambda index: 2**32 if index == 2 else 0,
-            "row 3: column 'choice': found an action outside the declared spac",
-        ),
+        (lambda index: index - 1, "row 1: column 'choice'"),
+        (lambda index: 2**32 if index == 2 else 0, "row 3: column 'choice'"),
         (lambda index: None if index == 3 else 0, "row 4: found no action"),
-        (lambda index: 0.5, "column 'choice': found double, allowed: whole numbers"),
-        (lambda index: SECRET, "column 'choice': found string, allowed: whole numbers"),
+        (lambda index: 0.5, "column 'choice'"),
+        (lambda index: SECRET, "column 'choice'"),
     ],
 )
-def test_bad_discrete_actions(project: Path, chosen: Any, message: str) -> None:
+def test_bad_discrete_actions(project: Path, chosen: Any, place: str) -> None:
     write(discrete(chosen))
-    assert re.search(PART + message, refusal(entry(DISCRETE)))
+    assert re.search(PART + place, refusal(entry(DISCRETE)))
 
 
 def test_longer_than_the_horizon(project: Path) -> None:
     write(rows())
-    message = refusal(entry(horizon=2))
-    assert re.search(PART + "row 1: found a trajectory longer than the horizon", message)
-    message = refusal(entry({"truncated": None}, end="horizon", horizon=3))
+    assert re.search(PART + "row 1: ", refusal(entry(horizon=2)))
     assert re.search(
-        PART + "row 8: found the last row of a trajectory that neither terminated nor reached",
-        message,
+        PART + "row 8: ", refusal(entry({"truncated": None}, end="horizon", horizon=3))
     )
 
 
@@ -180,13 +131,9 @@ def test_damaged_files(project: Path) -> None:
     )
     content = bytearray(path.read_bytes())
     content[bytes(content).index(np.array([7.0, 8.0]).tobytes())] ^= 1
-    for damaged, message in (
-        (content, "truncated or corrupt after row 0"),
-        (content[:-20], "not readable as Parquet: truncated, corrupt or empty"),
-        (b"", "not readable as Parquet: truncated, corrupt or empty"),
-    ):
+    for damaged in (content, content[:-20], b""):
         path.write_bytes(damaged)
-        assert re.search(PART + message, refusal(entry()))
+        assert re.search(PART + ".*truncated", refusal(entry()))
     path.unlink()
     text(gzip.compress((HEADER + "2,0,0,1,A,0.5,1,0,1\n" * 1000).encode())[:-20], "log/log.csv.gz")
     assert re.search(r"log.csv.gz: (not readable as CSV: )?truncated or corrupt", refusal(entry()))
@@ -194,21 +141,11 @@ def test_damaged_files(project: Path) -> None:
 
 def test_files_with_other_columns(project: Path) -> None:
     write(rows()[:3])
-    write(without("gain")(rows()[3:]), "log/part-1.parquet")
-    assert "part-1.parquet: column 'gain' is missing" in refusal(entry())
-    write(everywhere(time=datetime(2024, 1, 1))(rows()[3:]), "log/part-1.parquet")
-    assert "column 'time': found times in some files and numbers in others" in refusal(entry())
-
-
-def test_a_missing_column_is_told_with_those_that_are_there_unless_the_first_line_may_be_data(
-    project: Path,
-) -> None:
-    text(HEADER.replace("gain", "income").encode() + b"2,0,0,1,A,0.5,1,0,1\n")
-    assert re.search(
-        r"column 'gain' is missing \(the file has 'user', .*'income'.*\); allowed", refusal(entry())
-    )
-    text(f"user,0,0,1,{SECRET},0.5,1,0,1\n".encode())
-    assert "the file has" not in refusal(entry())
+    later = rows()[3:]
+    write(pa.Table.from_pylist(later).drop_columns("gain"), "log/part-1.parquet")
+    assert "part-1.parquet: column 'gain'" in refusal(entry())
+    write(everywhere(time=datetime(2024, 1, 1))(later), "log/part-1.parquet")
+    assert "column 'time'" in refusal(entry())
 
 
 def test_an_action_beyond_its_bound_is_told_by_its_column_and_the_key_to_correct(
@@ -217,27 +154,20 @@ def test_an_action_beyond_its_bound_is_told_by_its_column_and_the_key_to_correct
     for dose, key in ((7.0, "high"), (-7.0, "low")):
         write(changed(1, dose=dose)(rows()))
         line = refusal(entry())
-        assert "an action outside the declared space ('dose')" in line
-        assert line.endswith(f"correct options.columns.action.{key} of the entry, or the log")
+        assert "'dose'" in line
+        assert f"options.columns.action.{key}" in line
 
 
+START = HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n"
 BAD_CSV: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "not readable as CSV in UTF-8 with a header: truncated, corrupt or empty"),
+    "empty": (b"", "not readable as CSV"),
     "no header": (f"2,0,0,1,{SECRET},0.5,1,0,1\n".encode(), "column 'died' is missing"),
+    "a column less": (HEADER.replace("gain", "income").encode(), "column 'gain' is missing"),
     "a column twice": (HEADER.replace("left", "left,x").encode(), "column 'x' is there twice"),
-    "a row too short": (
-        HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n2,0,1\n",
-        "row 2: found another number of fields",
-    ),
-    "a word for a number": (
-        HEADER.encode() + f"2,0,0,1,A,0.5,1,0,0\n2,0,1,1,A,{SECRET},1,0,1\n".encode(),
-        "row 2: column 'dose': found a value that is not a double",
-    ),
+    "a row too short": (START + b"2,0,1\n", "row 2: "),
+    "a word": (START + f"2,0,1,1,A,{SECRET},1,0,1\n".encode(), "row 2: column 'dose'"),
     "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "not readable as CSV in UTF-8"),
-    "no order": (
-        HEADER.encode() + b"2,0,,1,A,0.5,1,0,1\n",
-        "row 1: column 'time': found a missing order",
-    ),
+    "no order": (HEADER.encode() + b"2,0,,1,A,0.5,1,0,1\n", "row 1: column 'time'"),
 }
 
 
@@ -263,47 +193,35 @@ def test_a_bad_row_late_in_a_long_csv_is_named(
 def test_files_that_are_none(project: Path) -> None:
     Path("empty").mkdir()
     for files in ("nowhere", "nowhere/*.csv", "empty"):
-        assert f"log.yaml: options.files: found no file at {files!r}; allowed" in refusal(
-            entry(files=files)
-        )
+        assert f"log.yaml: options.files: found no file at {files!r}" in refusal(entry(files=files))
     write(rows())
     text("{}", "log/part.json")
-    assert "found 1 of 2 files at 'log/*' with an unsupported name" in refusal(entry(files="log/*"))
+    assert "found 1 of 2 files at 'log/*'" in refusal(entry(files="log/*"))
 
 
-def test_choices_that_do_not_fit() -> None:
-    for columns, changes, message in (
-        ({}, {"unit": "visit"}, "unit must be the column that options.columns.unit names"),
-        ({"unit": None}, {"trajectory_ids": "global"}, "or trajectory where that is null"),
-        (
-            {"unit": None},
-            {"unit": "trajectory"},
-            "per_unit needs columns.unit; .* set global, and let columns.traject",
-        ),
-        (NO_FLAGS, {}, "found no end flags"),
-        ({}, {"end": "horizon"}, "options.end: horizon needs a horizon"),
-        ({"next_observation": ["x"]}, {}, "name one column for each entry of observation"),
-        (
-            {"observation": [{"column": "ward", "categories": ["A", "A"]}]},
-            {},
-            "every category stands once",
-        ),
-        (
-            {"action": {"columns": ["dose"], "low": [0.0], "high": None}},
-            {},
-            "must both be null or both be lists",
-        ),
-        (
-            {"action": {"columns": ["dose"], "low": None, "high": None}},
-            {},
-            "must be declared where environment is",
-        ),
-        ({}, {"environment": "Pendulum-v1"}, "be null where an environment declares them"),
-        ({"action": {"column": "choice", "count": 1}}, {}, "greater than or equal to 2"),
-        ({}, {"csv": {"delimiter": ", ", "decimal_point": "."}}, "should match pattern"),
-    ):
-        with pytest.raises(ValidationError, match=message):
-            entry(columns, **changes)
+TWICE = {"column": "ward", "categories": ["A", "A"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "key"),
+    [
+        ({}, {"unit": "visit"}, "unit"),
+        ({"unit": None}, {"trajectory_ids": "global"}, "unit"),
+        ({"unit": None}, {"unit": "trajectory"}, "per_unit"),
+        (NO_FLAGS, {}, "end flags"),
+        ({}, {"end": "horizon"}, "options.end"),
+        ({"next_observation": ["x"]}, {}, "one column for each"),
+        ({"observation": [TWICE]}, {}, "once"),
+        ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),
+        ({"action": {"columns": ["dose"], "low": None, "high": None}}, {}, "environment"),
+        ({}, {"environment": "Pendulum-v1"}, "environment"),
+        ({"action": {"column": "choice", "count": 1}}, {}, "count"),
+        ({}, {"csv": {"delimiter": ", ", "decimal_point": "."}}, "delimiter"),
+    ],
+)
+def test_choices_that_do_not_fit(columns: Row, changes: Row, key: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        entry(columns, **changes)
 
 
 @pytest.mark.parametrize(
