@@ -1,4 +1,7 @@
-"""Puts the files of a new project into the wheel, for `primorl init`. All other settings stand in pyproject.toml."""
+"""Puts the files of a new project into the wheel, for `primorl init`.
+
+All other settings stand in pyproject.toml.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -23,7 +26,9 @@ def template() -> Iterator[str]:
 
 
 class BuildWithTemplate(build_py):
-    """Copies the repository's own files beside the modules, so that they have one place in the sources."""
+    """Copies the repository's own files beside the modules, so that they have one place in the
+    sources.
+    """
 
     def run(self) -> None:
         """Build the modules, then copy."""

@@ -1,4 +1,6 @@
-"""The machine that a figure was measured on, timing in turns, and the files that figures are kept in."""
+"""The machine that a figure was measured on, timing in turns, and the files that figures are kept
+in.
+"""
 
 import json
 import os
@@ -21,11 +23,16 @@ RESULTS_PAGE = ROOT / "benchmarks" / "results.md"
 
 def machine() -> str:
     """Processor, cores and torch, in one line."""
-    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} thread(s)"
+    return (
+        f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} thread(s)"
+    )
 
 
 def command(module: str) -> str:
-    """How this process was started, without options that name a folder: where rows were made says nothing."""
+    """How this process was started, without options that name a folder: where rows were made says
+    nothing.
+    """
     words: list[str] = []
     for word in sys.argv[1:]:
         if "/" not in word:
@@ -43,7 +50,9 @@ def commit() -> str:
 def interleaved(
     works: Sequence[Callable[[], object]], repeats: int, *, warm: bool = True
 ) -> list[float]:
-    """The median wall time of each work, called in turns, so that a slow minute of the machine falls on all of them."""
+    """The median wall time of each work, called in turns, so that a slow minute of the machine
+    falls on all of them.
+    """
     for work in works if warm else ():
         work()
     times: list[list[float]] = [[] for _ in works]

@@ -1,9 +1,11 @@
-"""Simulate anaesthesias, each led by a controller of its own, as the log that `datasets/propofol.yaml` reads.
+"""Simulate anaesthesias, each led by a controller of its own, as the log that
+`datasets/propofol.yaml` reads.
 
 python examples/anaesthesia_log.py --patients 5000      # needs the extra medical
 
-Rate = base + gain · (BIS - 50) + noise, in micrograms per kg and minute. Base, gain and the noise's standard deviation
-are drawn once for each patient, and make good and bad care. Pharmacokinetics are the simulator's to draw.
+Rate = base + gain · (BIS - 50) + noise, in micrograms per kg and minute. Base, gain and the noise's
+standard deviation are drawn once for each patient, and make good and bad care. Pharmacokinetics are
+the simulator's to draw.
 """
 
 import argparse

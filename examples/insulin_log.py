@@ -1,12 +1,14 @@
-"""Write the log that the entry `datasets/csv-log.yaml` reads: invented patients on insulin, as a ward would log them.
+"""Write the log that the entry `datasets/csv-log.yaml` reads: invented patients on insulin, as a
+ward would log them.
 
 python examples/insulin_log.py [--patients 1000]
 python examples/insulin_log.py --meds                   # as MEDS, for datasets/insulin-meds.yaml
-python examples/insulin_log.py --judge models/policy    # what a stay truly earns, today and under that policy
+python examples/insulin_log.py --judge models/policy    # what a stay truly earns, today and under
+that policy
 
-Rows come in order of time, those of all patients together. Every patient has one to four stays, numbered from 0. A stay
-is twelve hours, and its last row tells only what was observed then. In the form of MEDS three of ten measurements of
-glucose are missing. Nobody real is in it.
+Rows come in order of time, those of all patients together. Every patient has one to four stays,
+numbered from 0. A stay is twelve hours, and its last row tells only what was observed then. In the
+form of MEDS three of ten measurements of glucose are missing. Nobody real is in it.
 """
 
 import argparse
@@ -134,7 +136,9 @@ def _after(
 
 
 def _judge(folders: list[str], stays: int = 2000) -> None:
-    """Print the true mean return of a stay under today's practice and under each policy, with its standard error."""
+    """Print the true mean return of a stay under today's practice and under each policy, with its
+    standard error.
+    """
     import primorl
 
     names = list(MEALS)

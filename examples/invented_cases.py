@@ -1,17 +1,19 @@
-"""Invent anaesthesias of people with several operations each, as a recorder of an operating room would keep them.
+"""Invent anaesthesias of people with several operations each, as a recorder of an operating room
+would keep them.
 
-    python examples/invented_cases.py                         # writes examples/cases/: 3,000 patients, 6,000 cases
-    python examples/invented_cases.py --patients 50 --out DIR
-    python examples/invented_cases.py --judge models/policy   # what a case truly earns, today and under that policy
+    python examples/invented_cases.py                         # writes examples/cases/: 3,000
+    patients, 6,000 cases python examples/invented_cases.py --patients 50 --out DIR
+    python examples/invented_cases.py --judge models/policy   # what a case truly earns, today and
+    under that policy
 
-``clinical_data.csv`` says whose each case is; every case has a file of its own, with seconds since its beginning and a
-column for each track. A track has a value in some rows only. The simulator is `anesthesim` (extra medical): a patient's
-pharmacokinetics are drawn once and hold for all of their operations. Nobody real is in it, and nothing learned from it
-is advice on dosing.
+``clinical_data.csv`` says whose each case is; every case has a file of its own, with seconds since
+its beginning and a column for each track. A track has a value in some rows only. The simulator is
+`anesthesim` (extra medical): a patient's pharmacokinetics are drawn once and hold for all of their
+operations. Nobody real is in it, and nothing learned from it is advice on dosing.
 
-The rate of propofol is set at irregular times: after half a minute to a minute and a half where the depth of
-anaesthesia (BIS) is out of 40 to 60, else after two to five minutes. Every case has a proportional controller of its
-own.
+The rate of propofol is set at irregular times: after half a minute to a minute and a half where the
+depth of anaesthesia (BIS) is out of 40 to 60, else after two to five minutes. Every case has a
+proportional controller of its own.
 """
 
 import argparse
@@ -35,7 +37,9 @@ STEPS = 200
 FASTEST = 200.0  # micrograms per kg and minute
 
 Dose = Callable[[np.ndarray, int, np.random.Generator], float]
-"""From plasma, effect site, BIS, rate so far and minute, and the seconds since the last decision, to a rate."""
+"""From plasma, effect site, BIS, rate so far and minute, and the seconds since the last decision,
+to a rate.
+"""
 
 
 def main() -> None:
@@ -77,7 +81,9 @@ def invent(patients: int, folder: Path) -> None:
 
 
 def controller(generator: np.random.Generator) -> Dose:
-    """Today's practice: one of many who dose in proportion to the error, with a hand of their own."""
+    """Today's practice: one of many who dose in proportion to the error, with a hand of
+    their own.
+    """
     base, gain, noise = (generator.uniform(*span) for span in ((0, 200), (0, 8), (0, 60)))
     return lambda seen, since, drawn: float(base + gain * (seen[2] - 50) + noise * drawn.normal())
 
@@ -85,7 +91,9 @@ def controller(generator: np.random.Generator) -> Dose:
 def anaesthesia(
     env: Any, person: int, generator: np.random.Generator, dose: Dose
 ) -> list[list[object]]:
-    """The rows of one case: BIS in every row, concentrations every minute, the rate where it was set."""
+    """The rows of one case: BIS in every row, concentrations every minute, the rate where it was
+    set.
+    """
     observation, _ = env.reset(seed=person)
     env.unwrapped._rng = np.random.default_rng(
         generator.integers(2**31)
@@ -115,7 +123,9 @@ def anaesthesia(
 
 
 def judge(folders: Sequence[str], cases: int = 6000) -> None:
-    """Print the true mean return of a case under today's practice and under each policy, with its standard error."""
+    """Print the true mean return of a case under today's practice and under each policy, with its
+    standard error.
+    """
     import primorl
 
     def of(folder: str) -> Callable[[np.random.Generator], Dose]:

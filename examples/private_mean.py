@@ -35,7 +35,9 @@ class RunningMean(DataclassState):
 
 
 def make_plan(people: int) -> Plan:
-    """Eight rounds over a quarter of the people each, every person clipped to norm 1, for ε = 2 in all."""
+    """Eight rounds over a quarter of the people each, every person clipped to norm 1, for ε = 2 in
+    all.
+    """
     noise = solve_noise_multiplier(2.0, BUDGET.delta, sampling_probability=0.25, rounds=8)
     return Plan(
         people, "person", PoissonSampler(0.25), L2Clip(1.0), noise, rounds=8, delta=BUDGET.delta
@@ -45,7 +47,9 @@ def make_plan(people: int) -> Plan:
 def private_mean(
     plan: Plan, ids: list[str], read: Callable[[], Tensor], secret: bytes, folder: Path
 ) -> Tensor:
-    """Pay, release, and write ``privacy.json`` in ``folder``; run again after a kill, it resumes at no cost."""
+    """Pay, release, and write ``privacy.json`` in ``folder``; run again after a kill, it resumes at
+    no cost.
+    """
     digests = [hmac.digest(secret, name.encode(), "sha256") for name in sorted(ids)]
     members = b"".join(digest[:16] for digest in digests)
     data = Version(hmac.digest(secret, members, "sha256").hex(), plan.unit, plan.units, members)

@@ -2,16 +2,18 @@
 
 python examples/serve_policy.py --policy models/policy --port 8000
 curl -d '{"observation": [1.0, 0.0, 0.0]}' http://127.0.0.1:8000/act
-curl -d '{"observation": {"age": 61, "pressure": 80, "dose before": 0}}' http://127.0.0.1:8000/act   (of a log)
+curl -d '{"observation": {"age": 61, "pressure": 80, "dose before": 0}}' http://127.0.0.1:8000/act
+(of a log)
 
-The answer is {"action": [0.3]}, or {"action": 2, "action_name": "high"} where actions are discrete. Of a clone of
-today's practice, whose actions are not computed, it is {"probabilities": [0.2, 0.8]}. Where a value lies far outside
-the public range, or a column is two categories or none, it is {"abstained": true, "reason": "..."}, also with status
-200: the policy was asked and gives no action. An observation of another width, or with something else than numbers and
-names of categories, is status 422. No value is logged or sent back.
+The answer is {"action": [0.3]}, or {"action": 2, "action_name": "high"} where actions are discrete.
+Of a clone of today's practice, whose actions are not computed, it is {"probabilities": [0.2, 0.8]}.
+Where a value lies far outside the public range, or a column is two categories or none, it is
+{"abstained": true, "reason": "..."}, also with status 200: the policy was asked and gives no
+action. An observation of another width, or with something else than numbers and names of
+categories, is status 422. No value is logged or sent back.
 
-Other machines cannot reach it by default. It has no encryption and asks nobody who they are. Put a server that does
-both in front of it before you name another address with --host.
+Other machines cannot reach it by default. It has no encryption and asks nobody who they are. Put a
+server that does both in front of it before you name another address with --host.
 """
 
 import argparse
@@ -136,7 +138,8 @@ def main() -> None:
         sys.exit(f"error: {wrong}")
     except OSError as wrong:
         sys.exit(
-            f"error: --host and --port: {arguments.host}:{arguments.port}: {wrong.strerror or wrong}"
+            f"error: --host and --port: {arguments.host}:{arguments.port}: "
+            f"{wrong.strerror or wrong}"
         )
     except KeyboardInterrupt:
         print("stopped")

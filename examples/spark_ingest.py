@@ -2,9 +2,9 @@
 
 python examples/spark_ingest.py SOURCE TARGET [--csv] [--files 16]
 
-SOURCE and TARGET are folders that Spark can reach (file:, s3a:, hdfs:, abfss:). Run it in the project: params.yaml
-chooses the dataset, whose entry names the columns. docs/how-to/spark.md says what the files must be like. Both folders
-hold private rows, and so do Spark's temporary files.
+SOURCE and TARGET are folders that Spark can reach (file:, s3a:, hdfs:, abfss:). Run it in the
+project: params.yaml chooses the dataset, whose entry names the columns. docs/how-to/spark.md says
+what the files must be like. Both folders hold private rows, and so do Spark's temporary files.
 """
 
 import argparse
@@ -58,7 +58,9 @@ def main() -> None:
 
 
 def mapped(params: Params) -> tuple[list[str], list[str]]:
-    """The columns that the entry maps, and of these the keys that rows are sorted by: unit, trajectory and order."""
+    """The columns that the entry maps, and of these the keys that rows are sorted by: unit,
+    trajectory and order.
+    """
     if not isinstance(params.chosen, TabularDataset):
         raise PipelineError(
             f"datasets/{params.dataset}.yaml: source: found another than tabular, which reads logs"
@@ -72,7 +74,9 @@ def mapped(params: Params) -> tuple[list[str], list[str]]:
 
 
 def in_order(log: "DataFrame", columns: list[str], keys: list[str], files: int) -> "DataFrame":
-    """The mapped columns alone; all rows of a unit in one file, files and rows in ascending order of the keys."""
+    """The mapped columns alone; all rows of a unit in one file, files and rows in ascending order
+    of the keys.
+    """
     *ids, order = keys
     padded = {name: as_ingest_writes_it(log[f"`{name}`"]) for name in ids}
     chosen = log.select(

@@ -1,19 +1,23 @@
-"""Make a log for primorl of recorded operations: a file a case, seconds since its beginning, many empty cells.
+"""Make a log for primorl of recorded operations: a file a case, seconds since its beginning, many
+empty cells.
 
     python examples/tracks_to_log.py examples/cases examples/cases-log/log.parquet
 
-The folder has ``clinical_data.csv`` (caseid, subjectid) and one file a case, ``<caseid>.csv`` or ``.csv.gz``, whose
-columns are ``Time`` and a track each: the form in which VitalDB's cases are exported. Change the names and the bounds
-below for your own tracks. This script decides what is clinical; `source: tabular` refuses what it got wrong.
+The folder has ``clinical_data.csv`` (caseid, subjectid) and one file a case, ``<caseid>.csv`` or
+``.csv.gz``, whose columns are ``Time`` and a track each: the form in which VitalDB's cases are
+exported. Change the names and the bounds below for your own tracks. This script decides what is
+clinical; `source: tabular` refuses what it got wrong.
 
-- A row of the log is a decision: a time at which the pump's rate was set. The last one of a case is marked `ended`: an
-  operation that is over has terminated. Its clock is a column, or a model could not know when that is.
-- A measurement is carried forward within its case only, for at most `OLDEST` seconds. A row without one is left out,
-  and with it the decision: the reward of the row before covers the whole time until the next row.
-- A value outside of its bounds is an artefact and counts as missing. The bounds are what the device or the body
-  allows, written down here, and never read off the rows.
-- The reward of a row is the score of each BIS up to the next row, or the end, times the minutes since the reading
-  before it.
+- A row of the log is a decision: a time at which the pump's rate was set. The last one of a case is
+  marked `ended`: an operation that is over has terminated. Its clock is a column, or a model could
+      not know when that is.
+- A measurement is carried forward within its case only, for at most `OLDEST` seconds. A row without
+  one is left out, and with it the decision: the reward of the row before covers the whole time
+      until the next row.
+- A value outside of its bounds is an artefact and counts as missing. The bounds are what the device
+  or the body allows, written down here, and never read off the rows.
+- The reward of a row is the score of each BIS up to the next row, or the end, times the minutes
+  since the reading before it.
 """
 
 import sys
@@ -25,7 +29,8 @@ CP, CE, BIS, RATE = "Orchestra/PPF20_CP", "Orchestra/PPF20_CE", "BIS/BIS", "Orch
 BOUNDS = {CP: (0.0, 20.0), CE: (0.0, 20.0), BIS: (0.0, 100.0), RATE: (0.0, 200.0)}
 NAMES = {CP: "plasma", CE: "effect_site", BIS: "bis"}
 OLDEST = 120.0  # seconds
-LONGEST = 300.0  # between two decisions, by the protocol; `most` and the bounds of the reward in the dataset's file
+# between two decisions, by the protocol; `most` and the bounds of the reward in the dataset's file
+LONGEST = 300.0
 
 
 def score(bis: float) -> float:

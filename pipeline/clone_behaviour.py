@@ -1,4 +1,6 @@
-"""Stage ``clone_behaviour``: how people in the log act, as a policy; charged, and idle unless an ε is given for it."""
+"""Stage ``clone_behaviour``: how people in the log act, as a policy; charged, and idle unless an ε
+is given for it.
+"""
 
 import sys
 

@@ -18,7 +18,9 @@ _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy 
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Evaluate the final policies and those of every epoch; write the summary, the curve and its figure."""
+    """Evaluate the final policies and those of every epoch; write the summary, the curve and its
+    figure.
+    """
     started = time.perf_counter()
     found = Run.read(params, params.dynamics.variant)
     evaluation = evaluate(found, params)
@@ -41,5 +43,8 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    description = "Measure the policy's return in the true environment; without one, its value in the released model."
+    description = (
+        "Measure the policy's return in the true environment; without one, its value in the "
+        "released model."
+    )
     sys.exit(run_stage("evaluate", description, body))

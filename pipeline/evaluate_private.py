@@ -1,4 +1,6 @@
-"""Stage: evaluate the policy and the model on the private units; charged, and idle unless estimators are named."""
+"""Stage: evaluate the policy and the model on the private units; charged, and idle unless
+estimators are named.
+"""
 
 import sys
 
@@ -26,7 +28,9 @@ def idle(params: Params) -> bool:
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Refuse what can be refused without private data, pay, ask, then write the answers with their statements."""
+    """Refuse what can be refused without private data, pay, ask, then write the answers with their
+    statements.
+    """
     from primorl.evaluate.private.model_values import values_in_model
     from primorl.paid.bill import Bill
     from primorl.paid.partitions import Partitions
@@ -73,5 +77,8 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    description = "Ask the private units how good the policy is and how wrong the model; charged to the ledger."
+    description = (
+        "Ask the private units how good the policy is and how wrong the model; charged to the "
+        "ledger."
+    )
     sys.exit(run_stage("evaluate_private", description, body, idle))

@@ -1,4 +1,6 @@
-"""Stage ``ingest``: the raw trajectories become one validated Parquet dataset in ``data/trajectories``."""
+"""Stage ``ingest``: the raw trajectories become one validated Parquet dataset in
+``data/trajectories``.
+"""
 
 import sys
 

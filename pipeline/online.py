@@ -1,4 +1,6 @@
-"""Stage: users who come after training improve the policy, each once and privately; charged, and idle unless asked."""
+"""Stage: users who come after training improve the policy, each once and privately; charged, and
+idle unless asked.
+"""
 
 import sys
 import time
@@ -12,7 +14,9 @@ from primorl.tracking import StageRun
 
 
 def idle(params: Params) -> bool:
-    """Write that nobody was met, if nobody is asked for; ``models/online`` points to the offline policy."""
+    """Write that nobody was met, if nobody is asked for; ``models/online`` points to the offline
+    policy.
+    """
     if params.online.asked:
         return False
     with replaced_directory(ONLINE) as fresh:
@@ -24,8 +28,8 @@ def idle(params: Params) -> bool:
 def body(params: Params, run: StageRun) -> None:
     """Pay for all users, meet them, then write ``models/online`` with its privacy statement.
 
-    Everything that can be refused before anybody is met is refused before the ledger is asked. The ledger is asked
-    before the first user is met.
+    Everything that can be refused before anybody is met is refused before the ledger is asked. The
+    ledger is asked before the first user is met.
     """
     from primorl.paid.online import online_run, paid_online, write_online
 

@@ -1,4 +1,7 @@
-"""Stage: SAC in the pessimistic model, regularised towards the clone if there is one. Opens nothing private."""
+"""Stage: SAC in the pessimistic model, regularised towards the clone if there is one.
+
+Opens nothing private.
+"""
 
 import sys
 from dataclasses import replace

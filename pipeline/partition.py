@@ -17,9 +17,9 @@ from primorl.tracking import StageRun
 def body(params: Params, run: StageRun) -> None:
     """Split; the numbers of units are declared public, and nothing else is logged.
 
-    A unit that was charged for as private does not become public, nor the other way round; people who were private in
-    an earlier split become public only where ``partition.publish`` confirms it. Objections to a training that the
-    public split shows are printed already here.
+    A unit that was charged for as private does not become public, nor the other way round; people
+    who were private in an earlier split become public only where ``partition.publish`` confirms it.
+    Objections to a training that the public split shows are printed already here.
     """
 
     def check_units(manifest: Manifest, private: bytes, public: bytes) -> None:

@@ -1,4 +1,6 @@
-"""Stage ``report``: one page for people who decide about a policy, from released and public files alone."""
+"""Stage ``report``: one page for people who decide about a policy, from released and public files
+alone.
+"""
 
 import sys
 

@@ -25,7 +25,8 @@ Body = Callable[[Params, StageRun], None]
 Idle = Callable[[Params], bool]
 """Writes the outputs of a stage that has nothing to do, and tells whether it did.
 
-The body of such a stage imports what is slow to load, which would take longer than the idle stage itself.
+The body of such a stage imports what is slow to load, which would take longer than the idle stage
+itself.
 """
 
 _BYTES_NEEDED = (
@@ -36,10 +37,11 @@ _BYTES_NEEDED = (
 def run_stage(name: str, description: str, body: Body, idle: Idle | None = None) -> int:
     """Run one DVC stage from the command line; return its exit status.
 
-    Checks that the project is of the installed version, deletes what killed processes left, reads ``params.yaml``,
-    checks that the stage's outputs can be written, opens its MLflow run, calls ``body(params, run)`` in the working
-    directory and writes ``metrics/seconds/<name>.json``. A stage that fails leaves no output.
-    A stage that is idle has no MLflow run: it takes less time than MLflow takes to load.
+    Checks that the project is of the installed version, deletes what killed processes left, reads
+    ``params.yaml``, checks that the stage's outputs can be written, opens its MLflow run, calls
+    ``body(params, run)`` in the working directory and writes ``metrics/seconds/<name>.json``. A
+    stage that fails leaves no output. A stage that is idle has no MLflow run: it takes less time
+    than MLflow takes to load.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
     parser.add_argument(

@@ -17,7 +17,9 @@ from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Pay, train, then write ``models/dynamics`` with its privacy statement; see `paid_training`."""
+    """Pay, train, then write ``models/dynamics`` with its privacy statement; see
+    `paid_training`.
+    """
     partitions = Partitions.open(PARTITIONS, params)
     warnings = check_public(params, partitions.manifest, partitions.public)
     chosen, fit, plan = next_run(params, partitions)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Plan", "Project", "Statement", "__version__", "load_model", "load_policy"]
 
-# OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a millisecond and
-# then give the core back. Longer spinning (the default) gains nothing on an idle machine and multiplies the time on a
-# busy one; without any, two threads are slower than one.
+# OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a
+# millisecond and then give the core back. Longer spinning (the default) gains nothing on an idle
+# machine and multiplies the time on a busy one; without any, two threads are slower than one.
 os.environ.setdefault(
     "GOMP_SPINCOUNT", "10000"
 )  # GNU's OpenMP, in torch's wheels for Linux: rounds of the loop
@@ -31,9 +31,10 @@ os.environ.setdefault(
     "KMP_BLOCKTIME", "1"
 )  # LLVM's and Intel's, in torch for macOS and from conda: milliseconds
 
-# MKL reads this at its first product. Without it MKL may choose how to multiply by where matrices lie in memory, as it
-# does on AMD's processors, so that the last bits of one unit's update depend on the units beside it; the check in
-# primorl/engine/rounds.py then refuses to train. With it the best way is taken, and always the same one.
+# MKL reads this at its first product. Without it MKL may choose how to multiply by where matrices
+# lie in memory, as it does on AMD's processors, so that the last bits of one unit's update depend
+# on the units beside it; the check in primorl/engine/rounds.py then refuses to train. With it the
+# best way is taken, and always the same one.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _HOMES = {
@@ -58,7 +59,10 @@ def __getattr__(name: str) -> Any:
         if (missing.name or "primorl").partition(".")[0] == "primorl":
             raise
         extra = f"primorl[{_EXTRAS[name]}]" if name in _EXTRAS else "primorl"
-        message = f"primorl.{name} needs {missing.name}, which is not installed; run `pip install '{extra}'`"
+        message = (
+            f"primorl.{name} needs {missing.name}, which is not installed; run `pip install "
+            f"'{extra}'`"
+        )
         raise ImportError(message, name=missing.name) from None
     globals()[name] = found
     return found

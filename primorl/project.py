@@ -53,7 +53,8 @@ _MAPPINGS = ("partition.public", "evaluation.private.estimators")
 class Project:
     """A project: a folder with ``params.yaml`` and ``dvc.yaml``.
 
-    Its methods do what the commands do, from any working directory, and raise the same errors of one line.
+    Its methods do what the commands do, from any working directory, and raise the same errors of
+    one line.
 
     Args:
         folder: the project's, or one inside it.
@@ -70,8 +71,8 @@ class Project:
         self.folder = project_folder(place)
         if not ((self.folder / PARAMS).exists() and (self.folder / PIPELINE).exists()):
             raise PipelineError(
-                f"{place}: no project; allowed is a folder with {PARAMS} and {PIPELINE}, or one inside it; "
-                "`primorl init DIR` makes a project"
+                f"{place}: no project; allowed is a folder with {PARAMS} and {PIPELINE}, or one "
+                "inside it; `primorl init DIR` makes a project"
             )
 
     def __repr__(self) -> str:
@@ -80,7 +81,8 @@ class Project:
     def bill(self) -> Bill:
         """Tell what the next run charges. Nothing is charged.
 
-        Data that are not there yet, or are out of date, are made first: `dvc repro partition`, which charges nothing.
+        Data that are not there yet, or are out of date, are made first: `dvc repro partition`,
+        which charges nothing.
 
         Raises:
             PipelineError: the settings are wrong, or a stage fails.
@@ -98,16 +100,20 @@ class Project:
     def run(
         self, *, dataset: str | None = None, epsilon: float | None = None, **settings: Any
     ) -> "Run":
-        """Run the stages whose inputs changed, and show what they print. Without any, nothing is trained or charged.
+        """Run the stages whose inputs changed, and show what they print.
+
+        Without any, nothing is trained or charged.
 
         Args:
             dataset: name of a file in ``datasets/``.
             epsilon: ``privacy.total_epsilon``, of model, clone and questions together.
-            settings: others, as ``params.yaml`` has them: ``seed=1``, ``policy={"epochs": 20, "seeds": [0, 1]}``. All
-                are written to that file, also where the run fails; the next run has them too.
+            settings: others, as ``params.yaml`` has them: ``seed=1``, ``policy={"epochs": 20,
+                "seeds": [0, 1]}``. All are written to that file, also where the run fails; the next
+                run has them too.
 
         Raises:
-            PipelineError: a setting is unknown or wrong, the budget does not allow the run, or a stage fails.
+            PipelineError: a setting is unknown or wrong, the budget does not allow the run, or a
+                stage fails.
         """
         given = settings | ({"dataset": dataset} if dataset is not None else {})
         if epsilon is not None:
@@ -139,11 +145,14 @@ class Project:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run. Its results stay the same when the project runs again; as text, they are a short table.
+    """A finished run.
+
+    Its results stay the same when the project runs again; as text, they are a short table.
 
     Attributes:
         project: it is of.
-        summary: content of ``metrics/summary.json``, such as ``summary.epsilon`` and ``summary.return_mean``.
+        summary: content of ``metrics/summary.json``, such as ``summary.epsilon`` and
+            ``summary.return_mean``.
         statement: the policy's privacy statement.
         curve: value of the policy after every epoch, and its interval.
     """
@@ -187,13 +196,15 @@ class Run:
             out: a name that ends in ``.html``; None: ``reports/latest.html`` of the project.
 
         Raises:
-            PipelineError: the project has run again since, or a file is missing or contradicts another.
+            PipelineError: the project has run again since, or a file is missing or contradicts
+                another.
         """
         target = self.project.folder / LATEST_REPORT if out is None else Path(out).resolve()
         with chdir(self.project.folder):
             if Summary.read(SUMMARY) != self.summary:
                 raise PipelineError(
-                    f"{SUMMARY}: found the results of another run; report on a run before the next one"
+                    f"{SUMMARY}: found the results of another run; report on a run before the "
+                    "next one"
                 )
             write_report(load(), target)
         return target
@@ -203,7 +214,8 @@ def _set(given: Mapping[str, Any]) -> None:
     """Write settings into ``params.yaml``, whose comments stay. They are checked before.
 
     Raises:
-        PipelineError: a setting is unknown or wrong, or DVC has no commit to begin an experiment from.
+        PipelineError: a setting is unknown or wrong, or DVC has no commit to begin an experiment
+            from.
     """
     given = json.loads(json.dumps(given))  # plain lists and numbers
     raw = read_yaml(PARAMS, "")
@@ -212,8 +224,8 @@ def _set(given: Mapping[str, Any]) -> None:
     parse(raw)
     if git_commit() is None:
         raise PipelineError(
-            f"{Path.cwd()}: no commit yet, which an experiment of DVC begins from; run `git add --all` and "
-            "`git commit` there"
+            f"{Path.cwd()}: no commit yet, which an experiment of DVC begins from; run `git add "
+            "--all` and `git commit` there"
         )
     form = YAML()  # of the version and layout that DVC writes
     content = form.load(PARAMS)
@@ -223,7 +235,10 @@ def _set(given: Mapping[str, Any]) -> None:
 
 
 def _change(content: dict[str, Any], given: Mapping[str, Any], prefix: str = "") -> None:
-    """Change settings in place. A mapping changes keys of a block, and replaces a value of `_MAPPINGS`."""
+    """Change settings in place.
+
+    A mapping changes keys of a block, and replaces a value of `_MAPPINGS`.
+    """
     for key, value in given.items():
         below = content.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict) and prefix + key not in _MAPPINGS:

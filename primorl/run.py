@@ -1,7 +1,9 @@
-"""A finished run: its files, read once and compared with each other. Reads released and public things only.
+"""A finished run: its files, read once and compared with each other.
 
-The stage `evaluate` reads a run before there is a summary; the report, releases and everything after it read the
-summary too.
+Reads released and public things only.
+
+The stage `evaluate` reads a run before there is a summary; the report, releases and everything
+after it read the summary too.
 """
 
 from collections.abc import Mapping
@@ -83,8 +85,9 @@ class Run:
             variant: of a run that is not evaluated yet; None: read the summary, which has it.
 
         Raises:
-            PipelineError: a file is missing or broken; a statement is contradicted by its parts or by the accountant;
-                or files are of different data, splits, models, policies or answers. One line.
+            PipelineError: a file is missing or broken; a statement is contradicted by its parts or
+                by the accountant; or files are of different data, splits, models, policies or
+                answers. One line.
         """
         results = Summary.read(SUMMARY) if variant is None else None
         cloned = (BEHAVIOUR / FILE).exists() or (
@@ -102,8 +105,8 @@ class Run:
         )
         if variant is not None and run.config.variant != variant:
             raise PipelineError(
-                f"{POLICY / 'config.json'}: found a policy of variant {run.config.variant!r}, params.yaml asks for "
-                f"{variant!r}; {_REMEDY}"
+                f"{POLICY / 'config.json'}: found a policy of variant {run.config.variant!r}, "
+                f"params.yaml asks for {variant!r}; {_REMEDY}"
             )
         run._check_other_runs()
         run._check_statements()
@@ -159,7 +162,9 @@ class Run:
                 verify(PRIVATE_EVALUATION, statement, curves=False)
 
     def _check_data(self) -> None:
-        """Refuse files that speak of other data, another unit, another split or other numbers of units."""
+        """Refuse files that speak of other data, another unit, another split or other numbers of
+        units.
+        """
         info = self.manifest.info
         for folder in (MODEL, POLICY):
             own = self.statements[folder]
@@ -171,8 +176,9 @@ class Run:
             ):
                 if found not in (None, allowed):
                     raise PipelineError(
-                        f"{folder / FILE}: {key}: found {found!r}, allowed is {allowed!r}, as in {MANIFEST}: of other "
-                        "data or another split; `dvc checkout` brings both of one commit, `dvc repro` makes them again"
+                        f"{folder / FILE}: {key}: found {found!r}, allowed is {allowed!r}, as in "
+                        f"{MANIFEST}: of other data or another split; `dvc checkout` brings both "
+                        "of one commit, `dvc repro` makes them again"
                     )
         facts: list[tuple[Path, str, object, object]] = [
             (PUBLIC, "units", self.public.units, self.manifest.public_units),
@@ -187,7 +193,9 @@ class Run:
 
 
 def evaluate(run: Run, params: Params) -> Evaluation:
-    """Measure returns in the environment that the dataset names; without one, compute values in the model."""
+    """Measure returns in the environment that the dataset names; without one, compute values in the
+    model.
+    """
     sizes, environment = params.evaluation, params.chosen.environment
     folders = seed_folders(POLICY, run.config.seeds or [params.seed])
     if environment is not None:
@@ -224,7 +232,9 @@ def evaluate(run: Run, params: Params) -> Evaluation:
 def summarise(
     run: Run, params: Params, evaluation: Evaluation, seconds: dict[str, float]
 ) -> Summary:
-    """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall times."""
+    """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall
+    times.
+    """
     environment = params.chosen.environment
     return Summary.of(
         evaluation,

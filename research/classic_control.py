@@ -1,4 +1,6 @@
-"""Gymnasium's classic control tasks and `research.dosing` as batches: the same equations, many environments at once."""
+"""Gymnasium's classic control tasks and `research.dosing` as batches: the same equations, many
+environments at once.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +16,10 @@ from research.dosing import State, runge_kutta
 
 
 class ClassicControl:
-    """n environments with a state of D numbers; see `EnvironmentBatch`. Each subclass has its own equations."""
+    """n environments with a state of D numbers; see `EnvironmentBatch`.
+
+    Each subclass has its own equations.
+    """
 
     step_limit: int | None
     _widest: tuple[float, ...]
@@ -38,14 +43,18 @@ class ClassicControl:
         return self._random.uniform(-widest, widest, self._state.shape)
 
     def _move_to(self, state: State) -> tuple[Floats, Flags]:
-        """Take the next states ``[D, n]``; return observations and whether the limit of steps is reached."""
+        """Take the next states ``[D, n]``; return observations and whether the limit of steps is
+        reached.
+        """
         assert self.step_limit is not None
         self._state = state
         self._steps += 1
         return self._seen(), self._steps >= self.step_limit
 
     def _seen(self) -> Floats:
-        """Observations ``[n, S]``; the states themselves where a subclass does not say otherwise."""
+        """Observations ``[n, S]``; the states themselves where a subclass does not say
+        otherwise.
+        """
         return self._state.T.astype(np.float32, order="C")  # sums over it round by its layout
 
 
@@ -122,7 +131,9 @@ class AcrobotBatch(ClassicControl):
         return seen.astype(np.float32)
 
     def _derivatives(self, state: State, torque: State) -> State:
-        """Time derivatives of both angles and both speeds ``[4, n]`` (Sutton and Barto 2018, Section 11.3)."""
+        """Time derivatives of both angles and both speeds ``[4, n]`` (Sutton and Barto 2018,
+        Section 11.3).
+        """
         one, two, speed_one, speed_two = state
         length, centre, gravity = self._length, self._centre, self._gravity
         cosine, sine = np.cos(two), np.sin(two)
@@ -175,5 +186,7 @@ _FAST: dict[str, Callable[[], EnvironmentBatch]] = {
 
 
 def batch(environment: str) -> EnvironmentBatch:
-    """Make a batch of a registered environment; those here are many times as fast as Gymnasium's."""
+    """Make a batch of a registered environment; those here are many times as fast as
+    Gymnasium's.
+    """
     return _FAST[environment]() if environment in _FAST else GymBatch(environment)

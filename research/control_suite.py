@@ -1,8 +1,9 @@
 """The control suite's cart-pole (Tassa et al. 2018), stepped by MuJoCo without dm_control's layers.
 
-``research.control_suite:primorl/cartpole-balance-v0`` and ``…-swingup-v0``. Observations are those of
-``dm_control/cartpole-*-v0`` to the last bit, for the same seeds; rewards differ by rounding in double precision at
-most. A step takes about a tenth of the time, and recordings have 30 million steps.
+``research.control_suite:primorl/cartpole-balance-v0`` and ``…-swingup-v0``. Observations are those
+of ``dm_control/cartpole-*-v0`` to the last bit, for the same seeds; rewards differ by rounding in
+double precision at most. A step takes about a tenth of the time, and recordings have 30 million
+steps.
 """
 
 import math
@@ -19,7 +20,8 @@ TASKS = ("balance", "swingup")
 
 
 class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
-    """One cart-pole: position, cosine and sine of the angle, and two velocities; a force in [-1, 1].
+    """One cart-pole: position, cosine and sine of the angle, and two velocities; a force in [-1,
+    1].
 
     Args:
         task: ``balance`` begins near upright, ``swingup`` hanging.

@@ -1,29 +1,34 @@
 """Insulin dosing in type 1 diabetes: one episode is one day of one patient.
 
-Glucose G [mg/dL] and remote insulin action X [1/min] follow the minimal model (Bergman, Phillips and Cobelli 1981,
-"Physiologic evaluation of factors controlling glucose tolerance in man"), with the values of a patient without
-secretion of her own (Fisher 1991, "A semiclosed-loop algorithm for the control of blood glucose levels in diabetics"):
+Glucose G [mg/dL] and remote insulin action X [1/min] follow the minimal model (Bergman, Phillips
+and Cobelli 1981, "Physiologic evaluation of factors controlling glucose tolerance in man"), with
+the values of a patient without secretion of her own (Fisher 1991, "A semiclosed-loop algorithm for
+the control of blood glucose levels in diabetics"):
 
     dG/dt = -p1 (G - G_b) - X G + D2 / (t_G V_G)
     dX/dt = -p2 X + p3 (I - I_b)
     dI/dt = S2 / (t_I V_I) - n I                         plasma insulin [mU/L]
 
-Subcutaneous insulin S1, S2 [mU] and carbohydrates in the gut D1, D2 [mg] are two compartments in a row each (Hovorka et
-al. 2004, "Nonlinear model predictive control of glucose concentration in subjects with type 1 diabetes"):
+Subcutaneous insulin S1, S2 [mU] and carbohydrates in the gut D1, D2 [mg] are two compartments in a
+row each (Hovorka et al. 2004, "Nonlinear model predictive control of glucose concentration in
+subjects with type 1 diabetes"):
 
     dS1/dt = u - S1 / t_I        dS2/dt = (S1 - S2) / t_I
-    dD1/dt = -D1 / t_G           dD2/dt = (D1 - D2) / t_G    a meal adds A_G times its carbohydrates to D1
+    dD1/dt = -D1 / t_G           dD2/dt = (D1 - D2) / t_G    a meal adds A_G times its carbohydrates
+    to D1
 
-The action is the rate u, from 0 to 5 U/h, for 15 minutes. Integration is by Runge-Kutta steps of 5 minutes. Glucose
-is held within 10 and 1000 mg/dL, outside which the model means nothing. The reward of a step is 1 where glucose after
-it lies within 70 and 180 mg/dL, -1 below 54 or above 250, and linear in between (levels of Battelino et al. 2019,
-"Clinical targets for continuous glucose monitoring data interpretation"). A day is cut off after 96 steps.
+The action is the rate u, from 0 to 5 U/h, for 15 minutes. Integration is by Runge-Kutta steps of 5
+minutes. Glucose is held within 10 and 1000 mg/dL, outside which the model means nothing. The reward
+of a step is 1 where glucose after it lies within 70 and 180 mg/dL, -1 below 54 or above 250, and
+linear in between (levels of Battelino et al. 2019, "Clinical targets for continuous glucose
+monitoring data interpretation"). A day is cut off after 96 steps.
 
-Six observations: (G - 120) / 60; the same difference a step ago; I / 30; insulin on board (S1 + S2) / 5 U;
-carbohydrates in the gut (D1 + D2) / 50 g; and the hour / 12 - 1.
+Six observations: (G - 120) / 60; the same difference a step ago; I / 30; insulin on board (S1 + S2)
+/ 5 U; carbohydrates in the gut (D1 + D2) / 50 g; and the hour / 12 - 1.
 
-``research.dosing:primorl/Dosing-0-v0``: every day has the same three meals. ``…:primorl/Dosing-1-v0``: times
-and sizes of the meals, a snack and the insulin sensitivity p3 are drawn anew for each patient.
+``research.dosing:primorl/Dosing-0-v0``: every day has the same three meals.
+``…:primorl/Dosing-1-v0``: times and sizes of the meals, a snack and the insulin sensitivity p3 are
+drawn anew for each patient.
 """
 
 from collections.abc import Callable
@@ -54,7 +59,9 @@ _GUT_TIME, _SKIN_TIME, _ABSORBED = 40.0, 55.0, 0.8
 _LOWEST, _HIGHEST = 10.0, 1000.0
 _SUBSTEPS, _MINUTES = 3, 5.0
 _MEALS = ((28, 45.0), (50, 65.0), (74, 65.0), (64, 20.0))
-"""Steps and grams: 07:00, 12:30, 18:30; a snack at 16:00 is eaten by half of the patients who differ."""
+"""Steps and grams: 07:00, 12:30, 18:30; a snack at 16:00 is eaten by half of the patients who
+differ.
+"""
 
 
 def runge_kutta(derivatives: Callable[[State], State], state: State, step: float) -> State:
@@ -95,7 +102,10 @@ class DosingBatch:
         return self.restart(np.ones(count, bool))
 
     def restart(self, which: Flags) -> Floats:
-        """See `EnvironmentBatch.restart`. Insulin is at its basal level, glucose drawn from 80 to 160 mg/dL."""
+        """See `EnvironmentBatch.restart`.
+
+        Insulin is at its basal level, glucose drawn from 80 to 160 mg/dL.
+        """
         count = len(which)
         glucose = self._random.uniform(80, 160, count)[which]
         skin = _CLEARANCE * _INSULIN_VOLUME * _BASAL_INSULIN * _SKIN_TIME

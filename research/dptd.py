@@ -1,14 +1,17 @@
-"""Figures 1 and 2 of DPTD (Zhao et al. 2023): the objective L(θ, ω) against epochs, with enforced clipping.
+"""Figures 1 and 2 of DPTD (Zhao et al.
+
+2023): the objective L(θ, ω) against epochs, with enforced clipping.
 
 python -m research.dptd
 
-CartPole-v1 and Acrobot-v1, logs of 1,000 trajectories of Sarsa players. Rewards are not scaled, and the network has one
-hidden layer of 50 units. An update takes a Poisson cohort of 5 trajectories on average, and 10 transitions of each,
-drawn at random. An epoch has 500 updates: the paper's has 5 trajectories of up to 100 transitions, and an update for
-each of them. Ten runs with their own initial weights, cohorts and noise go side by side; ω begins at 0. All private
-methods have the same loss, network, clip and accounting, and cost the same ε for a trajectory at δ = 1/(10 K). Clip and
-cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: Atari Pong, which needs a
-DQN player, about half a day on a GPU.
+CartPole-v1 and Acrobot-v1, logs of 1,000 trajectories of Sarsa players. Rewards are not scaled, and
+the network has one hidden layer of 50 units. An update takes a Poisson cohort of 5 trajectories on
+average, and 10 transitions of each, drawn at random. An epoch has 500 updates: the paper's has 5
+trajectories of up to 100 transitions, and an update for each of them. Ten runs with their own
+initial weights, cohorts and noise go side by side; ω begins at 0. All private methods have the same
+loss, network, clip and accounting, and cost the same ε for a trajectory at δ = 1/(10 K). Clip and
+cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: Atari
+Pong, which needs a DQN player, about half a day on a GPU.
 
 Rows: research/results/dptd.jsonl. Draws benchmarks/figures/dptd_figure1.png and dptd_figure2.png.
 """
@@ -84,7 +87,9 @@ class Sarsa:
     def episode(
         self, steps: int, exploration: float, rate: float
     ) -> list[tuple[NDArray[np.float64], float, bool]]:
-        """Play an episode: (state and next state, reward, whether it ended) of each step; learn at ``rate``."""
+        """Play an episode: (state and next state, reward, whether it ended) of each step; learn at
+        ``rate``.
+        """
         here = np.asarray(self.env.reset()[0], dtype=np.float64)
         features = self._features(here)
         action, rows = self._act(features, exploration), []
@@ -117,10 +122,11 @@ class Sarsa:
 
 
 def logs(task: str, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of its steps.
+    """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of
+    its steps.
 
-    Returns states and next states ``[2, U, M, S]``, rewards ``[U, M]``, whether a step ended in a terminal state, and
-    whether it is no padding.
+    Returns states and next states ``[2, U, M, S]``, rewards ``[U, M]``, whether a step ended in a
+    terminal state, and whether it is no padding.
     """
     player = Sarsa(task, seed=0)
     for _ in range(TASKS[task].learning):
@@ -148,10 +154,11 @@ ALGORITHM = Dptd(hidden=(50,), members=RUNS, alpha=3.0, beta=3.0, kappa=2.0, eta
 
 
 def langevin_step(inverse_temperature: float, noise: float, most: float) -> float:
-    """Find the step η at which noise of standard deviation σ on the gradient is the heat of Langevin dynamics.
+    """Find the step η at which noise of standard deviation σ on the gradient is the heat of
+    Langevin dynamics.
 
-    Langevin dynamics adds √(2η/β) N(0, I) to a step of size η. A noisy gradient adds η σ N(0, I). They are equal at
-    η = 2 / (β σ²), held below ``most``.
+    Langevin dynamics adds √(2η/β) N(0, I) to a step of size η. A noisy gradient adds η σ N(0, I).
+    They are equal at η = 2 / (β σ²), held below ``most``.
     """
     return most if noise == 0 else min(most, 2 / (inverse_temperature * noise**2))
 
@@ -159,7 +166,10 @@ def langevin_step(inverse_temperature: float, noise: float, most: float) -> floa
 def descent_ascent(
     values: dict[str, Tensor], p: Tensor, d: Tensor, step: float
 ) -> dict[str, Tensor]:
-    """SGD: θ ← P(θ - η p), ω ← P(ω + η d). With `langevin_step` it is DPGLD (Wang, Chen and Xu 2019)."""
+    """SGD: θ ← P(θ - η p), ω ← P(ω + η d).
+
+    With `langevin_step` it is DPGLD (Wang, Chen and Xu 2019).
+    """
     theta, omega = values["theta"], values["omega"]
     earlier = {"earlier_theta": theta, "earlier_omega": omega, "p": p, "d": d}
     return (
@@ -238,8 +248,9 @@ def contributed(
 ) -> Tensor:
     """Sum the clipped gradients of each run's own cohort, ``[RUNS 2d]``. Sensitive.
 
-    A unit contributes the mean over ``ROWS`` of its transitions. With ``kept`` (DPSRM, stochastic recursive momentum;
-    Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}), and the difference is clipped.
+    A unit contributes the mean over ``ROWS`` of its transitions. With ``kept`` (DPSRM, stochastic
+    recursive momentum; Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}),
+    and the difference is clipped.
     """
     units = pad_sequence([plan.cohort() for _ in range(RUNS)], batch_first=True, padding_value=-1)[
         ..., None
@@ -313,11 +324,13 @@ def main() -> None:
         value = torch.tensor(row["value"])
         error = float((value / row["true_value"] - 1).abs().mean())
         print(
-            f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K {row['units']}",
+            f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K "
+            f"{row['units']}",
             end="  ",
         )
         print(
-            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, {error:.1%}",
+            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, "
+            f"{error:.1%}",
             end="  ",
         )
         last = torch.tensor(row.get("objective", [])).abs()

@@ -16,11 +16,12 @@ _Layer = tuple[Tensor, Tensor]  # the numbers below a layer, and their tangents
 class TdBatch(NamedTuple):
     """Transitions of U units, padded to M each, as the loss needs them. Sensitive.
 
-    The loss of a transition is ℓ = δ u - u²/2 with δ = reward + next_factor·V(next_inputs) - V(inputs) and
-    u = ⟨∇V(inputs), ω⟩, V being the network (`ValueNetwork`).
+    The loss of a transition is ℓ = δ u - u²/2 with δ = reward + next_factor·V(next_inputs) -
+    V(inputs) and u = ⟨∇V(inputs), ω⟩, V being the network (`ValueNetwork`).
 
     Attributes:
-        inputs: ``[P, U, M, D]``; P is the number of networks, or 1 where all see the same transitions.
+        inputs: ``[P, U, M, D]``; P is the number of networks, or 1 where all see the same
+            transitions.
         next_inputs: ``[P, U, M, D]``.
         reward: ``[P, U, M]``.
         next_factor: γ, ``[P, U, M]``; 0 where nothing follows.
@@ -38,8 +39,8 @@ class TdBatch(NamedTuple):
 class ValueNetwork:
     """N MLPs of one shape side by side: ``inputs`` numbers to one, ELU between layers.
 
-    The parameters of one network are a vector of d numbers: the layers' matrices ``[out, in + 1]``, one after another.
-    The last column of each is the bias.
+    The parameters of one network are a vector of d numbers: the layers' matrices ``[out, in + 1]``,
+    one after another. The last column of each is the bias.
 
     Attributes:
         inputs: D.
@@ -65,7 +66,9 @@ class ValueNetwork:
         return torch.cat(parts, 1)
 
     def values(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        """Compute V: parameters ``[N, d]`` and inputs ``[P, .., D]`` to ``[N, ..]``, P being N or 1."""
+        """Compute V: parameters ``[N, d]`` and inputs ``[P, .., D]`` to ``[N, ..]``, P being N or
+        1.
+        """
         value, _ = self._slope(theta, torch.zeros_like(theta), inputs, [])
         return value.view(len(theta), *inputs.shape[1:-1])
 
@@ -108,7 +111,8 @@ class ValueNetwork:
     def _slope(
         self, theta: Tensor, omega: Tensor, inputs: Tensor, kept: list[_Layer]
     ) -> tuple[Tensor, Tensor]:
-        """Compute V and the slope ⟨∇V, ω⟩, ``[N, B]``: a forward pass that carries the tangent along ω.
+        """Compute V and the slope ⟨∇V, ω⟩, ``[N, B]``: a forward pass that carries the tangent
+        along ω.
 
         ``kept`` receives the numbers below each layer, and their tangents, ``[N, B, in + 1]``.
         """
@@ -124,7 +128,9 @@ class ValueNetwork:
     def _backward(
         self, theta: Tensor, omega: Tensor, kept: list[_Layer], of_value: Tensor, of_slope: Tensor
     ) -> Tensor:
-        """Go back through `_slope`, from a loss's derivatives ``[N, U, M]`` to sums over M, ``[N, U, 2, d]``."""
+        """Go back through `_slope`, from a loss's derivatives ``[N, U, M]`` to sums over M, ``[N,
+        U, 2, d]``.
+        """
         of_output, of_along = of_value.flatten(1)[..., None], of_slope.flatten(1)[..., None]
         parts: list[Tensor] = []
         layers = zip(self._layers(theta), self._layers(omega), kept, strict=True)
@@ -158,18 +164,20 @@ class ValueNetwork:
 class Dptd:
     """DPTD (Zhao et al. 2023), Algorithm 1, with enforced clipping.
 
-    It finds the saddle point min_θ max_ω E[ℓ] of ℓ = δ ⟨Ψ(s), ω⟩ - ½ ⟨Ψ(s), ω⟩², Ψ = ∇_θ V_θ. Its value is the
-    mean squared projected Bellman error. Round t releases the gradients g^θ and g^ω, averaged over a cohort. With
-    ν_t = 1 / (4 √(t + 3)):
+    It finds the saddle point min_θ max_ω E[ℓ] of ℓ = δ ⟨Ψ(s), ω⟩ - ½ ⟨Ψ(s), ω⟩², Ψ = ∇_θ V_θ. Its
+    value is the mean squared projected Bellman error. Round t releases the gradients g^θ and g^ω,
+    averaged over a cohort. With ν_t = 1 / (4 √(t + 3)):
 
-        p_t = (1 - α ν_{t-1}) p_{t-1} + α ν_{t-1} g^θ_t,    d_t = (1 - β ν_{t-1}) d_{t-1} + β ν_{t-1} g^ω_t,
-        θ_{t+1} = θ_t + ν_t (P(θ_t - κ p_t) - θ_t),         ω_{t+1} = ω_t + ν_t (P(ω_t + η d_t) - ω_t),
+        p_t = (1 - α ν_{t-1}) p_{t-1} + α ν_{t-1} g^θ_t,    d_t = (1 - β ν_{t-1}) d_{t-1} + β
+        ν_{t-1} g^ω_t, θ_{t+1} = θ_t + ν_t (P(θ_t - κ p_t) - θ_t),         ω_{t+1} = ω_t + ν_t
+        (P(ω_t + η d_t) - ω_t),
 
     p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d.
 
-    Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides, clipped jointly to C. The
-    paper assumes that gradients are bounded by G, charges both sides apart, and adds noise of constant size to p_t;
-    here the noise is part of g_t and shrinks with α ν_t.
+    Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides,
+    clipped jointly to C. The paper assumes that gradients are bounded by G, charges both sides
+    apart, and adds noise of constant size to p_t; here the noise is part of g_t and shrinks with α
+    ν_t.
 
     Attributes:
         hidden: units of the hidden layers; ELU between layers.
@@ -194,7 +202,9 @@ class Dptd:
         return {name: torch.zeros_like(theta) for name in ("omega", "p", "d")} | {"theta": theta}
 
     def stepped(self, values: dict[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """Take steps 1 to 3 of Algorithm 1 after round ``done`` released the gradients of all members."""
+        """Take steps 1 to 3 of Algorithm 1 after round ``done`` released the gradients of all
+        members.
+        """
         theta, omega = values["theta"], values["omega"]
         of_theta, of_omega = released.double().view(self.members, 2, -1).unbind(1)
         before, rate = _rate(done - 1), _rate(done)

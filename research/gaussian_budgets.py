@@ -1,4 +1,5 @@
-"""DPPG's Figure 3: ε of one update for each noise multiplier z, by the paper's two formulas and exactly.
+"""DPPG's Figure 3: ε of one update for each noise multiplier z, by the paper's two formulas and
+exactly.
 
 python -m research.gaussian_budgets
 
@@ -26,7 +27,10 @@ def closed_form(z: float, delta: float) -> float:
 
 
 def zhao(z: float, delta: float) -> float:
-    """Compute ε of Zhao et al. 2019 (arXiv 1911.12060, Theorem 5), which the paper takes where ε ≥ 1."""
+    """Compute ε of Zhao et al.
+
+    2019 (arXiv 1911.12060, Theorem 5), which the paper takes where ε ≥ 1.
+    """
     constant = math.sqrt(math.log(2 / (math.sqrt(16 * delta + 1) - 1)))
     return (1 + 2 * math.sqrt(2) * constant * z) / (2 * z * z)
 

@@ -1,13 +1,17 @@
-"""Teach a language model to answer in a better mood, privately: every prompt is one user's, and is used once.
+"""Teach a language model to answer in a better mood, privately: every prompt is one user's, and is
+used once.
 
-python -m research.language                                     # offline: invented reviews and a tiny model
-python -m research.language --model lvwerra/gpt2-imdb --prompts stanfordnlp/imdb --reward lvwerra/distilbert-imdb
-    --rank 4 --learning-rate 1 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24    # GPT-2; loads 1 GB once
-python -m research.language --table                             # the rows of docs/rlhf.md, by the tiny model
+python -m research.language                                     # offline: invented reviews and a
+tiny model python -m research.language --model lvwerra/gpt2-imdb --prompts stanfordnlp/imdb --reward
+lvwerra/distilbert-imdb
+    --rank 4 --learning-rate 1 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24    #
+    GPT-2; loads 1 GB once
+python -m research.language --table                             # the rows of docs/rlhf.md, by the
+tiny model
 
-The update is DP-PG (private policy optimisation, Algorithm 2) or, with --local-steps, DPPG (Algorithms 2 and 3). Prints
-the mean reward on held-out prompts, which count as public, before and after. Writes the trained weights and
-privacy.json. Needs ``pip install 'primorl[rlhf]'``.
+The update is DP-PG (private policy optimisation, Algorithm 2) or, with --local-steps, DPPG
+(Algorithms 2 and 3). Prints the mean reward on held-out prompts, which count as public, before and
+after. Writes the trained weights and privacy.json. Needs ``pip install 'primorl[rlhf]'``.
 """
 
 import argparse
@@ -47,11 +51,13 @@ PARTS = {
 
 @dataclass(frozen=True)
 class LanguagePolicy:
-    """A causal language model; its parameters that require a gradient are trained, as one vector ``[d]``.
+    """A causal language model; its parameters that require a gradient are trained, as one vector
+    ``[d]``.
 
     Attributes:
-        module: ``module(tokens, present, kept)`` takes int64 ``[B, L]``, bool ``[B, L]`` and a number, and gives the
-            logits of the next token at the last ``kept`` positions, ``[B, kept, V]``.
+        module: ``module(tokens, present, kept)`` takes int64 ``[B, L]``, bool ``[B, L]`` and a
+            number, and gives the logits of the next token at the last ``kept`` positions, ``[B,
+            kept, V]``.
     """
 
     module: nn.Module
@@ -79,7 +85,9 @@ class LanguagePolicy:
     def log_probabilities(
         self, parameters: Tensor, tokens: Tensor, present: Tensor, length: int
     ) -> Tensor:
-        """Compute the log-probabilities of the last ``length`` tokens of each row, ``[B, length]``."""
+        """Compute the log-probabilities of the last ``length`` tokens of each row, ``[B,
+        length]``.
+        """
         logits = functional_call(
             self.module, self.tensors(parameters), (tokens, present, length + 1)
         )
@@ -98,16 +106,20 @@ class LanguagePolicy:
 
 @dataclass(frozen=True)
 class Answers:
-    """R answers to each of U prompts under one released policy. Sensitive: discard right after the update.
+    """R answers to each of U prompts under one released policy.
 
-    A prompt has P tokens, padded on the left; an answer has G, padded on the right; L = P + G. P, G and R are public
-    and the same for all, so what is computed of one prompt does not depend on the others, not even in its last digit.
+    Sensitive: discard right after the update.
+
+    A prompt has P tokens, padded on the left; an answer has G, padded on the right; L = P + G. P, G
+    and R are public and the same for all, so what is computed of one prompt does not depend on the
+    others, not even in its last digit.
 
     Attributes:
         tokens: prompts and answers, int64 ``[U, R, L]``.
         present: tokens that are not padding, bool ``[U, R, L]``; a user who is not there has none.
         rewards: of whole answers, float32 ``[U, R]``.
-        log_probabilities: of the answers' tokens under the policy that gave them, float32 ``[U, R, G]``.
+        log_probabilities: of the answers' tokens under the policy that gave them, float32 ``[U, R,
+            G]``.
     """
 
     tokens: Tensor
@@ -133,10 +145,11 @@ class Answers:
 class PromptUpdate:
     """DP-PG on prompts, θ ← θ + η (mean of clipped contributions + noise), or DPPG's local steps.
 
-    A prompt's objective is (1/R) Σ_i A_i Σ_t π(y_it | x, y_i,<t) / π_0(y_it | x, y_i,<t), whose gradient at the policy
-    π_0 that answered is that of REINFORCE. A_i is the reward of an answer, minus β log(π_0(y_i | x) / π_ref(y_i | x)),
-    less the mean of the other answers to the same prompt; π_ref is the model before the run. A prompt contributes the
-    gradient; or its change of θ after local steps of gradient ascent, clipped to S after each.
+    A prompt's objective is (1/R) Σ_i A_i Σ_t π(y_it | x, y_i,<t) / π_0(y_it | x, y_i,<t), whose
+    gradient at the policy π_0 that answered is that of REINFORCE. A_i is the reward of an answer,
+    minus β log(π_0(y_i | x) / π_ref(y_i | x)), less the mean of the other answers to the same
+    prompt; π_ref is the model before the run. A prompt contributes the gradient; or its change of θ
+    after local steps of gradient ascent, clipped to S after each.
 
     Attributes:
         learning_rate: η.
@@ -188,7 +201,9 @@ class PromptUpdate:
 
 
 def beside_the_others(rewards: Tensor) -> Tensor:
-    """Subtract from each answer's reward the mean of the other answers to the same prompt, ``[U, R]``, R ≥ 2."""
+    """Subtract from each answer's reward the mean of the other answers to the same prompt, ``[U,
+    R]``, R ≥ 2.
+    """
     answers = rewards.shape[1]
     return (rewards - rewards.mean(1, keepdim=True)) * (answers / (answers - 1))
 
@@ -196,7 +211,9 @@ def beside_the_others(rewards: Tensor) -> Tensor:
 def prompt_gradients(
     policy: LanguagePolicy, part: Answers, advantages: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """Make the function from parameters, ``[d]`` or ``[u, d]``, to all prompts' gradients, ``[u, d]``. Sensitive."""
+    """Make the function from parameters, ``[d]`` or ``[u, d]``, to all prompts' gradients, ``[u,
+    d]``. Sensitive.
+    """
     length = part.answered.shape[-1]
 
     def objective(
@@ -225,10 +242,11 @@ def log_ratios(policy: LanguagePolicy, reference: Tensor, part: Answers) -> Tens
 
 
 class Transformer(nn.Module):
-    """A causal language model of ``transformers``, with eager attention, as `LanguagePolicy` takes it.
+    """A causal language model of ``transformers``, with eager attention, as `LanguagePolicy` takes
+    it.
 
-    The mask is made here, in four dimensions: what ``transformers`` makes of a two-dimensional one looks at its
-    values, which no batch over prompts (`torch.func.vmap`) allows.
+    The mask is made here, in four dimensions: what ``transformers`` makes of a two-dimensional one
+    looks at its values, which no batch over prompts (`torch.func.vmap`) allows.
     """
 
     def __init__(self, model: Any):
@@ -256,12 +274,15 @@ class Transformer(nn.Module):
 
 @dataclass(frozen=True)
 class PromptedUsers:
-    """User i asks prompt i, gets R answers at temperature 1, and a reward scores each. An empty prompt is nobody.
+    """User i asks prompt i, gets R answers at temperature 1, and a reward scores each.
+
+    An empty prompt is nobody.
 
     Attributes:
         prompts: one text a user.
         tokenizer: of the model; from ``transformers``.
-        reward: of n texts, prompt and answer together, ``[n]``; a score must not depend on the other texts.
+        reward: of n texts, prompt and answer together, ``[n]``; a score must not depend on the
+            other texts.
         lengths: P, G and R; a longer prompt loses its end.
         seed: of the answers, together with the numbers of the users.
     """
@@ -319,7 +340,8 @@ class PromptedUsers:
 def tiny_task(
     count: int, seed: int, steps: int = 300
 ) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
-    """Make a model of GPT-2's architecture that learned to write invented reviews, its tokenizer, prompts and reward.
+    """Make a model of GPT-2's architecture that learned to write invented reviews, its tokenizer,
+    prompts and reward.
 
     The reward is the share of good words among the good and bad ones.
     """
@@ -383,7 +405,9 @@ def tiny_task(
 def named_task(
     options: argparse.Namespace,
 ) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
-    """Load model, prompts and a sentiment classifier by name from the Hugging Face hub, or from folders."""
+    """Load model, prompts and a sentiment classifier by name from the Hugging Face hub, or from
+    folders.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     from datasets import load_dataset
@@ -423,7 +447,8 @@ def named_task(
 def with_adapters(model: Any, rank: int, layers: Any = ("lm_head",)) -> Any:
     """Freeze a model and add trained low-rank adapters to some layers.
 
-    Their first values are public. Adapters of the hidden layers alone hardly learn: see docs/rlhf.md.
+    Their first values are public. Adapters of the hidden layers alone hardly learn: see
+    docs/rlhf.md.
     """
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -447,10 +472,11 @@ def with_trained(model: Any, part: str) -> Any:
 
 
 def measured(key: Row) -> Row:
-    """Teach the tiny model in one mode: mean reward of held-out prompts before and after, and the divergence.
+    """Teach the tiny model in one mode: mean reward of held-out prompts before and after, and the
+    divergence.
 
-    Modes: learning; noise alone, with gradients of zero; clip alone, without noise; neither. The divergence is the mean
-    log-ratio of held-out answers to the model before, in nats an answer.
+    Modes: learning; noise alone, with gradients of zero; clip alone, without noise; neither. The
+    divergence is the mean log-ratio of held-out answers to the model before, in nats an answer.
     """
     m, cohorts, held_out, epsilon, seed = 512, 20, 512, float(key["epsilon"]), key["seed"]
     model, tokenizer, prompts, reward = tiny_task((cohorts + 1) * m, seed)
@@ -501,7 +527,8 @@ def table() -> None:
     for row in completed("language", keys, measured):
         named = f"{row['part']:24} {row['mode']:11} ε {row['epsilon']:3} seed {row['seed']}"
         print(
-            f"{named}  {row['before']:.3f} -> {row['after']:.3f}, divergence {row['divergence']:.2f}"
+            f"{named}  {row['before']:.3f} -> {row['after']:.3f}, divergence "
+            f"{row['divergence']:.2f}"
         )
 
 
@@ -593,7 +620,8 @@ def main() -> None:
     begun = update.begin(policy, policy.initial())
     learned = learn(update, policy, plan, users, cohorts, OnlineState(begun, len(cohorts)))  # type: ignore[arg-type]
     print(
-        f"{policy.parameters} trained parameters, {needed} prompts in {asked.cohorts} cohorts, noise multiplier {z}"
+        f"{policy.parameters} trained parameters, {needed} prompts in {asked.cohorts} cohorts, "
+        f"noise multiplier {z}"
     )
     for when, theta in (("before", begun[PARAMETERS]), ("after", learned.parameters)):
         rewards = public.meet(range(asked.held_out), policy, theta).rewards

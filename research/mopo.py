@@ -1,9 +1,11 @@
 """NOT PRIVATE. The papers' baseline MOPO (Yu et al. 2020) on the trajectories of a simulator.
 
-python -m research.mopo pendulum-paper --seeds 0 1 2     # after `dvc repro ingest` with that dataset in params.yaml
+python -m research.mopo pendulum-paper --seeds 0 1 2     # after `dvc repro ingest` with that
+dataset in params.yaml
 
-An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's batches. Nothing is
-charged, so data of people are refused. A row a seed is added to ``research/results/mopo.jsonl``.
+An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's
+batches. Nothing is charged, so data of people are refused. A row a seed is added to
+``research/results/mopo.jsonl``.
 """
 
 import argparse
@@ -93,7 +95,8 @@ TASKS = {
 
 
 def run(params: Params, task: Task, seed: int) -> float:
-    """Train an ensemble and a policy on ``data/trajectories``; return the policy's mean return over 100 episodes.
+    """Train an ensemble and a policy on ``data/trajectories``; return the policy's mean return over
+    100 episodes.
 
     Raises:
         PipelineError: the data may be people's, or are of another dataset.

@@ -1,11 +1,12 @@
-"""DP-NPG's other oracles: noisy sufficient statistics, and private choices from a class of directions.
+"""DP-NPG's other oracles: noisy sufficient statistics, and private choices from a class of
+directions.
 
 python -m research.natural_gradient
 
-Prints, for a cohort of CartPole users and a log-linear policy, by how much the step of each oracle lowers the loss of
-the regression, as a share of what the least squares solution does; and that of the oracle by descent, which the
-pipeline has (`primorl.online.updates.NaturalGradientByDescent`). ε of all is that of one zeroed-out user by the same
-accountant, at δ = 1e-5.
+Prints, for a cohort of CartPole users and a log-linear policy, by how much the step of each oracle
+lowers the loss of the regression, as a share of what the least squares solution does; and that of
+the oracle by descent, which the pipeline has (`primorl.online.updates.NaturalGradientByDescent`). ε
+of all is that of one zeroed-out user by the same accountant, at δ = 1e-5.
 """
 
 import math
@@ -33,16 +34,19 @@ from research.permute_and_flip import ONE, choose, sum_scores
 
 @dataclass(frozen=True)
 class NaturalGradientByStatistics(ReturnBasedUpdate):
-    """DP-NPG (private policy optimisation, Algorithm 3) by noisy sufficient statistics, for few parameters.
+    """DP-NPG (private policy optimisation, Algorithm 3) by noisy sufficient statistics, for few
+    parameters.
 
-    w ≈ argmin_w E[(Â - wᵀψ)²], ψ = ∇ log π(a | s), and θ ← θ + η w. A user's vector is the upper triangle of the mean
-    of ψψᵀ over her steps and the mean of ψÂ, d (d + 3) / 2 numbers, clipped to S together. Of the noisy means F and g,
-    w = F⁻¹ g, where eigenvalues of F below the ridge are raised to it. The ridge is 2σ√d, the norm of a symmetric
-    matrix of noise of standard deviation σ = zS / m, and at least ``ridge``: so the noise decides on no direction.
+    w ≈ argmin_w E[(Â - wᵀψ)²], ψ = ∇ log π(a | s), and θ ← θ + η w. A user's vector is the upper
+    triangle of the mean of ψψᵀ over her steps and the mean of ψÂ, d (d + 3) / 2 numbers, clipped to
+    S together. Of the noisy means F and g, w = F⁻¹ g, where eigenvalues of F below the ridge are
+    raised to it. The ridge is 2σ√d, the norm of a symmetric matrix of noise of standard deviation σ
+    = zS / m, and at least ``ridge``: so the noise decides on no direction.
 
-    Sheffet 2019 ("Old techniques in differentially private linear regression") has a ridge that depends on β as well;
-    this one is the expected norm. The paper's reference for log-linear policies, ISSP (Brown et al. 2024, "Insufficient
-    statistics perturbation"), is another algorithm: it leaves outlying users out and adds noise of F's shape to w.
+    Sheffet 2019 ("Old techniques in differentially private linear regression") has a ridge that
+    depends on β as well; this one is the expected norm. The paper's reference for log-linear
+    policies, ISSP (Brown et al. 2024, "Insufficient statistics perturbation"), is another
+    algorithm: it leaves outlying users out and adds noise of F's shape to w.
 
     Attributes:
         learning_rate: η.
@@ -92,11 +96,12 @@ class NaturalGradientByStatistics(ReturnBasedUpdate):
 
 @dataclass(frozen=True)
 class ChoiceCohort:
-    """One cohort's mechanism of choices, by permute-and-flip: of each user ε / ``choices`` in a run of ε.
+    """One cohort's mechanism of choices, by permute-and-flip: of each user ε / ``choices`` in a run
+    of ε.
 
-    Formal guarantee: a user is in at most ``choices`` choices; the choices of other cohorts are post-processing with
-    respect to her. By basic composition the run is ε-differentially private for her, at δ = 0. A user who is not there
-    scores 0.
+    Formal guarantee: a user is in at most ``choices`` choices; the choices of other cohorts are
+    post-processing with respect to her. By basic composition the run is ε-differentially private
+    for her, at δ = 0. A user who is not there scores 0.
 
     Attributes:
         cohort: m, the most users who score in one choice; public.
@@ -111,7 +116,9 @@ class ChoiceCohort:
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def chosen(self, scores: Tensor) -> int:
-        """Choose the candidate whose sum of scores, one row ``[k]`` for each user, is about the largest. Sensitive."""
+        """Choose the candidate whose sum of scores, one row ``[k]`` for each user, is about the
+        largest. Sensitive.
+        """
         if len(scores) > self.cohort:
             raise ValueError(f"{len(scores)} users in a cohort of {self.cohort}")
         return self.choose(sum_scores(scores.detach().cpu()))
@@ -125,8 +132,9 @@ class ChoiceCohort:
 class ExponentialCohort(ChoiceCohort):
     """The paper's mechanism instead of permute-and-flip: P(w) ∝ exp(ε · sum of scores).
 
-    The sums are monotone with sensitivity 1, so zeroing out a user changes log P by at most ε. The paper has half the
-    rate, as it replaces users, and Algorithm 4's 4 R² is the largest loss. In floating point: for comparison only.
+    The sums are monotone with sensitivity 1, so zeroing out a user changes log P by at most ε. The
+    paper has half the rate, as it replaces users, and Algorithm 4's 4 R² is the largest loss. In
+    floating point: for comparison only.
     """
 
     def choose(self, total: Tensor) -> int:
@@ -138,14 +146,15 @@ class ExponentialCohort(ChoiceCohort):
 
 @dataclass(frozen=True)
 class NaturalGradientByChoice(ReturnBasedUpdate):
-    """DP-NPG (private policy optimisation, Algorithm 4): a private choice from a finite class of directions.
+    """DP-NPG (private policy optimisation, Algorithm 4): a private choice from a finite class of
+    directions.
 
-    The class is w = 0 and k - 1 directions of norm B, drawn anew for every cohort from a public seed. A user scores
-    w with 1 - loss / L, loss being the mean of (Â - wᵀψ)² over her steps, held within [0, L]; the cohort's choice is
-    `ChoiceCohort.chosen`, of pure ε, and θ ← θ + η w.
+    The class is w = 0 and k - 1 directions of norm B, drawn anew for every cohort from a public
+    seed. A user scores w with 1 - loss / L, loss being the mean of (Â - wᵀψ)² over her steps, held
+    within [0, L]; the cohort's choice is `ChoiceCohort.chosen`, of pure ε, and θ ← θ + η w.
 
-    `ChoiceCohort` is never worse than the paper's mechanism, `ExponentialCohort`. The bound L of the loss is held to
-    instead of assumed.
+    `ChoiceCohort` is never worse than the paper's mechanism, `ExponentialCohort`. The bound L of
+    the loss is held to instead of assumed.
 
     Attributes:
         learning_rate: η.
@@ -223,7 +232,9 @@ def gain(
     update: ReturnBasedUpdate,
     direction: Tensor,
 ) -> float:
-    """Measure how much less loss a direction leaves than none does, as a share of what least squares takes away."""
+    """Measure how much less loss a direction leaves than none does, as a share of what least
+    squares takes away.
+    """
     weights = own_weights(met.valid).sqrt().flatten().double().unsqueeze(1)
     rows = step_scores(network, theta, met).flatten(0, 1).double() * weights
     targets = update.advantages(met).flatten().double() * weights[:, 0]

@@ -1,19 +1,21 @@
-"""Tables of DPPG (Rio et al.) and of private policy optimisation (He), with the nulls that could explain each figure.
+"""Tables of DPPG (Rio et al.) and of private policy optimisation (He), with the nulls that could
+explain each figure.
 
 python -m research.online [--only Acrobot] [--rows strict "no noise"] [--seeds 10]
 python -m research.online --report
 
-The first makes the rows of research/results/online.jsonl that are missing, the second writes their tables into
-benchmarks/results.md. Kinds of rows:
+The first makes the rows of research/results/online.jsonl that are missing, the second writes their
+tables into benchmarks/results.md. Kinds of rows:
 
 - strict: what the pipeline does. ε is that of one user by the exact Gaussian mechanism at δ = 1e-5.
 - no noise: the same with z = 0. The clip is kept.
 - no clip: neither noise nor clip.
 - noise alone: the same noise, but nobody contributes.
-- paper: the papers' mode, which guarantees nothing: advantages normalised over the cohort and, for DPPG, a critic
-  carried from user to user and Adam inside a user. Where a user has steps and not episodes, environments are not reset
-  between users (CleanRL, which DPPG's authors build on).
-- PPO, A2C: stable-baselines3, with the settings of RL Baselines3 Zoo (Raffin 2020) and as many steps.
+- paper: the papers' mode, which guarantees nothing: advantages normalised over the cohort and, for
+  DPPG, a critic carried from user to user and Adam inside a user. Where a user has steps and not
+  episodes, environments are not reset between users (CleanRL, which DPPG's authors build on).
+- PPO, A2C: stable-baselines3, with the settings of RL Baselines3 Zoo (Raffin 2020) and as many
+  steps.
 - untrained: the first policy.
 """
 
@@ -65,7 +67,8 @@ class Task:
 
     Attributes:
         environment: registered Gymnasium id.
-        scale: ``[S]``, observations are divided by it: constants from the environment's description, not from users.
+        scale: ``[S]``, observations are divided by it: constants from the environment's
+            description, not from users.
         limit: steps after which an episode is cut off.
         judged: episodes by which a final policy is judged.
         steps: of PPO and A2C.
@@ -87,7 +90,10 @@ class Task:
         )
 
     def returns(self, act: Act, episodes: int) -> NDArray[np.float64]:
-        """Play whole episodes, and return their undiscounted returns. First states are the same for all policies."""
+        """Play whole episodes, and return their undiscounted returns.
+
+        First states are the same for all policies.
+        """
         own = batch(self.environment)
         observations = own.reset(episodes, _JUDGED_SEED)
         total, going = np.zeros(episodes), np.ones(episodes, bool)
@@ -189,7 +195,10 @@ class Run:
     @property
     def key(self) -> Row:
         """Names and settings of the row."""
-        users = f"{self.cohorts} × {self.cohort} users of {self.steps} steps, {self.episodes or 'all'} episodes"
+        users = (
+            f"{self.cohorts} × {self.cohort} users of {self.steps} steps, "
+            f"{self.episodes or 'all'} episodes"
+        )
         setting = f"{users}, hidden {list(self.hidden)}, deviation {self.deviation}, {self.update}"
         return {
             "task": self.task,
@@ -297,11 +306,13 @@ class Peer:
 _HOW = {"drawn": False, "greedy": True}
 _PEERS: dict[tuple[str, str], dict[str, Any]] = {
     ("CartPole", "PPO"): {
-        "envs": 8, "n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98,
-        "learning_rate": 1e-3,
+        "envs": 8, "n_steps": 32, "batch_size": 256, "n_epochs": 20,
+        "gae_lambda": 0.8, "gamma": 0.98, "learning_rate": 1e-3,
     },
     ("CartPole", "A2C"): {"envs": 8},
-    ("Acrobot", "PPO"): {"envs": 16, "n_steps": 256, "n_epochs": 4, "gae_lambda": 0.94, "normalise": True},
+    ("Acrobot", "PPO"): {
+        "envs": 16, "n_steps": 256, "n_epochs": 4, "gae_lambda": 0.94, "normalise": True,
+    },
     ("Acrobot", "A2C"): {"envs": 16, "normalise": True},
     ("HalfCheetah", "PPO"): {"normalise": True},
     ("HalfCheetah", "A2C"): {"envs": 4, "normalise": True},
@@ -342,7 +353,9 @@ def lines(base: Run, budgets: Sequence[str], nulls_at: str, **free: float) -> It
 
 
 def published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
-    """Make rows in the papers' mode, whose z of ε is that of the classical formula and composition."""
+    """Make rows in the papers' mode, whose z of ε is that of the classical formula and
+    composition.
+    """
     k = base.update.releases
     for budget in budgets:
         kind, value = budget.split()
@@ -355,7 +368,10 @@ def published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
 
 
 def cartpole() -> Iterator[Run]:
-    """CartPole: 1,000 users of one episode each. In the papers' mode, DP-PG, NPG and REBEL have 100 × 10 episodes."""
+    """CartPole: 1,000 users of one episode each.
+
+    In the papers' mode, DP-PG, NPG and REBEL have 100 × 10 episodes.
+    """
     gradient = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
     natural = NaturalGradientByDescent(
         learning_rate=20.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5
@@ -429,7 +445,10 @@ def acrobot() -> Iterator[Run]:
 
 
 def dosing() -> Iterator[Run]:
-    """Dosing: one day of each user. The simulator is this project's (Bergman's minimal model), not the paper's."""
+    """Dosing: one day of each user.
+
+    The simulator is this project's (Bergman's minimal model), not the paper's.
+    """
     update = DPPG(
         clipping_norm=0.1,
         local_learning_rate=1.0,
@@ -447,7 +466,9 @@ def dosing() -> Iterator[Run]:
 
 
 def mujoco() -> Iterator[Run]:
-    """HalfCheetah and Hopper: 1,000 steps of 3,200 and 2,400 users, log-linear policies of 114 and 39 numbers."""
+    """HalfCheetah and Hopper: 1,000 steps of 3,200 and 2,400 users, log-linear policies of 114 and
+    39 numbers.
+    """
     local: dict[str, Any] = {"epochs": 8, "minibatches": 32, "decay": 0.91}
     update = AnnealedDPPG(clipping_norm=0.5, local_learning_rate=2e-3, cohorts=100, **local)
     yield from lines(
@@ -491,7 +512,9 @@ PUBLISHED = {
     ("Hopper", "PPO", ""): "2208.2 ± 477.6",
     ("Hopper", "A2C", ""): "625.0 ± 106.8",
 }
-"""The papers' means and standard deviations (private policy optimisation, Table 1; DPPG, Table 1)."""
+"""The papers' means and standard deviations (private policy optimisation, Table 1; DPPG,
+Table 1).
+"""
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -524,7 +547,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def nulls(rows: Sequence[Row]) -> str:
-    """Write a line for each method: returns of drawn actions, and of everything that could explain them."""
+    """Write a line for each method: returns of drawn actions, and of everything that could explain
+    them.
+    """
     kinds = ("no noise", "no clip", "noise alone", "untrained")
     lines, all_lines = (
         [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"],
@@ -536,14 +561,16 @@ def nulls(rows: Sequence[Row]) -> str:
         found = [_of(rows, one) for kind in kinds for one in same if one.row == kind]
         cells = [interval(own, "drawn") if own else "–" for own in found]
         lines.append(
-            f"| {null.task} | {null.method} | {null.budget}: {interval(_of(rows, strict[0]), 'drawn')} "
-            f"| {' | '.join(cells)} |"
+            f"| {null.task} | {null.method} | {null.budget}: "
+            f"{interval(_of(rows, strict[0]), 'drawn')} | {' | '.join(cells)} |"
         )
     return "\n".join(lines)
 
 
 def interval(rows: Sequence[Row], how: str) -> str:
-    """Write the mean return and half of its 95% interval by Student's t, with the number of seeds."""
+    """Write the mean return and half of its 95% interval by Student's t, with the number of
+    seeds.
+    """
     values = [row[how] for row in rows]
     if len(values) < 2:
         return f"{values[0]:.1f} (1)" if values else "–"
@@ -560,7 +587,9 @@ def _place(one: Run | Peer) -> tuple[str, str, str]:
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """Draw the return of drawn actions against ε, a panel for each task, with the rows of noise alone and no noise."""
+    """Draw the return of drawn actions against ε, a panel for each task, with the rows of noise
+    alone and no noise.
+    """
     panels = ("CartPole", "Acrobot")
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     for axes, task in zip(figure.subplots(1, len(panels)), panels, strict=True):

@@ -2,14 +2,15 @@
 
 python -m research.paper_mode
 
-The papers carry a critic from user to user without noise (DPPG), and normalise advantages over all users of a cohort.
-Either lets something of a user past the noise, so the pipeline has neither.
+The papers carry a critic from user to user without noise (DPPG), and normalise advantages over all
+users of a cohort. Either lets something of a user past the noise, so the pipeline has neither.
 
-The attack: a canary is among the users of the first of two cohorts of DPPG, or an empty user is in her place, by a fair
-coin. Her rewards are far from the others'. The adversary knows all trajectories and sees both releases; she computes
-what the second would be without noise in either case, and compares. Where updates are strict, the second release says
-nothing about the canary. In the papers' mode she moves the critic, which moves what all users of the second cohort
-contribute, and the release tells her by far more than the stated ε.
+The attack: a canary is among the users of the first of two cohorts of DPPG, or an empty user is in
+her place, by a fair coin. Her rewards are far from the others'. The adversary knows all
+trajectories and sees both releases; she computes what the second would be without noise in either
+case, and compares. Where updates are strict, the second release says nothing about the canary. In
+the papers' mode she moves the critic, which moves what all users of the second cohort contribute,
+and the release tells her by far more than the stated ε.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -81,7 +82,9 @@ class Adam:
 
 
 class AdamDPPG(DPPG):
-    """DPPG with the local steps of the paper's experiments: Adam's, from moments of zero for every user."""
+    """DPPG with the local steps of the paper's experiments: Adam's, from moments of zero for every
+    user.
+    """
 
     def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
         """See `DPPG.rule`."""
@@ -110,10 +113,12 @@ class AnnealedDPPG(AdamDPPG):
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedCritic(AdamDPPG):
-    """DPPG with a critic that is carried from user to user without clip and noise, and coupled advantages.
+    """DPPG with a critic that is carried from user to user without clip and noise, and coupled
+    advantages.
 
     Attributes:
-        entropy_coefficient: of the entropy of the policy, which is added to what the local steps climb.
+        entropy_coefficient: of the entropy of the policy, which is added to what the local steps
+            climb.
     """
 
     entropy_coefficient: float = 0.0
@@ -121,7 +126,9 @@ class CarriedCritic(AdamDPPG):
     def gradients(
         self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor
     ) -> Tensor:
-        """See `DPPG.gradients`; with the entropy H, whose derivative by an output is -π (log π + H)."""
+        """See `DPPG.gradients`; with the entropy H, whose derivative by an output is -π (log π +
+        H).
+        """
         gradients = super().gradients(steps, old, advantages, weights)
         if not self.entropy_coefficient or not steps.network.discrete_actions:
             return gradients
@@ -194,10 +201,11 @@ class CarriedCritic(AdamDPPG):
 
 
 class CarriedUsers(SimulatedUsers):
-    """Users who go on in the environments of the cohort before, at the states in which its users left them.
+    """Users who go on in the environments of the cohort before, at the states in which its users
+    left them.
 
-    So CleanRL, which the paper builds on, collects steps. It voids the guarantee: a user's actions decide on the states
-    that a later user begins with, without any noise.
+    So CleanRL, which the paper builds on, collects steps. It voids the guarantee: a user's actions
+    decide on the states that a later user begins with, without any noise.
     """
 
     _begun = False
@@ -263,7 +271,9 @@ def epsilon(z: float) -> float:
 
 
 def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
-    """Run both cohorts many times, and measure what the second release tells of the canary in the first."""
+    """Run both cohorts many times, and measure what the second release tells of the canary in the
+    first.
+    """
     cartpole = batch("CartPole-v1")
     low, high = torch.from_numpy(cartpole.action_low), torch.from_numpy(cartpole.action_high)
     scale = torch.tensor([2.4, 2.0, 0.2, 2.0])
@@ -313,7 +323,8 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
 def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
     """Bound the ε of a Gaussian release from below by the rates of right and wrong guesses, at 95%.
 
-    With Clopper-Pearson bounds of both rates, the means are at least Φ⁻¹(TPR) - Φ⁻¹(FPR) standard deviations apart.
+    With Clopper-Pearson bounds of both rates, the means are at least Φ⁻¹(TPR) - Φ⁻¹(FPR) standard
+    deviations apart.
     """
     right, wrong, there = (
         int(np.count_nonzero(x)) for x in (guessed & included, guessed & ~included, included)

@@ -1,4 +1,6 @@
-"""Permute-and-flip: a private choice of the candidate with about the largest sum of scores, under pure ε-DP."""
+"""Permute-and-flip: a private choice of the candidate with about the largest sum of scores, under
+pure ε-DP.
+"""
 
 from fractions import Fraction
 
@@ -12,10 +14,11 @@ ONE = 1 << 36
 
 
 def sum_scores(scores: Tensor) -> Tensor:
-    """Sum ``[U, k]`` scores over the units, each held within [0, 1] and truncated to multiples of 1 / ONE. Sensitive.
+    """Sum ``[U, k]`` scores over the units, each held within [0, 1] and truncated to multiples of 1
+    / ONE. Sensitive.
 
-    Returns int64 ``[k]``. Zeroing out a unit moves every sum down by between 0 and 1: the sums are monotone with
-    sensitivity 1. NaN counts as 0.
+    Returns int64 ``[k]``. Zeroing out a unit moves every sum down by between 0 and 1: the sums are
+    monotone with sensitivity 1. NaN counts as 0.
     """
     held = scores.to(torch.float64).nan_to_num(nan=0.0).clamp(0, 1)
     whole: Tensor = (held * ONE).trunc().to(torch.int64)
@@ -23,11 +26,13 @@ def sum_scores(scores: Tensor) -> Tensor:
 
 
 def choose(total: Tensor, epsilon: float, entropy: Entropy) -> int:
-    """Choose a candidate by its sum of scores, int64 ``[k]`` as `sum_scores` makes them, ε-privately.
+    """Choose a candidate by its sum of scores, int64 ``[k]`` as `sum_scores` makes them,
+    ε-privately.
 
-    McKenna and Sheldon 2020, "Permute-and-flip: a new mechanism for differentially private selection", without their
-    factor 2, as the sums are monotone: candidate j is admitted with probability exp(-ε (T_max - T_j)), independently of
-    the others, and one of the admitted is drawn uniformly. All coins are exact.
+    McKenna and Sheldon 2020, "Permute-and-flip: a new mechanism for differentially private
+    selection", without their factor 2, as the sums are monotone: candidate j is admitted with
+    probability exp(-ε (T_max - T_j)), independently of the others, and one of the admitted is drawn
+    uniformly. All coins are exact.
     """
     sums = total.tolist()
     best, rate = max(sums), Fraction(epsilon) / ONE
@@ -49,8 +54,9 @@ def below(entropy: Entropy, limit: int) -> int:
 def flip(entropy: Entropy, exponent: Fraction) -> bool:
     """Draw True with probability exp(-``exponent``), exactly, for an exponent of at least 0.
 
-    Canonne, Kamath and Steinke 2020, Algorithm 1: in a row of coins of probability γ/1, γ/2, γ/3, …, γ ≤ 1, the number
-    of those that fall before the first that does not is even with probability exp(-γ).
+    Canonne, Kamath and Steinke 2020, Algorithm 1: in a row of coins of probability γ/1, γ/2, γ/3,
+    …, γ ≤ 1, the number of those that fall before the first that does not is even with probability
+    exp(-γ).
     """
     while exponent > 1:
         if not flip(entropy, Fraction(1)):

@@ -1,15 +1,19 @@
-"""Two parts of the private policy optimisation paper (He and Zhou) that the pipeline has not, on CartPole.
+"""Two parts of the private policy optimisation paper (He and Zhou) that the pipeline has not, on
+CartPole.
 
 python -m research.private_po
 
-- Log-barrier (Appendix B): DP-PG on J(θ) - λ E_x KL(uniform, π_θ(· | x)). In the paper x is uniform over a table of
-  states, here over a public box of states. So the gradient of the barrier needs no data and no noise.
-- Base policy μ (Algorithm 1): user i gives an episode y of μ and an episode y' of the current policy π_t. Her advantage
-  is Â = (R(y) - R(y')) / R_max, of discounted returns of whole episodes. DP-NPG regresses Â on wᵀ∇ log π_t(y), with
-  ∇ log π_t(y) = Σ_t ∇ log π_t(a_t | s_t). In the pipeline μ is π_t, and Â is that of a single decision.
+- Log-barrier (Appendix B): DP-PG on J(θ) - λ E_x KL(uniform, π_θ(· | x)). In the paper x is uniform
+  over a table of states, here over a public box of states. So the gradient of the barrier needs no
+  data and no noise.
+- Base policy μ (Algorithm 1): user i gives an episode y of μ and an episode y' of the current
+  policy π_t. Her advantage is Â = (R(y) - R(y')) / R_max, of discounted returns of whole episodes.
+  DP-NPG regresses Â on wᵀ∇ log π_t(y), with ∇ log π_t(y) = Σ_t ∇ log π_t(a_t | s_t). In the
+  pipeline μ is π_t, and Â is that of a single decision.
 
-1,000 users in 8 cohorts, a log-linear policy, ten seeds of environments and first weights. The noise is not seeded.
-Prints returns of the last policy, mean of 100 episodes with drawn actions. Rows: research/results/private_po.jsonl.
+1,000 users in 8 cohorts, a log-linear policy, ten seeds of environments and first weights. The
+noise is not seeded. Prints returns of the last policy, mean of 100 episodes with drawn actions.
+Rows: research/results/private_po.jsonl.
 """
 
 from dataclasses import dataclass
@@ -35,7 +39,9 @@ BOX = torch.tensor([2.4, 2.0, 0.2, 2.0])
 
 
 def barrier_gradient(network: PolicyNetwork, parameters: Tensor, states: Tensor) -> Tensor:
-    """Compute the gradient of -E_x KL(uniform, π(· | x)), x uniform over ``states`` ``[B, S]``: ``[d]``."""
+    """Compute the gradient of -E_x KL(uniform, π(· | x)), x uniform over ``states`` ``[B, S]``:
+    ``[d]``.
+    """
     own = parameters.clone().requires_grad_()
     logs = torch.log_softmax(network.outputs(own.unsqueeze(0), states.unsqueeze(0)), -1)
     (gradient,) = torch.autograd.grad(logs.mean(), own)

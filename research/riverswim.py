@@ -1,17 +1,19 @@
-"""Cumulative regret on Riverswim: DPPG-KL, DPPG-L2 and UCB-VI, as Figures 1 and 5 of the DPPG paper have it.
+"""Cumulative regret on Riverswim: DPPG-KL, DPPG-L2 and UCB-VI, as Figures 1 and 5 of the DPPG paper
+have it.
 
 python -m research.riverswim
 
-Each of 1,000 users acts for one episode of 20 steps, in 100 runs. DPPG learns with noise of ε at δ = 1e-5 by the exact
-accountant; UCB-VI is of pure ε. Regret is the optimal value, by dynamic programming, less the rewards of each user.
-Settings:
+Each of 1,000 users acts for one episode of 20 steps, in 100 runs. DPPG learns with noise of ε at δ
+= 1e-5 by the exact accountant; UCB-VI is of pure ε. Regret is the optimal value, by dynamic
+programming, less the rewards of each user. Settings:
 
-- paper: those of the DPPG paper, Appendix C: one user for each update, η from 12, divided by 5 every 50 users, at least
-  0.06, α 3.5, 1 - β 0.6, γ 0.99, 25 public episodes for the Fisher matrix and its regulariser 0.001. The policy is
-  log-linear in the paper's features, one-hot(state) beside one-hot(action). Those of the state cancel in the softmax,
-  so the policy is the same in all states. UCB-VI: the bonus of its proof.
-- own: ten users for each update, η 1, and for DPPG-KL α 100; chosen among 45 settings with other transitions than those
-  of the rows. UCB-VI: 0.03 times the bonus.
+- paper: those of the DPPG paper, Appendix C: one user for each update, η from 12, divided by 5
+  every 50 users, at least 0.06, α 3.5, 1 - β 0.6, γ 0.99, 25 public episodes for the Fisher matrix
+  and its regulariser 0.001. The policy is log-linear in the paper's features, one-hot(state) beside
+  one-hot(action). Those of the state cancel in the softmax, so the policy is the same in all
+  states. UCB-VI: the bonus of its proof.
+- own: ten users for each update, η 1, and for DPPG-KL α 100; chosen among 45 settings with other
+  transitions than those of the rows. UCB-VI: 0.03 times the bonus.
 
 Modes of DPPG, to tell what makes the rewards:
 
@@ -20,17 +22,19 @@ Modes of DPPG, to tell what makes the rewards:
 - clip alone: S stays, and no noise is added.
 - neither: no clip and no noise.
 
-Baselines: none (the return is the advantage), user (the mean return in a state within the user's own episode), carried
-(that over all users before, without noise: as in the paper, and ε is void). Random: uniformly random actions.
+Baselines: none (the return is the advantage), user (the mean return in a state within the user's
+own episode), carried (that over all users before, without noise: as in the paper, and ε is void).
+Random: uniformly random actions.
 
 Rows: research/results/riverswim.jsonl. Draws benchmarks/figures/riverswim.png.
 
-Riverswim is a chain of six states, in which the large reward is up the river (Strehl and Littman 2008). Transitions are
-those of Osband, Van Roy and Russo (2013, "(More) efficient reinforcement learning via posterior sampling", Figure 1).
-Action 0 swims left and always succeeds; at the left bank it brings 5/1000. Action 1 swims right: from the left bank it
-succeeds with probability 0.6; between the banks it succeeds with 0.35, stays with 0.6 and drifts left with 0.05; at the
-right bank it stays there with probability p, which brings 1, and drifts left otherwise. Osband et al. have p = 0.6; Rio
-et al. (DPPG, Section 6) also have p = 0.9.
+Riverswim is a chain of six states, in which the large reward is up the river (Strehl and Littman
+2008). Transitions are those of Osband, Van Roy and Russo (2013, "(More) efficient reinforcement
+learning via posterior sampling", Figure 1). Action 0 swims left and always succeeds; at the left
+bank it brings 5/1000. Action 1 swims right: from the left bank it succeeds with probability 0.6;
+between the banks it succeeds with 0.35, stays with 0.6 and drifts left with 0.05; at the right bank
+it stays there with probability p, which brings 1, and drifts left otherwise. Osband et al. have p =
+0.6; Rio et al. (DPPG, Section 6) also have p = 0.9.
 """
 
 import math
@@ -265,7 +269,9 @@ def dppg(key: Row, settings: Settings) -> Floats:
 
 
 def made(key: Row) -> Row:
-    """Run the algorithm of a row: its regret at the end and on the way, with standard errors over the runs."""
+    """Run the algorithm of a row: its regret at the end and on the way, with standard errors over
+    the runs.
+    """
     settings, p = SETTINGS[key["settings"]], key["p"]
     if key["algorithm"] == "ucb-vi":
         returns = ucbvi(p, float(key["epsilon"]), settings.optimism)
@@ -289,7 +295,9 @@ def made(key: Row) -> Row:
 
 
 def draw(path: Path, rows: list[Row]) -> None:
-    """Draw cumulative regrets with 95% intervals: p side by side, settings below each other, without a baseline."""
+    """Draw cumulative regrets with 95% intervals: p side by side, settings below each other,
+    without a baseline.
+    """
     figure = Figure(figsize=(10, 7.5), dpi=120, layout="constrained")
     axes = figure.subplots(len(SETTINGS), len(PROBABILITIES), sharex=True, squeeze=False)
     styles = {("learning", "1.0"): "-", ("learning", "5.0"): "--", ("noise alone", "1.0"): ":"}
@@ -345,12 +353,17 @@ def row_keys() -> list[Row]:
 
 
 def main() -> None:
-    """Make the rows that are missing, print the table with what learning gains over noise alone, and draw."""
+    """Make the rows that are missing, print the table with what learning gains over noise alone,
+    and draw.
+    """
     rows = completed("riverswim", row_keys(), made)
     for row in rows:
         named = " ".join(str(row[name]) for name in ("settings", "algorithm", "baseline", "mode"))
         epsilon = "void" if row["baseline"] == "carried" else f"ε {row['epsilon']}"
-        line = f"{named:40} {epsilon:5} p {row['p']}  regret {row['regret']:.0f} ± {1.96 * row['error']:.0f}"
+        line = (
+            f"{named:40} {epsilon:5} p {row['p']}  regret {row['regret']:.0f} ± "
+            f"{1.96 * row['error']:.0f}"
+        )
         if row["mode"] == "learning" and row["algorithm"].startswith("dppg"):
             same = {name: row[name] for name in ("settings", "algorithm", "epsilon", "p")} | {
                 "mode": "noise alone"

@@ -26,9 +26,11 @@ def read(name: str) -> list[Row]:
 
 
 def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> list[Row]:
-    """Make the rows of ``results/NAME.jsonl`` that are missing, on one thread, and return all that were asked for.
+    """Make the rows of ``results/NAME.jsonl`` that are missing, on one thread, and return all that
+    were asked for.
 
-    A row is appended when it is made, so a run that was killed goes on, and several runs may go side by side.
+    A row is appended when it is made, so a run that was killed goes on, and several runs may go
+    side by side.
 
     Args:
         name: of the file, and of the module in this package.

@@ -1,6 +1,8 @@
-"""UCB-VI with joint differential privacy, for tabular tasks of a fixed horizon, and the counters that it learns from.
+"""UCB-VI with joint differential privacy, for tabular tasks of a fixed horizon, and the counters
+that it learns from.
 
-The counters release running counts of a stream of people after every one of them, by the binary-tree mechanism.
+The counters release running counts of a stream of people after every one of them, by the
+binary-tree mechanism.
 """
 
 import math
@@ -23,16 +25,18 @@ _AHEAD = 1 << 16  # noise is drawn for many people at once: about so many number
 class TreeCounter:
     """Sums of n whole numbers over the people so far, after each of at most T people.
 
-    Person t adds a vector x_t. Every node of a binary tree over the T people holds the sum over those below it plus
-    noise of its own; the sum over the first t people is that of as many nodes as t has binary ones (Dwork et al. 2010,
-    "Differential privacy under continual observation"; Chan, Shi and Song 2011, "Private and continual release of
-    statistics", Algorithm 2). Of the nodes only log T are kept.
+    Person t adds a vector x_t. Every node of a binary tree over the T people holds the sum over
+    those below it plus noise of its own; the sum over the first t people is that of as many nodes
+    as t has binary ones (Dwork et al. 2010, "Differential privacy under continual observation";
+    Chan, Shi and Song 2011, "Private and continual release of statistics", Algorithm 2). Of the
+    nodes only log T are kept.
 
-    Formal guarantee: with unseeded entropy all T releases together are ε-differentially private under zero-out
-    adjacency of one person, at δ = 0. A person is below L = `levels` nodes, one a level. Replacing her vector by zero
-    changes each of their sums by at most Δ in L1 norm, all of them together by L Δ, and each entry has discrete
-    Laplace noise of scale b ≥ L Δ / ε: P(k) ∝ exp(-|k| / b). The next people's vectors may depend on earlier releases:
-    the bound holds node by node, given all that was released before. A vector of L1 norm above Δ counts as zeros.
+    Formal guarantee: with unseeded entropy all T releases together are ε-differentially private
+    under zero-out adjacency of one person, at δ = 0. A person is below L = `levels` nodes, one a
+    level. Replacing her vector by zero changes each of their sums by at most Δ in L1 norm, all of
+    them together by L Δ, and each entry has discrete Laplace noise of scale b ≥ L Δ / ε: P(k) ∝
+    exp(-|k| / b). The next people's vectors may depend on earlier releases: the bound holds node by
+    node, given all that was released before. A vector of L1 norm above Δ counts as zeros.
 
     Attributes:
         people: T; public.
@@ -68,8 +72,9 @@ class TreeCounter:
     def error(self, failure: float) -> float:
         """Bound |released - true| of one entry after one person, but for probability ``failure``.
 
-        The noise is a sum of at most L independent variables with E[exp(sY)] ≤ 1 / (1 - s²b²), as for continuous
-        Laplace noise, so Corollary 2.9 of Chan, Shi and Song holds: √8 ν √ln(2/β), ν = b max(√L, √(2 ln(2/β))).
+        The noise is a sum of at most L independent variables with E[exp(sY)] ≤ 1 / (1 - s²b²), as
+        for continuous Laplace noise, so Corollary 2.9 of Chan, Shi and Song holds: √8 ν √ln(2/β), ν
+        = b max(√L, √(2 ln(2/β))).
         """
         logarithm = math.log(2 / failure)
         return (
@@ -80,7 +85,9 @@ class TreeCounter:
 
 
 class Stream:
-    """R streams side by side, each counted by a `TreeCounter`. Holds sensitive sums: discard it with the data.
+    """R streams side by side, each counted by a `TreeCounter`.
+
+    Holds sensitive sums: discard it with the data.
 
     Args:
         counter: the mechanism of each stream.
@@ -94,7 +101,8 @@ class Stream:
         self._noise = np.zeros((0, streams, size), np.int64)
 
     def add(self, vectors: Whole) -> Whole:
-        """Count one person of each stream, int64 ``[R, n]``, sensitive, and release the sums over all so far.
+        """Count one person of each stream, int64 ``[R, n]``, sensitive, and release the sums over
+        all so far.
 
         Raises:
             ValueError: T people have been counted.
@@ -127,8 +135,9 @@ class Stream:
 def discrete_laplace(entropy: Entropy, count: int, scale: int) -> Whole:
     """Draw ``count`` whole numbers with P(k) ∝ exp(-|k| / b), exactly; b ≥ 1 is ``scale``.
 
-    Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy", Algorithm 2 at s = 1, for many
-    at once. All is decided by comparing whole numbers, so there is no floating-point noise to attack (Mironov 2012).
+    Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy", Algorithm 2
+    at s = 1, for many at once. All is decided by comparing whole numbers, so there is no
+    floating-point noise to attack (Mironov 2012).
     """
     found = np.empty(0, np.int64)
     while len(found) < count:
@@ -146,9 +155,11 @@ def discrete_laplace(entropy: Entropy, count: int, scale: int) -> Whole:
 
 
 def _flips(entropy: Entropy, numerators: NDArray[np.uint64], denominator: int) -> NDArray[np.bool_]:
-    """True with probability exp(-numerator / denominator) each, for numerators up to the denominator.
+    """True with probability exp(-numerator / denominator) each, for numerators up to the
+    denominator.
 
-    Algorithm 1 there: coins of probability γ/1, γ/2, γ/3, … until one falls the other way, at an odd number.
+    Algorithm 1 there: coins of probability γ/1, γ/2, γ/3, … until one falls the other way, at an
+    odd number.
     """
     found = np.zeros(len(numerators), bool)
     going, number = np.arange(len(numerators)), 0
@@ -162,7 +173,9 @@ def _flips(entropy: Entropy, numerators: NDArray[np.uint64], denominator: int) -
 
 
 def _below(entropy: Entropy, limits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Uniform whole numbers from 0 to limit - 1, exactly: words past the last whole multiple are drawn anew."""
+    """Uniform whole numbers from 0 to limit - 1, exactly: words past the last whole multiple are
+    drawn anew.
+    """
     most = np.uint64(2**64 - 1)
     found = np.empty_like(limits)
     going = np.arange(len(limits))
@@ -179,21 +192,25 @@ def _below(entropy: Entropy, limits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class UCBVI:
     """Private-UCB-VI: optimistic planning on private counts.
 
-    Chowdhury and Zhou 2021, "Differentially private regret minimization in episodic Markov decision processes", with
-    their central privatizer; noise and bounds of its errors are those of `TreeCounter`.
+    Chowdhury and Zhou 2021, "Differentially private regret minimization in episodic Markov decision
+    processes", with their central privatizer; noise and bounds of its errors are those of
+    `TreeCounter`.
 
-    Every user acts for one episode under the policy that is greedy for optimistic values. Visits N(h, s, a), rewards
-    C(h, s, a) and transitions N(h, s, a, s') are counted by three tree counters of ε/3 each, whose errors are at most
-    E1, E2 and E3. With n = max(N + E1, 1), backward induction is on r = C / n and P = N(·, s') / n, plus the bonus
+    Every user acts for one episode under the policy that is greedy for optimistic values. Visits
+    N(h, s, a), rewards C(h, s, a) and transitions N(h, s, a, s') are counted by three tree counters
+    of ε/3 each, whose errors are at most E1, E2 and E3. With n = max(N + E1, 1), backward induction
+    is on r = C / n and P = N(·, s') / n, plus the bonus
 
         c ((1 + H) √(2 ln(4 S A T / β)) / √n + (3 E1 + E2 + H (S E3 + 2 E1)) / n)
 
-    where T is the number of all steps and β the probability of failure. c = 1 is what the proof needs.
+    where T is the number of all steps and β the probability of failure. c = 1 is what the proof
+    needs.
 
-    Formal guarantee: a user adds H visits, H transitions and rewards of sum at most H, the counters' sensitivities. So
-    all policies together are ε-differentially private at δ = 0 under zero-out adjacency of one user. A user also
-    sees her own actions, which is the policy she met applied to her own states: what all others see, and every later
-    policy, is ε-differentially private in her data, which is joint differential privacy (billboard lemma).
+    Formal guarantee: a user adds H visits, H transitions and rewards of sum at most H, the
+    counters' sensitivities. So all policies together are ε-differentially private at δ = 0 under
+    zero-out adjacency of one user. A user also sees her own actions, which is the policy she met
+    applied to her own states: what all others see, and every later policy, is ε-differentially
+    private in her data, which is joint differential privacy (billboard lemma).
 
     Attributes:
         states: S.
@@ -252,7 +269,8 @@ class Learner:
     def learn(self, states: Whole, actions: Whole, rewards: Floats) -> None:
         """Count one user's episode in each run, which is sensitive, and plan the next policies.
 
-        An episode with a state or action that does not exist counts as an empty one. NaN rewards count as 0.
+        An episode with a state or action that does not exist counts as an empty one. NaN rewards
+        count as 0.
 
         Args:
             states: visited, ``[R, H + 1]``.
@@ -292,14 +310,16 @@ class Learner:
 def backward_induction(
     rewards: Floats, probabilities: Floats, random: np.random.Generator
 ) -> tuple[Floats, Whole]:
-    """Find optimal values ``[R, H, S]`` and actions ``[R, H, S]`` of R tasks of a finite horizon, H.
+    """Find optimal values ``[R, H, S]`` and actions ``[R, H, S]`` of R tasks of a finite horizon,
+    H.
 
     A step brings at most 1, so values are held within 0 and the number of steps that are left.
     Between actions of equal value one is drawn.
 
     Args:
         rewards: mean reward of each step, ``[R, H, S, A]``.
-        probabilities: of the next states, ``[R, H, S, A, S]``; where noise made them, they need not be probabilities.
+        probabilities: of the next states, ``[R, H, S, A, S]``; where noise made them, they need not
+            be probabilities.
         random: of the draws.
     """
     runs, horizon, states, actions = rewards.shape

@@ -1,4 +1,6 @@
-"""docs/own-data.md and examples/own_log.ipynb lead from an empty folder and the wheel to a released policy."""
+"""docs/own-data.md and examples/own_log.ipynb lead from an empty folder and the wheel to a released
+policy.
+"""
 
 import json
 import re

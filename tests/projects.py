@@ -25,14 +25,18 @@ DYNAMICS: dict[str, Any] = {
     "server_momentum": 0.6,
     "server_averaging": 0.9,
 }
-"""What a run has where nothing is fitted. Tests train on a few units, where no settings could learn."""
+"""What a run has where nothing is fitted.
+
+Tests train on a few units, where no settings could learn.
+"""
 
 
 def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
-    """The repository's own settings with every ``auto`` decided, and what the dataset's file says as ``chosen``.
+    """The repository's own settings with every ``auto`` decided, and what the dataset's file says
+    as ``chosen``.
 
-    What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the dataset's own. One unit in
-    fifty is public where the dataset suggests no share.
+    What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the
+    dataset's own. One unit in fifty is public where the dataset suggests no share.
     """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     entry = yaml.safe_load((ROOT / f"datasets/{dataset}.yaml").read_text(encoding="utf-8"))
@@ -53,7 +57,9 @@ def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
 
 
 def write_settings(content: dict[str, Any], folder: Path = Path()) -> params.Params:
-    """Write ``params.yaml`` and the dataset's file, both from `project_settings`; return them as a stage reads them."""
+    """Write ``params.yaml`` and the dataset's file, both from `project_settings`; return them as a
+    stage reads them.
+    """
     (folder / "datasets").mkdir(exist_ok=True)
     own = {key: value for key, value in content.items() if key != "chosen"}
     for file, said in (

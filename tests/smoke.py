@@ -1,4 +1,6 @@
-"""The whole pipeline at a tiny size, from a clean clone of this repository: `python tests/smoke.py`."""
+"""The whole pipeline at a tiny size, from a clean clone of this repository: `python
+tests/smoke.py`.
+"""
 
 import json
 import os
@@ -20,10 +22,12 @@ TINY = """
 partition: {public_fraction: 0.2}
 privacy: {target_epsilon: 5.0, sampling_probability: 0.2, rounds: 25, clipping_norm: 0.35}
 dynamics:
-  {train_anyway: true, start: random, ensemble_size: 3, log_variance_bounds: [-10.0, 0.5], hidden: [16], beta_nll: 0.0,
-   learning_rate: 0.005, max_transitions_per_unit: null, server_momentum: 0.6, server_averaging: 0.9}
+  {train_anyway: true, start: random, ensemble_size: 3, log_variance_bounds: [-10.0, 0.5],
+   hidden: [16], beta_nll: 0.0, learning_rate: 0.005, max_transitions_per_unit: null,
+   server_momentum: 0.6, server_averaging: 0.9}
 policy:
-  {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000, batch_size: 32, hidden: [8]}
+  {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000,
+   batch_size: 32, hidden: [8]}
 evaluation: {episodes: 4, epoch_episodes: 2}
 """
 NO_PUBLIC_SPLIT = {
@@ -110,7 +114,9 @@ def main() -> None:
 
 
 def another_dataset_and_back(clone: Path) -> None:
-    """A log of people (`tests/own_data.py` runs one to its end); then the first dataset again, out of the cache."""
+    """A log of people (`tests/own_data.py` runs one to its end); then the first dataset again, out
+    of the cache.
+    """
     ours, before = contents(clone), (clone / "params.yaml").read_bytes()
     run(clone, "python", "examples/insulin_log.py", "--patients", "600")
     content = yaml.safe_load(before)
@@ -128,7 +134,9 @@ def another_dataset_and_back(clone: Path) -> None:
 
 
 def experiment_in_a_copy(clone: Path) -> None:
-    """An experiment in DVC's temporary copy has its own results, leaves ours alone and logs to our MLflow."""
+    """An experiment in DVC's temporary copy has its own results, leaves ours alone and logs to our
+    MLflow.
+    """
     run(clone, "git", "add", "params.yaml", "dvc.lock", "datasets")
     identity = ("-c", "user.name=smoke", "-c", "user.email=smoke@localhost")
     run(clone, "git", *identity, "commit", "--quiet", "-m", "smoke")
@@ -147,7 +155,9 @@ def experiment_in_a_copy(clone: Path) -> None:
 
 
 def readme_in_order(clone: Path) -> None:
-    """Every step of README and settings.md works when pasted in order; going back trains and charges nothing."""
+    """Every step of README and settings.md works when pasted in order; going back trains and
+    charges nothing.
+    """
     (clone / ".venv").symlink_to(
         Path(sys.executable).parents[1]
     )  # instead of installing everything once more

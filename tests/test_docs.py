@@ -1,4 +1,6 @@
-"""The documentation: every page is in the navigation, links lead somewhere, commands parse, nothing comes from afar."""
+"""The documentation: every page is in the navigation, links lead somewhere, commands parse, nothing
+comes from afar.
+"""
 
 import ast
 import re
@@ -25,7 +27,9 @@ def test_links_lead_to_files_and_headings_and_commands_parse(page: Path) -> None
 
 
 def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
-    """Rooms stand in the order of the import contract, with the first lines of their modules; every place is there."""
+    """Rooms stand in the order of the import contract, with the first lines of their modules; every
+    place is there.
+    """
     text, contracts = (
         (ROOT / "docs/architecture.md").read_text(),
         (ROOT / "pyproject.toml").read_text(),
@@ -44,7 +48,8 @@ def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
     for room in rooms[:-1]:
         files = ROOT / f"primorl/{room}.py", ROOT / f"primorl/{room}/__init__.py"
         (tree,) = [ast.parse(file.read_text()) for file in files if file.exists()]
-        wanted.append(f"| `{room}` | {(ast.get_docstring(tree) or '').splitlines()[0]} |")
+        summary = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
+        wanted.append(f"| `{room}` | {summary} |")
     assert rooms[-1] == "pipeline"
     assert "\n".join(wanted) in text
     assert not [
@@ -90,14 +95,16 @@ def test_pages_that_the_code_names_exist() -> None:
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    """The twin that must fail: a file that is gone, a figure that was never made, a heading that was renamed."""
+    """The twin that must fail: a file that is gone, a figure that was never made, a heading that
+    was renamed.
+    """
     (tmp_path / "other.md").write_text(
         "# Title: `x` (twice)\n\n```\n# in code\n```\n\n# Title: `x` (twice)\n"
     )
     page = tmp_path / "page.md"
     page.write_text(
-        "[a](other.md#title-x-twice-1) [b](gone.md) ![c](figures/gone.png) [d](other.md#in-code) [e](#nowhere)\n"
-        "`[f](gone.md)`\n```\n[g](gone.md)\n```\n[h](https://example.org/gone)\n"
+        "[a](other.md#title-x-twice-1) [b](gone.md) ![c](figures/gone.png) [d](other.md#in-code) "
+        "[e](#nowhere)\n`[f](gone.md)`\n```\n[g](gone.md)\n```\n[h](https://example.org/gone)\n"
     )
     found = [wrong.split(": ")[1] for wrong in broken_links(page)]
     assert found == ["gone.md", "figures/gone.png", "other.md#in-code", "#nowhere"]

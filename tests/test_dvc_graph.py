@@ -1,4 +1,6 @@
-"""Check dvc.yaml: only stages that pay read private data, and every stage names what its results depend on."""
+"""Check dvc.yaml: only stages that pay read private data, and every stage names what its results
+depend on.
+"""
 
 import ast
 from collections.abc import Collection, Iterator
@@ -36,7 +38,8 @@ RELEASED = (
     *("data/partitions/public", "data/partitions/manifest.json", "plots/curves.csv"),
     *("metrics/seconds", "metrics/summary.json", "metrics/private_evaluation.json"),
 )
-# These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
+# These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a
+# few modules.
 EDGES = (
     *(
         "primorl.config",
@@ -49,7 +52,9 @@ EDGES = (
     *("primorl.paid.bill", "primorl.paid.public_checks"),  # refuse and warn
 )
 BY_FILE = ("primorl.paid.policy_fitting", "primorl.run")
-"""Beside paid work, in the same room, and no part of it: an edit of paid work must not train a policy again."""
+"""Beside paid work, in the same room, and no part of it: an edit of paid work must not train a
+policy again.
+"""
 CODE, PAID = ("pipeline/", "primorl/"), "primorl.paid."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
 ALONE = (

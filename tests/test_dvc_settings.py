@@ -1,4 +1,6 @@
-"""What DVC makes of the settings: it follows the chosen dataset, and a change is one changed line."""
+"""What DVC makes of the settings: it follows the chosen dataset, and a change is one
+changed line.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""The wheel is the library alone and of use without the pipeline's packages; files about the project agree with it."""
+"""The wheel is the library alone and of use without the pipeline's packages; files about the
+project agree with it.
+"""
 
 import json
 import re

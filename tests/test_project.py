@@ -1,4 +1,6 @@
-"""A project in Python runs the stages that `dvc repro` runs, from any folder, and hands out what a run left."""
+"""A project in Python runs the stages that `dvc repro` runs, from any folder, and hands out what a
+run left.
+"""
 
 import sys
 from pathlib import Path

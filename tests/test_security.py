@@ -1,4 +1,6 @@
-"""The house is safe to live in: nothing from outside runs, nothing leaves by a side door, no password is told."""
+"""The house is safe to live in: nothing from outside runs, nothing leaves by a side door, no
+password is told.
+"""
 
 import io
 import json
@@ -61,7 +63,7 @@ DANGERS = re.compile(
     |(?<![\w.])(eval|exec|compile|__import__)\(
     |\b(os\.(system|popen)|torch\.(load|save|jit\.load)|yaml\.(full_|unsafe_)?load(_all)?|read_pickle)\(
     |\bmlflow\.(pyfunc|pytorch)\.load_model\b
-    |^\s*from\ (os|torch|yaml)\ import\ (.*\W)?(system|popen|load|save|load_all|full_load|unsafe_load)\b
+    |^\s*from\ (os|torch|yaml)\ import\ (.*\W)?(system|popen|save|(full_|unsafe_)?load|load_all)\b
     |\b(C?Full|C?Unsafe|C)?Loader\b
     |\b(allow_pickle|shell)=True\b""",
     re.MULTILINE | re.VERBOSE,
@@ -122,7 +124,7 @@ PAYLOADS = {
     "python": f"open({CANARY!r}, 'w').close()\n".encode(),
     "deep json": b'{"a":' * 100_000,
     "deep yaml": b"[" * 20_000,
-    "infinite json": b'{"format": 1, "observation_size": 1e999, "action_size": 1e999, "hidden": [1e999]}',
+    "infinite json": b'{"format": 1, "observation_size": 1e999, "hidden": [1e999]}',
     "list": b"[]",
     "huge header": b"\xff" * 64,
     "empty": b"",

@@ -1,4 +1,6 @@
-"""The wheel, built once for a test module, and an environment that has it in the place of the repository."""
+"""The wheel, built once for a test module, and an environment that has it in the place of the
+repository.
+"""
 
 import os
 import subprocess
@@ -61,7 +63,9 @@ def build(folder: Path, kind: str) -> Path:
 
 
 def environment(wheel: Path, folder: Path) -> dict[str, str]:
-    """Variables of a shell in a new virtual environment with the wheel; other packages are those of this one."""
+    """Variables of a shell in a new virtual environment with the wheel; other packages are those of
+    this one.
+    """
     venv.create(folder)
     python = folder / "bin/python"
     packages = Path(

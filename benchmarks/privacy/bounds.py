@@ -1,7 +1,8 @@
 """Lower bounds on ε from guesses of who was in the data of one Gaussian release.
 
-Every candidate has a score that is 1 higher in the mean if the candidate was in; the noise is z N(0, 1), and only z is
-unknown. Each of the four bounds fails with a quarter of the error, so that their largest is a bound as well.
+Every candidate has a score that is 1 higher in the mean if the candidate was in; the noise is z
+N(0, 1), and only z is unknown. Each of the four bounds fails with a quarter of the error, so that
+their largest is a bound as well.
 """
 
 import math
@@ -20,7 +21,8 @@ Booleans = NDArray[np.bool_]
 CONFIDENCE = 0.99
 """Of all bounds of one report together."""
 _THRESHOLDS = 256
-# Of the candidates, this over the root of their number is guessed about: few and sure guesses refute more.
+# Of the candidates, this over the root of their number is guessed about: few and sure guesses
+# refute more.
 _SHARE = 13.0
 
 
@@ -28,8 +30,9 @@ _SHARE = 13.0
 class LowerBounds:
     """Bounds on ε at one δ, by name, and the ε that was claimed.
 
-    ``guesses`` takes nothing of the mechanism for granted but that candidates are independent; ``gaussian`` and
-    ``likelihood`` also that the release is Gaussian; ``one_run_fdp`` only that it is Gaussian.
+    ``guesses`` takes nothing of the mechanism for granted but that candidates are independent;
+    ``gaussian`` and ``likelihood`` also that the release is Gaussian; ``one_run_fdp`` only that it
+    is Gaussian.
     """
 
     claimed: float
@@ -62,7 +65,8 @@ def lower_bounds(score: Floats, included: Booleans, claimed: float, delta: float
 
 
 def _by_rates(score: Floats, included: Booleans, delta: float, error: float) -> tuple[float, float]:
-    """Choose a threshold on one half of the candidates, and judge the other half (Clopper and Pearson 1934).
+    """Choose a threshold on one half of the candidates, and judge the other half (Clopper and
+    Pearson 1934).
 
     Returns the ε by hit ≤ e^ε alarm + δ, and the Gaussian mean by Φ⁻¹(hit) - Φ⁻¹(alarm).
     """
@@ -90,14 +94,18 @@ def _by_rates(score: Floats, included: Booleans, delta: float, error: float) -> 
 
 
 def _by_accuracy(score: Floats, included: Booleans, error: float) -> float:
-    """Bound the mean μ by the share of right guesses, "in" above the median: at most Φ(μ/2) of them are right."""
+    """Bound the mean μ by the share of right guesses, "in" above the median: at most Φ(μ/2) of them
+    are right.
+    """
     right = int(np.count_nonzero((score > np.median(score)) == included))
     accuracy = stats.binomtest(right, len(score)).proportion_ci(1 - 2 * error).low
     return max(0.0, 2 * float(ndtri(accuracy)))
 
 
 def _by_one_run(score: Floats, included: Booleans, error: float) -> float:
-    """Bound the mean μ by the highest and lowest scores (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235)."""
+    """Bound the mean μ by the highest and lowest scores (Mahloujifar, Melis and Chaudhuri 2024,
+    arXiv 2410.22235).
+    """
     side = max(1, int(min(0.5, _SHARE / math.sqrt(len(score))) * len(score) / 2))
     order = np.argsort(score, kind="stable")
     right = int(
@@ -116,11 +124,11 @@ def _by_one_run(score: Floats, included: Booleans, error: float) -> float:
 def _refutes(mean: float, candidates: int, made: int, correct: int, significance: float) -> bool:
     """Tell whether so many right guesses refute the trade-off function of a Gaussian mean.
 
-    If they were as probable as ``significance``: let r_i be the probability that a random candidate is guessed right
-    and at least i guesses are right, and h_i that it is guessed wrong and at least i are right. With its coin turned, a
-    right guess is a wrong one and one guess fewer is right, so h_(i-1) ≥ Φ(Φ⁻¹(r_i) - μ). Exactly i right guesses add
-    to both in the ratio i : made - i. Where r_0 + h_0 would pass the share of candidates that is guessed, the mean is
-    refuted.
+    If they were as probable as ``significance``: let r_i be the probability that a random candidate
+    is guessed right and at least i guesses are right, and h_i that it is guessed wrong and at least
+    i are right. With its coin turned, a right guess is a wrong one and one guess fewer is right, so
+    h_(i-1) ≥ Φ(Φ⁻¹(r_i) - μ). Exactly i right guesses add to both in the ratio i : made - i. Where
+    r_0 + h_0 would pass the share of candidates that is guessed, the mean is refuted.
     """
     share = made / candidates
     right, wrong = (significance * each / candidates for each in (correct, made - correct))

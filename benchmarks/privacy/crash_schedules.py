@@ -1,10 +1,12 @@
-"""Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--seed S]``.
+"""Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--seed
+S]``.
 
-A schedule runs the real code of a paid training (`paid_work`, `train`, the writing of the model, the log) in a world of
-its own (`crash_world.py`), on SQLite in memory or PostgreSQL, with crashes at moments that its seed draws. The next
-process begins with what is durable; nothing disturbs the last one, and then the judge looks. The data are four made-up
-units, the rounds are sums of two numbers, and MLflow's client is a stub. What pays, saves, resumes, releases and writes
-is the project's.
+A schedule runs the real code of a paid training (`paid_work`, `train`, the writing of the model,
+the log) in a world of its own (`crash_world.py`), on SQLite in memory or PostgreSQL, with crashes
+at moments that its seed draws. The next process begins with what is durable; nothing disturbs the
+last one, and then the judge looks. The data are four made-up units, the rounds are sums of two
+numbers, and MLflow's client is a stub. What pays, saves, resumes, releases and writes is the
+project's.
 """
 
 import argparse
@@ -239,7 +241,9 @@ def live(world: World, identity: str, *, last: bool = False) -> str:
 
 
 def advised(world: World, said: str) -> bool:
-    """Do as an error advises after a lie of the disk; False if it advises nothing, or no more can be done."""
+    """Do as an error advises after a lie of the disk; False if it advises nothing, or no more can
+    be done.
+    """
     if OUTPUT in world.lies and "or delete it" in said:
         world.put(MODEL, None)
         return True
@@ -265,7 +269,9 @@ def opened(world: World) -> Iterator[ledgers.Ledger]:
 
 
 def judge(world: World, identities: Sequence[str]) -> str:
-    """Run on without faults, to the end; return the refusal that is left where a lost database excuses it."""
+    """Run on without faults, to the end; return the refusal that is left where a lost database
+    excuses it.
+    """
     for identity in identities:
         said = live(world, identity, last=True)
         for _ in range(4):
@@ -316,7 +322,8 @@ def simulate(
     world = World(seed, folder, server, trace)
     identities = ["one", "two"] if world.rng.random() < 0.25 else ["one"]
     world.say(
-        f"{world.crashes} crashes, queries: {len(world.plan.queries)}, lies: {', '.join(world.lies) or 'none'}"
+        f"{world.crashes} crashes, queries: {len(world.plan.queries)}, lies: "
+        f"{', '.join(world.lies) or 'none'}"
     )
     try:
         for _ in range(world.crashes):
@@ -364,7 +371,10 @@ def first_caught(fault: Fault, folder: Path, most: int) -> int:
 
 
 def main() -> int:
-    """Run schedules on both databases and with planted faults; write the table. With ``--seed``, replay one."""
+    """Run schedules on both databases and with planted faults; write the table.
+
+    With ``--seed``, replay one.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

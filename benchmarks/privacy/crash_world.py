@@ -1,9 +1,11 @@
-"""The world of a crash schedule: a folder and a database in memory, with what is durable and the faults to come.
+"""The world of a crash schedule: a folder and a database in memory, with what is durable and the
+faults to come.
 
-At every write the schedule may kill the process, stop it by a signal, cut the power, fail the write, lose the
-connection before or after COMMIT, or move the clock. After a power cut a file has one of its states since its folder's
-last fsync; content that was renamed before its own fsync is torn. A disk that *lies* may go back beyond that. The books
-of the judge lie outside the world: what was computed, which charges were granted, which models were made.
+At every write the schedule may kill the process, stop it by a signal, cut the power, fail the
+write, lose the connection before or after COMMIT, or move the clock. After a power cut a file has
+one of its states since its folder's last fsync; content that was renamed before its own fsync is
+torn. A disk that *lies* may go back beyond that. The books of the judge lie outside the world: what
+was computed, which charges were granted, which models were made.
 """
 
 import errno
@@ -72,7 +74,9 @@ class Memory(sqlite3.Connection):
 
 
 class Server(psycopg.Connection[Any]):
-    """A connection to PostgreSQL that all processes of a world are given, since to begin one takes long."""
+    """A connection to PostgreSQL that all processes of a world are given, since to begin one takes
+    long.
+    """
 
     close = Memory.close
 
@@ -232,7 +236,9 @@ class World:
             path.write_bytes(content)
 
     def charges(self) -> dict[str, tuple[str, str]]:
-        """Return state and identity of each charge in the database, read past the project's code."""
+        """Return state and identity of each charge in the database, read past the project's
+        code.
+        """
         select, bodies = "SELECT body FROM ledger_records ORDER BY sequence", []
         if self.url is not None:
             with suppress(UndefinedTable), self.connections[True].transaction():
@@ -251,7 +257,9 @@ class World:
         return found
 
     def check_losses(self) -> None:
-        """Note whether charges are gone under which something was computed; check the model that is there."""
+        """Note whether charges are gone under which something was computed; check the model that is
+        there.
+        """
         there = self.charges()
         self.lost = any(charge not in there for charge, _ in self.computed)
         must(not self.lost or DB in self.lies, "the ledger has lost charges")
@@ -265,7 +273,9 @@ class World:
             )
 
     def compute(self, what: str) -> None:
-        """Count a look at private rows; its charge must be there, and not have paid for it before."""
+        """Count a look at private rows; its charge must be there, and not have paid for it
+        before.
+        """
         must(
             self.charge in self.charges(),
             f"{what} was computed under charge {self.charge}, which is not there",
@@ -313,7 +323,9 @@ def plan_of(queries: bool) -> Plan:
 
 @contextmanager
 def in_world(world: World) -> Iterator[None]:
-    """Send every write of a process through `World.at`, and give it the world's clock, names and process id."""
+    """Send every write of a process through `World.at`, and give it the world's clock, names and
+    process id.
+    """
     full, broken = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EIO))
     real: Any = Stub(
         **{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")}
@@ -426,7 +438,9 @@ CONNECTIONS: dict[bool, Any] = {}  # of the present world: to write, and to read
 
 @cache
 def _engine(sqlite: bool, read_only: bool) -> sa.Engine:
-    """An engine whose pool is one connection, that of the world; it compiles each statement once."""
+    """An engine whose pool is one connection, that of the world; it compiles each statement
+    once.
+    """
     kind = "sqlite://" if sqlite else "postgresql+psycopg://"
     engine = sa.create_engine(kind, creator=lambda: CONNECTIONS[read_only], poolclass=sa.StaticPool)
     sa.event.listen(

@@ -36,7 +36,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
-    command = f"python -m benchmarks.privacy.ledger_race --processes {arguments.processes} --rounds {arguments.rounds}"
+    command = (
+        f"python -m benchmarks.privacy.ledger_race --processes {arguments.processes} --rounds "
+        f"{arguments.rounds}"
+    )
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server() as server:
         for database, url in (

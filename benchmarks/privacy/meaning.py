@@ -1,8 +1,10 @@
-"""What ε means: the table and the figure of docs/concepts.md. ``python -m benchmarks.privacy.meaning``.
+"""What ε means: the table and the figure of docs/concepts.md.
 
-By the accountant's own trade-off curve, for a run of the default shape (everybody in each of 60 rounds) at several ε.
-The peer is riskcal (Kulynych et al. 2024), which reads the rates off the same privacy loss distribution by another
-method.
+``python -m benchmarks.privacy.meaning``.
+
+By the accountant's own trade-off curve, for a run of the default shape (everybody in each of 60
+rounds) at several ε. The peer is riskcal (Kulynych et al. 2024), which reads the rates off the same
+privacy loss distribution by another method.
 """
 
 from importlib.metadata import version
@@ -76,8 +78,8 @@ def rows(epsilon: float, training: Training) -> list[dict[str, object]]:
 def table(runs: dict[float, Training]) -> str:
     """The table of the page."""
     lines = [
-        "| ε at δ = 1e-5 | found of 1,000 who were there, with 1 in 1,000 others named | with 10 in 1,000 "
-        "| with 100 in 1,000 | advantage | right about the coin |",
+        "| ε at δ = 1e-5 | found of 1,000 who were there, with 1 in 1,000 others named | with 10 "
+        "in 1,000 | with 100 in 1,000 | advantage | right about the coin |",
         "|---|---|---|---|---|---|",
     ]
     for epsilon, training in runs.items():

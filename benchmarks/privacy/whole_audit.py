@@ -1,9 +1,11 @@
-"""Audit one run of the whole pipeline, from a CSV to the bundle: ``python -m benchmarks.privacy.whole_audit``.
+"""Audit one run of the whole pipeline, from a CSV to the bundle: ``python -m
+benchmarks.privacy.whole_audit``.
 
-Of m candidates a random half is in the log. All stages run once on it, in this process. The attacker knows the rows of
-all candidates and sees every release of every charged mechanism: rounds and queries of model and clone, and the answer
-to the question about today's returns. By public code it computes each candidate's contribution to each release, and
-scores the candidate by the sum of its log-likelihood ratios. The bounds are those of `benchmarks.privacy.bounds`.
+Of m candidates a random half is in the log. All stages run once on it, in this process. The
+attacker knows the rows of all candidates and sees every release of every charged mechanism: rounds
+and queries of model and clone, and the answer to the question about today's returns. By public code
+it computes each candidate's contribution to each release, and scores the candidate by the sum of
+its log-likelihood ratios. The bounds are those of `benchmarks.privacy.bounds`.
 """
 
 import argparse
@@ -77,7 +79,9 @@ Rows = Callable[[UnitStore], Tensor]
 
 @dataclass(frozen=True)
 class Release:
-    """A release: the stage, what it is, the noisy sum ``[n]``, its noise, and candidates' contributions ``[m, n]``."""
+    """A release: the stage, what it is, the noisy sum ``[n]``, its noise, and candidates'
+    contributions ``[m, n]``.
+    """
 
     stage: str
     what: str
@@ -87,7 +91,9 @@ class Release:
 
 
 class Tap:
-    """Records all releases of the mechanisms, and how a contribution to each follows from earlier releases."""
+    """Records all releases of the mechanisms, and how a contribution to each follows from earlier
+    releases.
+    """
 
     def __init__(self) -> None:
         self.stage, self.seen = "", list[Release]()
@@ -197,9 +203,11 @@ def _returns(asked: Behaviour, problem: Any, store: UnitStore) -> Tensor:
 
 
 def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:
-    """Score each candidate by each stage's releases: the sum of its log-likelihood ratios of "in" to "out", ``[m]``.
+    """Score each candidate by each stage's releases: the sum of its log-likelihood ratios of "in"
+    to "out", ``[m]``.
 
-    Others' coins are noise too: their variance is known, and directions where it is large count less.
+    Others' coins are noise too: their variance is known, and directions where it is large count
+    less.
     """
     found: dict[str, Tensor] = {}
     for (stage, what, size), group in groupby(
@@ -244,7 +252,10 @@ def gaussian_plan(epsilon: float, units: int) -> Plan:
 
 
 def write_log(file: Path, present: Booleans) -> None:
-    """Write two rows, so one transition, for each person who is present. Signs are random: no two people are alike."""
+    """Write two rows, so one transition, for each person who is present.
+
+    Signs are random: no two people are alike.
+    """
     generator, candidates = np.random.default_rng(0), len(present)
     state = generator.choice([-0.5, 0.5], (candidates, OBSERVED))
     after = state + generator.choice([-0.5, 0.5], state.shape)
@@ -345,7 +356,8 @@ def whole(
             write_log(folder.with_suffix(".csv"), present)
             project(folder, folder.with_suffix(".csv"), changes)
             run(folder, DATA, tap)
-    # Queries have few numbers, in which others' coins hide all: nearly all of the ε is for the rounds.
+    # Queries have few numbers, in which others' coins hide all: nearly all of the ε is for the
+    # rounds.
     little = mock.patch.dict(heads.SHARES, dict.fromkeys(heads.SHARES, QUERY_SHARE))
     with tap.attached(), broken(twin), little:
         run(place / name, PAID, tap)
@@ -396,14 +408,18 @@ def broken(twin: str) -> AbstractContextManager[object]:
 
 
 def half(candidates: int) -> Booleans:
-    """Draw who is in the log: a random half, so that K, which is public, is the same whoever is in."""
+    """Draw who is in the log: a random half, so that K, which is public, is the same
+    whoever is in.
+    """
     included = np.zeros(candidates, dtype=bool)
     included[np.random.default_rng().permutation(candidates)[: candidates // 2]] = True
     return included
 
 
 def repeated(epsilon: float, times: int, twin: str) -> list[LowerBounds]:
-    """Audit one release of a plan many times; every candidate has a direction of its own, which helps the attacker."""
+    """Audit one release of a plan many times; every candidate has a direction of its own, which
+    helps the attacker.
+    """
     plan = gaussian_plan(epsilon, CANDIDATES[epsilon])
     found = []
     with broken(twin):
@@ -462,7 +478,9 @@ def rows(
 
 
 def table(known: list[dict[str, Any]]) -> str:
-    """Write the table of the page: lowest and highest bound of the runs, as shares of each attacker's claim."""
+    """Write the table of the page: lowest and highest bound of the runs, as shares of each
+    attacker's claim.
+    """
     lines = [f"| claimed ε | {' | '.join(ATTACKERS)} |", "|---" * (1 + len(ATTACKERS)) + "|"]
     cells = []
     for name in ATTACKERS:

@@ -1,4 +1,5 @@
-"""Run all benchmarks of speed, one after the other; each writes its table of benchmarks/performance.md: `make bench`.
+"""Run all benchmarks of speed, one after the other; each writes its table of
+benchmarks/performance.md: `make bench`.
 
 The benchmark of a GPU is left out where there is none.
 """

@@ -22,7 +22,10 @@ OBSERVATION, ACTION, BATCH = 3, 1, 16
 
 @dataclass(frozen=True)
 class Units:
-    """U trajectories of M transitions each; a `CohortSource`. ``inputs [U, M, S + A]``, ``targets [U, M, S + 1]``."""
+    """U trajectories of M transitions each; a `CohortSource`.
+
+    ``inputs [U, M, S + A]``, ``targets [U, M, S + 1]``.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -50,7 +53,8 @@ class Units:
 
 @dataclass(frozen=True)
 class FixedRound:
-    """N members of two hidden layers on U units of T transitions, in batches of 16; q = 1, so all of them join.
+    """N members of two hidden layers on U units of T transitions, in batches of 16; q = 1, so all
+    of them join.
 
     Attributes:
         members: N.

@@ -1,11 +1,12 @@
-"""Private rounds of networks and linear heads, and SAC's updates, on a GPU and on this machine's CPU.
+"""Private rounds of networks and linear heads, and SAC's updates, on a GPU and on this machine's
+CPU.
 
 The sum of a network's round is checked first; `tests/engine/test_gpu.py` checks the others.
 
 python -m benchmarks.speed.gpu
 
-A round stands beside the CPU, `torch.bmm` of the same shapes, and the bytes that its local steps move at the speed of a
-copy: memory is the limit of a round. Without a GPU it ends with an error.
+A round stands beside the CPU, `torch.bmm` of the same shapes, and the bytes that its local steps
+move at the speed of a copy: memory is the limit of a round. Without a GPU it ends with an error.
 """
 
 import argparse
@@ -28,9 +29,10 @@ HEADS = [
 ]
 HIDDEN = 256
 _COMMAND = "python -m benchmarks.speed.gpu"
-# Of weights, a step reads forward and back, moves the update (read, write), takes its norm (read), scales it (read,
-# write) and adds it to the start (read, write). Of a hidden layer it writes the product, reads it for SiLU, writes the
-# signal, reads it forward and for the gradient; it writes the error, scales it (two reads, a write), reads it twice.
+# Of weights, a step reads forward and back, moves the update (read, write), takes its norm (read),
+# scales it (read, write) and adds it to the start (read, write). Of a hidden layer it writes the
+# product, reads it for SiLU, writes the signal, reads it forward and for the gradient; it writes
+# the error, scales it (two reads, a write), reads it twice.
 _WEIGHT_PASSES, _ACTIVATION_PASSES = 9, 11
 
 
@@ -52,7 +54,9 @@ def main() -> None:
 
 
 def traffic(size: FixedRound) -> float:
-    """Bytes that the local steps of a round move to and from memory if no cache helps; at most a few per cent more."""
+    """Bytes that the local steps of a round move to and from memory if no cache helps; at most a
+    few per cent more.
+    """
     pairs, steps = size.cohort * size.members, -(-size.transitions // BATCH)
     weights = _WEIGHT_PASSES * size.shape.parameters // size.members
     activations = _ACTIVATION_PASSES * BATCH * sum(size.shape.hidden)

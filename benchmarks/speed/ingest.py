@@ -2,10 +2,11 @@
 
 python -m benchmarks.speed.ingest [--units 30000] [--steps 1000]
 
-The logs (float32 columns, user and trajectory numbers, ten files) are written to a temporary folder first, in a process
-of its own; another then runs the whole stage's work: read, assemble, check every row, fingerprint, write. The peers are
-the two things that no ingest can go without: reading the log, and reading and writing the result, with Arrow alone. A
-second log has as many rows in order of time, all users' together, and is sorted on the way.
+The logs (float32 columns, user and trajectory numbers, ten files) are written to a temporary folder
+first, in a process of its own; another then runs the whole stage's work: read, assemble, check
+every row, fingerprint, write. The peers are the two things that no ingest can go without: reading
+the log, and reading and writing the result, with Arrow alone. A second log has as many rows in
+order of time, all users' together, and is sorted on the way.
 """
 
 import argparse
@@ -51,7 +52,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         figures = {work: _process(work, folder, arguments) for work in WORK}
     transitions = arguments.units * arguments.steps
-    what = f"{transitions} transitions of {arguments.units} units, observation {OBSERVATION}, action 1, Parquet logs"
+    what = (
+        f"{transitions} transitions of {arguments.units} units, observation {OBSERVATION}, action "
+        "1, Parquet logs"
+    )
     command = (
         f"python -m benchmarks.speed.ingest --units {arguments.units} --steps {arguments.steps}"
     )
@@ -143,7 +147,8 @@ def _work(work: str, folder: Path, units: int, steps: int) -> None:
 
 
 def _make(raw: Path, units: int, steps: int, by_time: bool) -> None:
-    """Write the logs: users 0 … units - 1 with one session each, its rows together or, ``by_time``, scattered.
+    """Write the logs: users 0 … units - 1 with one session each, its rows together or, ``by_time``,
+    scattered.
 
     A session has a row for every step and one for what was observed after the last.
     """

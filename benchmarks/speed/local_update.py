@@ -2,10 +2,10 @@
 
 python -m benchmarks.speed.local_update [--threads 1]
 
-What is timed is the whole round: reading and shuffling the cohort, local training and clipping, the sum, the noise.
-The limit is as many `torch.bmm` of the same shapes as the local training needs (forward, error, gradient) and nothing
-else, in portions of the size that suits it best. The loop gets its batches ready made, and is timed
-once, on 30 units at most.
+What is timed is the whole round: reading and shuffling the cohort, local training and clipping, the
+sum, the noise. The limit is as many `torch.bmm` of the same shapes as the local training needs
+(forward, error, gradient) and nothing else, in portions of the size that suits it best. The loop
+gets its batches ready made, and is timed once, on 30 units at most.
 """
 
 import argparse
@@ -100,7 +100,9 @@ def check(size: FixedRound, batches: LocalBatches) -> float:
 
 
 def bare(size: FixedRound, portion: int) -> Callable[[], None]:
-    """The products of a round: forward, error and gradient of every layer, step and portion of units."""
+    """The products of a round: forward, error and gradient of every layer, step and portion of
+    units.
+    """
     steps = -(-size.transitions // size.batch)
 
     def portions() -> list[int]:

@@ -2,7 +2,8 @@
 
 python -m benchmarks.speed.noise [--count 4000000]
 
-Seconds are those of the thread's own processor time, so that other work on the machine does not count.
+Seconds are those of the thread's own processor time, so that other work on the machine does not
+count.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
 python -m benchmarks.speed.online
 
-What is timed is one whole update of a cohort: advantages, every user's vector, clip, sum and noise. The loop
-(`tests.online.reference`) makes one user's vector after the other: returns and advantages step by step over Python's
-numbers, log-probabilities and gradients by autograd, the layers being its leaves. The mechanism is the same.
-Both have one thread.
+What is timed is one whole update of a cohort: advantages, every user's vector, clip, sum and noise.
+The loop (`tests.online.reference`) makes one user's vector after the other: returns and advantages
+step by step over Python's numbers, log-probabilities and gradients by autograd, the layers being
+its leaves. The mechanism is the same. Both have one thread.
 """
 
 from functools import partial

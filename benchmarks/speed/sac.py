@@ -1,9 +1,11 @@
-"""SAC updates a second beside stable-baselines3 and plain PyTorch, and five seeds together beside five in turn.
+"""SAC updates a second beside stable-baselines3 and plain PyTorch, and five seeds together beside
+five in turn.
 
 python -m benchmarks.speed.sac
 
-Replay buffers are filled beforehand, so that the update and the drawing of its batch alone are timed; whole training
-has rollouts in an ensemble of the default sizes. Peers take turns with ours in one process, at as many threads.
+Replay buffers are filled beforehand, so that the update and the drawing of its batch alone are
+timed; whole training has rollouts in an ensemble of the default sizes. Peers take turns with ours
+in one process, at as many threads.
 """
 
 import argparse
@@ -88,7 +90,9 @@ def network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 def drawn(actor: nn.Module, observation: Tensor) -> tuple[Tensor, Tensor]:
-    """``[B, S]`` to actions ``[B, A]`` of a squashed normal policy and log-densities ``[B, 1]``, as CleanRL does."""
+    """``[B, S]`` to actions ``[B, A]`` of a squashed normal policy and log-densities ``[B, 1]``, as
+    CleanRL does.
+    """
     mean, log_std = actor(observation).chunk(2, dim=1)
     log_std = -5 + 0.5 * (2 + 5) * (torch.tanh(log_std) + 1)
     normal = Normal(mean, log_std.exp())
@@ -99,7 +103,9 @@ def drawn(actor: nn.Module, observation: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plain_pytorch(observations: int, actions: int, hidden: int) -> Work:
-    """The usual single file: two critics, ``torch.optim.Adam``, autograd; the log-density of the actor's step for α."""
+    """The usual single file: two critics, ``torch.optim.Adam``, autograd; the log-density of the
+    actor's step for α.
+    """
     actor = network(observations, hidden, 2 * actions)
     critics = [network(observations + actions, hidden, 1) for _ in range(2)]
     targets = [network(observations + actions, hidden, 1) for _ in range(2)]
@@ -215,7 +221,10 @@ def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]
             made(observations, actions, 256) for made in (ours, stable_baselines3, plain_pytorch)
         ]
         taken, *others = interleaved([lambda work=work: work(count) for work in works], REPEATS)  # type: ignore[misc]
-        what = f"SAC updates, 256x256, batch 256, {name} sizes ({observations} + {actions}), {threads} thread(s)"
+        what = (
+            f"SAC updates, 256x256, batch 256, {name} sizes ({observations} + {actions}), "
+            f"{threads} thread(s)"
+        )
         for peer, other in zip(("stable-baselines3", "plain PyTorch"), others, strict=True):
             rows.append(
                 row(_COMMAND, what, count / taken, count / other, peer, other / taken, "1/s")
@@ -224,7 +233,9 @@ def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]
 
 
 def together_and_in_turn(count: int = 60) -> list[dict[str, object]]:
-    """Five seeds at 64×64, batch 256: two threads together, one thread each in turn, as the stage chooses."""
+    """Five seeds at 64×64, batch 256: two threads together, one thread each in turn, as the stage
+    chooses.
+    """
 
     def on(threads: int, works: Sequence[Callable[[], object]]) -> Callable[[], None]:
         def run() -> None:

@@ -2,11 +2,11 @@
 
 python -m benchmarks.speed.scale [--axes units rows columns processes] [--most 1e7]
 
-Each stage runs in a process of its own on rows on disk, of which 16 MiB may stay in memory (``compute.data_mb: 16``):
-the smallest memory, and the most reading. What counts is processor time, of the work without imports: other programs
-may run beside. Memory is the peak above that of the imports. Units have mixed lengths. A point that is in
-benchmarks/results/scale.json is not measured again. A line's slope is that of least squares in the logarithms over the
-upper half of its points.
+Each stage runs in a process of its own on rows on disk, of which 16 MiB may stay in memory
+(``compute.data_mb: 16``): the smallest memory, and the most reading. What counts is processor time,
+of the work without imports: other programs may run beside. Memory is the peak above that of the
+imports. Units have mixed lengths. A point that is in benchmarks/results/scale.json is not measured
+again. A line's slope is that of least squares in the logarithms over the upper half of its points.
 """
 
 import argparse
@@ -187,7 +187,9 @@ def _memory() -> float:
 
 
 def make(folder: Path, size: Size) -> None:
-    """Write a log: units of half to one and a half times ``size.rows`` rows in trajectories of 100 to 199."""
+    """Write a log: units of half to one and a half times ``size.rows`` rows in trajectories of 100
+    to 199.
+    """
     (folder / "raw").mkdir()
     generator, writer = np.random.default_rng(0), None
     lengths = generator.integers(
@@ -324,7 +326,9 @@ ESTIMATORS = {
 
 
 def task(stage: str, folder: Path, size: Size) -> Callable[[], object] | None:
-    """Run a stage, or open its rows and return the rest; files that nothing reads any more are deleted."""
+    """Run a stage, or open its rows and return the rest; files that nothing reads any more are
+    deleted.
+    """
     if stage in WHATS:
         return rounds(stage, folder, size)
     if stage in ESTIMATORS:

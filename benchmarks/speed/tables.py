@@ -2,8 +2,9 @@
 
 python -m benchmarks.speed.tables
 
-Every benchmark does this when it has written its results. Between ``<!-- table NAME -->`` and ``<!-- end -->`` stand
-the rows of ``NAME.json``. Where the file is not there, the page names the command that will make it.
+Every benchmark does this when it has written its results. Between ``<!-- table NAME -->`` and
+``<!-- end -->`` stand the rows of ``NAME.json``. Where the file is not there, the page names the
+command that will make it.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Check the commands that the pages name: none is run, but each has to parse.
 
-In a block of code a command is whole: its words must be complete. In a sentence it may be the name of a command alone,
-such as `primorl ledger`, so only the words that are there are checked.
+In a block of code a command is whole: its words must be complete. In a sentence it may be the name
+of a command alone, such as `primorl ledger`, so only the words that are there are checked.
 """
 
 import re
@@ -118,7 +118,9 @@ def problems(command: Command, page: str = "") -> Iterator[str]:
 
 
 def _of_primorl(words: Sequence[str], *, whole: bool) -> Iterator[str]:
-    """Ask the parser of the command itself, without its types and callbacks, which look for files or act."""
+    """Ask the parser of the command itself, without its types and callbacks, which look for files
+    or act.
+    """
     command: Any = typer.main.get_command(app)
     context = command.make_context("primorl", [], resilient_parsing=True)
     rest = [word for word in words if word != "--debug"]
@@ -189,7 +191,9 @@ def _of_module(module: str, words: Sequence[str]) -> Iterator[str]:
 
 
 def _of_file(file: Path, words: Sequence[str]) -> Iterator[str]:
-    """Options that a script does not define: its parser is made while it runs, so its text has to do."""
+    """Options that a script does not define: its parser is made while it runs, so its text has to
+    do.
+    """
     if not file.is_file():
         yield f"no file {file.relative_to(ROOT)}"
         return

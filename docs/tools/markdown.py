@@ -1,4 +1,6 @@
-"""Headings and links of a Markdown page, and their check: every relative link points to a file and an anchor."""
+"""Headings and links of a Markdown page, and their check: every relative link points to a file and
+an anchor.
+"""
 
 import re
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""Run the code of a notebook and keep what it prints: `python -m docs.tools.notebooks examples/quick_start.ipynb`.
+"""Run the code of a notebook and keep what it prints: `python -m docs.tools.notebooks
+examples/quick_start.ipynb`.
 
-It runs in the working directory, without Jupyter. Paths of this machine are left out of the outputs.
+It runs in the working directory, without Jupyter. Paths of this machine are left out of the
+outputs.
 """
 
 import argparse

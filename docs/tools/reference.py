@@ -1,4 +1,4 @@
-"""Make the page of the reference from docstrings, `primorl COMMAND --help` and the keys of ``privacy.json``."""
+"""Make the reference from docstrings, `primorl COMMAND --help` and the keys of ``privacy.json``."""
 
 import dataclasses
 import inspect
@@ -29,7 +29,7 @@ policy.act(table)  # a pandas table with these columns: an action a row""",
     "load_model": """\
 model = primorl.load_model("models/dynamics")
 state = torch.tensor([[8.2, 0.0, 1.0]])
-mean, deviation, _ = model.predict(state, torch.tensor([[0.5]]))  # by member: change of the state, then reward""",
+mean, deviation, _ = model.predict(state, torch.tensor([[0.5]]))  # change, then reward""",
     "Project": """\
 project = primorl.Project("visits")
 project.bill()  # the next run's charges
@@ -47,7 +47,8 @@ print(statement.epsilon, statement.delta, statement.unit, statement.void)""",
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
-plan = primorl.Plan(400, "patient", PoissonSampler(0.25), L2Clip(1.0), noise_multiplier=4.0, rounds=8, delta=1e-5)
+sampler, clip = PoissonSampler(0.25), L2Clip(1.0)
+plan = primorl.Plan(400, "patient", sampler, clip, noise_multiplier=4.0, rounds=8, delta=1e-5)
 plan.spent().epsilon_pld  # before anybody's data are read""",
 }
 """Code by public name."""
@@ -59,10 +60,11 @@ _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
 _INTRODUCTION = """\
 # Reference
 
-The public Python names and every command. Sizes: S dimensions of an observation, A of an action (or the number of
-discrete actions), N members of the ensemble, B rows of a batch.
+The public Python names and every command. Sizes: S dimensions of an observation, A of an action (or
+the number of discrete actions), N members of the ensemble, B rows of a batch.
 
-The keys of `params.yaml` are explained in that file, those of `datasets/NAME.yaml` in [datasets](datasets/README.md).
+The keys of `params.yaml` are explained in that file, those of `datasets/NAME.yaml` in
+[datasets](datasets/README.md).
 This page is made by `make docs` from docstrings, from `--help` and from the class of the statement.
 
 ## Python
@@ -111,7 +113,8 @@ def _function(function: Callable[..., object], name: str, level: str) -> str:
     shown = textwrap.fill(
         f"{name}{signature}", _WIDTH, subsequent_indent="    ", break_long_words=False
     )
-    return f"{level} `{name}`\n\n```\n{shown}\n```\n\n{_documented(inspect.getdoc(function) or '')}{_example(name)}"
+    text = _documented(inspect.getdoc(function) or "")
+    return f"{level} `{name}`\n\n```\n{shown}\n```\n\n{text}{_example(name)}"
 
 
 def _example(name: str) -> str:
@@ -146,7 +149,7 @@ def _commands(command: Any, name: str, parent: Any) -> Iterator[str]:
 
 
 def _keys(record: Any) -> Iterator[tuple[str, str]]:
-    """Yield every key of a record class and what it means, nested keys after their parent (``queries[].what``)."""
+    """Yield each key of a record class and what it means; nested keys follow (``queries[]``)."""
     if hasattr(record, "FORMAT"):
         yield "format", f"Version of this format: {record.FORMAT}."
     hints = typing.get_type_hints(record, include_extras=True)

@@ -1,7 +1,7 @@
 """Take the screenshots of the docs: `python -m docs.tools.screens --project FOLDER`.
 
-FOLDER is a project with results: its report, the card of its bundle ``out`` and its MLflow store are shown.
-It needs Debian's `chromium` and `pip install playwright`.
+FOLDER is a project with results: its report, the card of its bundle ``out`` and its MLflow store
+are shown. It needs Debian's `chromium` and `pip install playwright`.
 """
 
 import argparse
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 FIGURES = ROOT / "docs" / "figures"
 _WIDTH, _WIDE, _HEIGHT = 1280, 1760, 900  # MLflow's assistant takes the right of its pages
 _TRAINING = "workflowType=machine_learning"
-_BEST = "searchFilter=metrics.epsilon%20%3C%3D%201&orderByKey=metrics.%60gain_over_today%60&orderByAsc=false"
+_BEST = (
+    "searchFilter=metrics.epsilon%20%3C%3D%201"
+    "&orderByKey=metrics.%60gain_over_today%60&orderByAsc=false"
+)
 _COLUMNS = ("epsilon", "gain_over_today", "delta", "units", "dynamics.model", "recommendation")
 _HIDDEN = ("Dataset", "Source", "Models")
 _PATIENCE = 120  # seconds until MLflow answers

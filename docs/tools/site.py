@@ -1,7 +1,9 @@
-"""Lay the pages of the site out in build/docs, where mkdocs.yml takes them from: `python -m docs.tools.site`.
+"""Lay the pages of the site out in build/docs, where mkdocs.yml takes them from: `python -m
+docs.tools.site`.
 
-The pages are written for readers of the repository. On the site, README.md is the first page, and a link to a file that
-is not on the site becomes the file's name. Python-Markdown also wants an empty line before a list.
+The pages are written for readers of the repository. On the site, README.md is the first page, and a
+link to a file that is not on the site becomes the file's name. Python-Markdown also wants an empty
+line before a list.
 """
 
 import os
@@ -80,7 +82,8 @@ def _link(page: Path, link: re.Match[str]) -> str:
     else:
         name = file.relative_to(ROOT).as_posix()
         return f"`{name}`" if link["text"].strip("`") in name else f"{link['text']} (`{name}`)"
-    return f"{link['before']}{os.path.relpath(place, Path(pages().get(page, REFERENCE)).parent)}{mark}{fragment})"
+    here = Path(pages().get(page, REFERENCE)).parent
+    return f"{link['before']}{os.path.relpath(place, here)}{mark}{fragment})"
 
 
 if __name__ == "__main__":

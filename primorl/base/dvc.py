@@ -1,7 +1,7 @@
 """DVC's view of the project: changed stages, lost outputs, and a push of private ones.
 
-DVC deletes a stage's outputs before it runs the stage, so a stage that fails leaves none; ``dvc checkout`` brings back
-what ``dvc.lock`` lists.
+DVC deletes a stage's outputs before it runs the stage, so a stage that fails leaves none; ``dvc
+checkout`` brings back what ``dvc.lock`` lists.
 """
 
 import json
@@ -25,7 +25,10 @@ _PATIENCE = 10.0  # seconds
 _LISTED = 3  # outputs that a hint names
 _SHOWN = 60  # characters of a param's two values
 REMAKE = "`dvc repro --force --single-item ingest partition`"
-"""What makes the partitions anew. Without these words DVC does nothing: to it, no input has changed."""
+"""What makes the partitions anew.
+
+Without these words DVC does nothing: to it, no input has changed.
+"""
 
 
 def show_dvc(*words: str) -> None:
@@ -63,8 +66,9 @@ def show_dvc(*words: str) -> None:
 class Status:
     """The answer of ``dvc status`` in the working directory, asked in a process beside this one.
 
-    DVC takes a second to start. A command that will need the answer asks early, and does its own work meanwhile. Use it
-    as a context manager, which ends the process where its answer was not read.
+    DVC takes a second to start. A command that will need the answer asks early, and does its own
+    work meanwhile. Use it as a context manager, which ends the process where its answer was not
+    read.
     """
 
     def __init__(self) -> None:
@@ -93,7 +97,8 @@ class Status:
                 self._process.communicate()
 
     def changed_stages(self) -> Set[str]:
-        """Names of the stages whose own inputs or outputs changed since they ran; none outside a DVC project.
+        """Names of the stages whose own inputs or outputs changed since they ran; none outside a
+        DVC project.
 
         Call it once. Stages after them may run too: DVC knows that only when their inputs are made.
 
@@ -121,9 +126,11 @@ def changed_stages() -> Set[str]:
 
 
 def push_private(remote: str) -> list[str]:
-    """Send every output that ``dvc.yaml`` keeps off remotes (``push: false``) to the DVC remote ``remote``.
+    """Send every output that ``dvc.yaml`` keeps off remotes (``push: false``) to the DVC remote
+    ``remote``.
 
-    ``dvc push`` leaves them out, so DVC's own storage is asked for them. ``dvc pull -r NAME PATH`` brings them back.
+    ``dvc push`` leaves them out, so DVC's own storage is asked for them. ``dvc pull -r NAME PATH``
+    brings them back.
 
     Raises:
         PipelineError: no such remote, nothing to send, or DVC failed.
@@ -151,7 +158,8 @@ def push_private(remote: str) -> list[str]:
 
 
 def changed_params() -> list[str]:
-    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``.
+    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by
+    ``dvc.lock``.
 
     Long values are left out.
     """
@@ -174,7 +182,9 @@ def changed_params() -> list[str]:
 
 
 def remade_inputs() -> list[str]:
-    """List outputs but wall times that were made again since a stage that reads them ran, by ``dvc.lock``."""
+    """List outputs but wall times that were made again since a stage that reads them ran, by
+    ``dvc.lock``.
+    """
     with suppress(
         OSError, KeyError, TypeError, AttributeError, yaml.YAMLError
     ):  # no lock, or DVC reports it
@@ -198,7 +208,9 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[str]:
 
 
 def _comparable(value: Any) -> Any:
-    """Convert text such as ``1e-05``, which DVC writes for a number and YAML 1.1 reads as a string."""
+    """Convert text such as ``1e-05``, which DVC writes for a number and YAML 1.1 reads as a
+    string.
+    """
     if isinstance(value, list):
         return [_comparable(each) for each in value]
     with suppress(TypeError, ValueError):
@@ -209,12 +221,17 @@ def _comparable(value: Any) -> Any:
 
 
 def hint() -> str | None:
-    """Say in one line how to get outputs back that ``dvc.lock`` lists and that are gone; None: there are none."""
+    """Say in one line how to get outputs back that ``dvc.lock`` lists and that are gone; None:
+    there are none.
+    """
     missing = [path for path in _recorded() if not (workspace() / path).exists()]
     if not missing:
         return None
     more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
-    return f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings back what dvc.lock lists"
+    return (
+        f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings back what dvc.lock "
+        "lists"
+    )
 
 
 def _recorded() -> list[str]:

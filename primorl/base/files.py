@@ -1,4 +1,6 @@
-"""The project's folders, outputs that are replaced whole or not at all, and leftovers of killed processes."""
+"""The project's folders, outputs that are replaced whole or not at all, and leftovers of killed
+processes.
+"""
 
 import hashlib
 import json
@@ -30,14 +32,18 @@ _LOCK_SECONDS = (
 def workspace() -> Path:
     """The folder that DVC starts the stages in.
 
-    It is not ``DVC_ROOT``. For an experiment in a temporary copy (``--temp``, ``--queue``) ``DVC_ROOT`` names the
-    project that the copy was made from, and a stage that wrote there would overwrite its outputs.
+    It is not ``DVC_ROOT``. For an experiment in a temporary copy (``--temp``, ``--queue``)
+    ``DVC_ROOT`` names the project that the copy was made from, and a stage that wrote there would
+    overwrite its outputs.
     """
     return Path.cwd()
 
 
 def home() -> Path:
-    """The project itself, also from inside DVC's temporary copies. Files that outlive one experiment are kept here."""
+    """The project itself, also from inside DVC's temporary copies.
+
+    Files that outlive one experiment are kept here.
+    """
     named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
     root, inside, _ = str(named).partition(_EXPERIMENTS)
     return Path(root) if inside else named
@@ -47,8 +53,8 @@ def project_folder(start: Path) -> Path:
     """Find the project that ``start`` lies in.
 
     Returns:
-        ``start`` if it has a ``params.yaml``; else the nearest folder above that has both ``params.yaml`` and
-        ``dvc.yaml``; else ``start``, as there is no project.
+        ``start`` if it has a ``params.yaml``; else the nearest folder above that has both
+        ``params.yaml`` and ``dvc.yaml``; else ``start``, as there is no project.
     """
     if (start / PARAMS).exists():
         return start
@@ -59,7 +65,10 @@ def project_folder(start: Path) -> Path:
 
 
 def leaves_project(path: str) -> bool:
-    """Whether a path relative to `home` ends outside the project. Absolute paths are allowed to, and give False."""
+    """Whether a path relative to `home` ends outside the project.
+
+    Absolute paths are allowed to, and give False.
+    """
     named = Path(path).expanduser()
     return not named.is_absolute() and not (home() / named).resolve().is_relative_to(
         home().resolve()
@@ -68,10 +77,13 @@ def leaves_project(path: str) -> bool:
 
 @contextmanager
 def replaced_directory(target: Path) -> Iterator[Path]:
-    """Give an empty folder to fill. If the block succeeds the folder replaces ``target``, else it is deleted.
+    """Give an empty folder to fill.
 
-    The previous ``target`` stays untouched until the new one is complete and on the disk. A kill or a power cut leaves
-    the old one, the new one or, between two renames, none: DVC then runs the stage again.
+    If the block succeeds the folder replaces ``target``, else it is deleted.
+
+    The previous ``target`` stays untouched until the new one is complete and on the disk. A kill or
+    a power cut leaves the old one, the new one or, between two renames, none: DVC then runs the
+    stage again.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent, target.name)
@@ -107,7 +119,10 @@ def scratch_directory(beside: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_file(target: Path) -> Iterator[Path]:
-    """Give a path to write. If the block succeeds the file replaces ``target``, else it is deleted."""
+    """Give a path to write.
+
+    If the block succeeds the file replaces ``target``, else it is deleted.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent, target.name)
     handle, name = tempfile.mkstemp(prefix=_temporary(target), dir=target.parent)
@@ -127,8 +142,8 @@ def replaced_file(target: Path) -> Iterator[Path]:
 def locked(path: Path) -> Iterator[bool]:
     """Hold the lock file at ``path`` for the block; give False if another living process holds it.
 
-    The system releases the lock of a killed process. A lock on a file that was deleted meanwhile is worth nothing, so
-    it is taken again on the file that is there now.
+    The system releases the lock of a killed process. A lock on a file that was deleted meanwhile is
+    worth nothing, so it is taken again on the file that is there now.
     """
     import fcntl  # here, and not above: Windows has none, and policies are loaded there too
 
@@ -160,8 +175,8 @@ def _temporary(target: Path) -> str:
 def sweep_leftovers(root: Path) -> list[Path]:
     """Delete leftovers of killed processes of this machine below ``root``; return the paths.
 
-    Left over are temporary outputs, which may hold private rows, and lock files without their checkpoint. Files of
-    living processes and of other machines stay.
+    Left over are temporary outputs, which may hold private rows, and lock files without their
+    checkpoint. Files of living processes and of other machines stay.
     """
     swept = [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
     for lock in sorted((root / CHECKPOINTS).glob("*.lock")):
@@ -209,7 +224,8 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
                 free = shutil.disk_usage(folder).free
         except OSError as refused:
             raise PipelineError(
-                f"{folder}: no file can be written there ({refused.strerror}); make it writable, or free some space"
+                f"{folder}: no file can be written there ({refused.strerror}); make it writable, "
+                "or free some space"
             ) from None
         if free < bytes_needed:
             found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
@@ -229,7 +245,9 @@ def _alive(process: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot empty it."""
+    """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot
+    empty it.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         flush(handle)
@@ -238,7 +256,10 @@ def sync(path: Path) -> None:
 
 
 def flush(handle: int) -> None:
-    """Wait until the disk holds an open file. On macOS plain fsync would stop at the drive's cache."""
+    """Wait until the disk holds an open file.
+
+    On macOS plain fsync would stop at the drive's cache.
+    """
     if sys.platform == "darwin":
         import fcntl
 
@@ -264,7 +285,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every key once).
+        PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every
+            key once).
     """
     return parse_json(read_text(path, "run `dvc repro` to make it"), path)
 

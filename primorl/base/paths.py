@@ -1,7 +1,8 @@
 """Where the project keeps things: every path is spelt here once.
 
-Paths of inputs and outputs are relative to `primorl.base.files.workspace`, where DVC starts the stages. `STATE` and
-what lies in it are relative to `primorl.base.files.home`: they outlive one experiment.
+Paths of inputs and outputs are relative to `primorl.base.files.workspace`, where DVC starts the
+stages. `STATE` and what lies in it are relative to `primorl.base.files.home`: they outlive one
+experiment.
 """
 
 from pathlib import Path
@@ -57,7 +58,9 @@ PARENTS = (
         CHECKPOINTS,
     ),
 )
-"""Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""
+"""Folders that outputs are written into, and so the folders in which a killed process leaves
+temporary files.
+"""
 
 
 def seconds_of(stage: str) -> Path:

@@ -16,18 +16,26 @@ if TYPE_CHECKING:  # an installation for policies alone does without it
     import psutil
 
 ONE_THREAD_UP_TO = 192
-"""Units of a layer up to which small networks train on one thread: a second one costs more than it saves."""
+"""Units of a layer up to which small networks train on one thread: a second one costs more than it
+saves.
+"""
 
 
 def collect_garbage_rarely() -> None:
-    """Spare a short process a quarter of its time, in which the collector looks through what it imported."""
+    """Spare a short process a quarter of its time, in which the collector looks through what it
+    imported.
+    """
     gc.set_threshold(100_000)
-    # Or the interpreter looks through all of it again as it ends. Files must be closed: one in a cycle loses its rest.
+    # Or the interpreter looks through all of it again as it ends. Files must be closed: one in a
+    # cycle loses its rest.
     atexit.register(gc.freeze)
 
 
 def mark(process: "psutil.Process") -> str:
-    """A process by machine, number and start time. Numbers are used again, so a number alone is not enough."""
+    """A process by machine, number and start time.
+
+    Numbers are used again, so a number alone is not enough.
+    """
     return f"{HOST}:{process.pid}:{process.create_time():.2f}"
 
 
@@ -77,7 +85,9 @@ def git_commit() -> str | None:
 
 
 def git_tags() -> dict[str, str]:
-    """The commit and whether anything differs from it, as MLflow's tags; empty outside a repository."""
+    """The commit and whether anything differs from it, as MLflow's tags; empty outside a
+    repository.
+    """
     commit = git_commit()
     if commit is None:
         return {}

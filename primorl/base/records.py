@@ -33,7 +33,8 @@ class Within:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         """Pydantic's hook: how a value of a setting is checked.
 
-        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is imported.
+        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is
+        imported.
         """
         given = {bound.name: getattr(self, bound.name) for bound in fields(self)}
         schema = handler(source) | {
@@ -101,7 +102,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Matching:
-    """Text that matches a pattern as a whole; a type of a key, as in ``Annotated[str, Matching(...)]``."""
+    """Text that matches a pattern as a whole; a type of a key, as in ``Annotated[str,
+    Matching(...)]``.
+    """
 
     pattern: str
     longest: int = 1000
@@ -124,8 +127,9 @@ Hexadecimal = Annotated[str, Matching("[0-9a-f]{64}")]
 def record(cls: type[R]) -> type[R]:
     """Class decorator: a frozen dataclass that JSON files hold; unknown keys are refused.
 
-    The class may set ``FORMAT``, the version of the file's format. Files then begin with a key ``format``; a file
-    without it counts as format 1. Raise it when a key is added, removed or changes its meaning.
+    The class may set ``FORMAT``, the version of the file's format. Files then begin with a key
+    ``format``; a file without it counts as format 1. Raise it when a key is added, removed or
+    changes its meaning.
     """
     made = dataclass(frozen=True, kw_only=True)(cls)
     made.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
@@ -133,7 +137,8 @@ def record(cls: type[R]) -> type[R]:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """The content of the file of a record: plain JSON types, keys in the order of the fields, ``format`` first.
+    """The content of the file of a record: plain JSON types, keys in the order of the fields,
+    ``format`` first.
 
     An optional key that holds its default is left out.
     """
@@ -156,8 +161,8 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         remedy: advice of an error.
 
     Raises:
-        PipelineError: the file is missing, is not strict JSON, is of another format version, or has other keys or
-            types than ``kind`` declares. One line.
+        PipelineError: the file is missing, is not strict JSON, is of another format version, or has
+            other keys or types than ``kind`` declares. One line.
     """
     from pydantic import ValidationError
 
@@ -231,7 +236,10 @@ TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 
 @record
 class ElapsedTime:
-    """Definition of the time since the row before. It travels with a dataset, a model and a policy."""
+    """Definition of the time since the row before.
+
+    It travels with a dataset, a model and a policy.
+    """
 
     name: Annotated[Line, "What the dimension is called."]
     unit: Annotated[TimeUnit, "What it counts."]

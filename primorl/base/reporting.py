@@ -40,11 +40,16 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
 
 
 def explained(name: str, error: Exception) -> str:
-    """Describe an error in ``name`` in one line; of an unforeseen exception only its type and place."""
+    """Describe an error in ``name`` in one line; of an unforeseen exception only its type and
+    place.
+    """
     if isinstance(error, PipelineError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("primorl"):
-        return f"{name}: needs {error.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
+        return (
+            f"{name}: needs {error.name}, which is not installed; run `pip install "
+            "'primorl[pipeline]'`"
+        )
     if isinstance(error, OSError):
         return f"{error.filename or name}: {error.strerror or type(error).__name__}"
     frame = traceback.extract_tb(error.__traceback__)[-1]

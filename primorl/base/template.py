@@ -34,7 +34,10 @@ _OF_THE_VERSION = (
     "primorl.version",
 )  # the others are the user's once they are there
 VERSION = Path("primorl.version")
-"""Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
+"""Names the version that a project's stages are of.
+
+Each stage depends on it, in the place of the package's code.
+"""
 RESERVED = tuple(
     Path(name).stem for name in FILES if name.startswith("datasets/")
 )  # of the template's own files
@@ -52,7 +55,8 @@ def template(version: str) -> Iterator[tuple[str, str]]:
         found = sorted(root.glob(pattern))
         if not found:
             raise PipelineError(
-                f"{root / pattern}: not there, so this installation is incomplete; install primorl anew"
+                f"{root / pattern}: not there, so this installation is incomplete; install "
+                "primorl anew"
             )
         for path in found:
             name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
@@ -73,16 +77,18 @@ def _of_installed(pipeline: str) -> str:
 
 
 def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
-    """Fill a new or empty folder with a project, and make it a git repository where git is installed.
+    """Fill a new or empty folder with a project, and make it a git repository where git is
+    installed.
 
-    DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
-    folder first, so that an error leaves nothing in it. `VERSION` comes last: with it the folder is a project.
+    DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All
+    is written beside the folder first, so that an error leaves nothing in it. `VERSION` comes last:
+    with it the folder is a project.
 
     Args:
         folder: empty, or not there.
         version: the installed one.
-        entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
-            none of `RESERVED`.
+        entry: name and content of the dataset's file that params.yaml shall name; None: the
+            template's. The name is none of `RESERVED`.
 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.
@@ -109,7 +115,9 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
 
 
 def as_text(name: str) -> str:
-    """A dataset's name as YAML writes it: quoted where YAML 1.1 or DVC's 1.2 would read a number, a date or null."""
+    """A dataset's name as YAML writes it: quoted where YAML 1.1 or DVC's 1.2 would read a number, a
+    date or null.
+    """
     import yaml
 
     quotes = "'" if name[0].isdigit() else None  # 1e5 is a number in YAML 1.2 alone
@@ -132,7 +140,8 @@ def _begin_repository(folder: Path) -> None:
 
 
 def bring_up_to_date(folder: Path, version: str) -> list[str]:
-    """Write the files of the installed version into a project that `write_new` made; the user's own stay.
+    """Write the files of the installed version into a project that `write_new` made; the user's own
+    stay.
 
     Returns:
         The files that were others before.
@@ -150,7 +159,8 @@ def bring_up_to_date(folder: Path, version: str) -> list[str]:
 
 
 def check_version(version: str) -> None:
-    """Check that the project's stages are of the installed version; a clone of the repository has nothing to check.
+    """Check that the project's stages are of the installed version; a clone of the repository has
+    nothing to check.
 
     Raises:
         PipelineError: they are of another one.
@@ -158,6 +168,6 @@ def check_version(version: str) -> None:
     found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else version
     if found != version:
         raise PipelineError(
-            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl init .` in "
-            f"the project's folder, which brings dvc.yaml and pipeline/ to {version}"
+            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl "
+            f"init .` in the project's folder, which brings dvc.yaml and pipeline/ to {version}"
         )

@@ -28,9 +28,12 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Check settings, a log's columns and the machine before `dvc repro`. Runs nothing and changes nothing.
+    """Check settings, a log's columns and the machine before `dvc repro`.
 
-    DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it first.
+    Runs nothing and changes nothing.
+
+    DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it
+    first.
 
     Examples:
       primorl check && dvc repro            run the pipeline only if all is well
@@ -60,8 +63,9 @@ def _settings(params: "Params") -> Iterator[str]:
 
         if params.chosen.environment is None:
             raise PipelineError(
-                f"params.yaml: online.users, online.arrivals: found users, and datasets/{params.dataset}.yaml names no "
-                "environment that could simulate them; set both to null"
+                "params.yaml: online.users, online.arrivals: found users, and "
+                f"datasets/{params.dataset}.yaml names no environment that could simulate them; "
+                "set both to null"
             )
         Arrivals.of(params)
     yield "params.yaml and the datasets are valid"
@@ -87,8 +91,8 @@ def _python(_: "Params") -> Iterator[str]:
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is None or Path(found).absolute().parent != ours:
         yield (
-            f"note: {found or 'no python'} is first on PATH, with which `dvc repro` would run the stages; put {ours} "
-            f"first: source {ours}/activate"
+            f"note: {found or 'no python'} is first on PATH, with which `dvc repro` would run the "
+            f"stages; put {ours} first: source {ours}/activate"
         )
 
 
@@ -108,7 +112,8 @@ def _secrets(_: "Params") -> Iterator[str]:
             raise PipelineError(f"{path}: others may read it; chmod {mode} {path}")
     if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
         raise PipelineError(
-            f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
+            f"{secret}: not there, and without it the ledger cannot be read; put it back from its "
+            "backup"
         )
     if state.exists():
         yield f"{paths.STATE} is its owner's alone; `primorl ledger verify` checks the ledger"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from primorl.data.description import PublicSplit
 
 _EXAMPLES = """Examples:
-  primorl data describe                     facts, counts, fingerprint, and the public split's statistics
-  primorl data push --remote vault          send what DVC keeps off remotes (raw rows, partitions) to the remote `vault`
+  primorl data describe                     facts, counts, fingerprint, public statistics
+  primorl data push --remote vault          send raw rows and partitions to the remote `vault`
 """
 _MOST_ROWS = 12  # of observations, and of actions
 
@@ -63,7 +63,8 @@ def _check_units() -> None:
 def _declared(
     about: dict[str, Any], public: "PublicSplit | None"
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Read the bounds that the model keeps to, of each dimension of an observation and of the reward.
+    """Read the bounds that the model keeps to, of each dimension of an observation and of the
+    reward.
 
     Returns:
         The bounds with the share of public values outside, and whether last rows are dropped.
@@ -97,7 +98,9 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
     facts = {
         "dataset": about["dataset"],
         "environment": about["environment"] or "none: no simulator",
-        "unit": f"{about['unit']}: {about['private_units']} private, {about['public_units']} public",
+        "unit": (
+            f"{about['unit']}: {about['private_units']} private, {about['public_units']} public"
+        ),
         "episodes": f"at most {about['horizon'] or '?'} steps; termination: {about['termination']}",
         "fingerprint": f"{about['dataset_fingerprint']} (keyed)",
         "observation": _numbers(about["observation_size"]),
@@ -138,7 +141,9 @@ def _numbers(count: int) -> str:
 
 
 def _dimensions(about: dict[str, Any], what: str) -> Iterator[tuple[str, ...]]:
-    """Yield name, declared bounds and public statistics of each dimension of an observation, action or reward."""
+    """Yield name, declared bounds and public statistics of each dimension of an observation, action
+    or reward.
+    """
     public, size = about["public"], about["observation_size"]
     if what == "action":
         ends = zip(about["spaces"]["action_low"], about["spaces"]["action_high"], strict=True)

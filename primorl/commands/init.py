@@ -1,8 +1,8 @@
 """``primorl init``: a project's folder, and the draft of an entry for a log.
 
-Of the log, only the names of its columns are read. Bounds, categories and the horizon are declared public, so they come
-from facts known beforehand and never from a row. What a person has to decide is `FILL` in the draft, which no reader of
-the file accepts: nothing trains before it is replaced.
+Of the log, only the names of its columns are read. Bounds, categories and the horizon are declared
+public, so they come from facts known beforehand and never from a row. What a person has to decide
+is `FILL` in the draft, which no reader of the file accepts: nothing trains before it is replaced.
 """
 
 import glob
@@ -23,16 +23,20 @@ from primorl.commands.terminal import given_path, option
 FILL = "FILL IN"
 _DRAFT = """\
 # Drafted by `primorl init`. Columns of the log: {columns}.
-# Replace each FILL IN; docs/datasets/tabular.md of primorl's repository explains every key, and datasets/csv-log.yaml
-# there has all of them. Take bounds, categories, the horizon and the most visits from what is known beforehand
-# (physiology, devices, the protocol), never from the rows: they are published with the model.
+# Replace each FILL IN; docs/datasets/tabular.md of primorl's repository explains every key, and
+# datasets/csv-log.yaml there has all of them. Take bounds, categories, the horizon and the most
+# visits from what is known beforehand (physiology, devices, the protocol), never from the rows:
+# they are published with the model.
 source: tabular
 environment: null
-unit: FILL IN  # the column of the person whom the guarantee protects; of the trajectory, if the log names nobody
+# the column of the person whom the guarantee protects; of the trajectory, if the log names nobody
+unit: FILL IN
 population: {name}
-trajectories_per_person: FILL IN  # the most that one person can have; null where the unit is the trajectory
+# the most that one person can have; null where the unit is the trajectory
+trajectories_per_person: FILL IN
 horizon: FILL IN  # the most steps that a trajectory can have
-termination: none  # learned: where trajectories end by themselves, so that nothing could be earned afterwards
+# learned: where trajectories end by themselves, so that nothing could be earned afterwards
+termination: none
 ingestion: {{}}
 options:
   files: {files}
@@ -41,14 +45,17 @@ options:
     unit: FILL IN  # as above
     trajectory: FILL IN  # the visit, the stay, the trip
     order: FILL IN  # a number or a time that ascends within a trajectory
-    observation: FILL IN  # [A, B]; of texts {{column: C, categories: [x, y]}}; with empty cells {{carried: D, ..}}
-    action: FILL IN  # {{columns: [A], low: [0], high: [1]}}; discrete: {{column: A, categories: [x, y]}}
+    # [A, B]; of texts {{column: C, categories: [x, y]}}; with empty cells {{carried: D, ..}}
+    observation: FILL IN
+    # {{columns: [A], low: [0], high: [1]}}; discrete: {{column: A, categories: [x, y]}}
+    action: FILL IN
     reward: FILL IN  # of the row's action
     terminated: null
     truncated: null
     next_observation: null
   trajectory_ids: per_unit  # global, where a trajectory's id belongs to one person alone
-  end: last_row  # recordings are cut there, and the last reward is not used; outcome: they end with that reward
+  # recordings are cut there, and the last reward is not used; outcome: they end with that reward
+  end: last_row
   sorted: false
   beyond_bounds: refuse  # clip: cut observations and rewards at the bounds below
 bounds:
@@ -57,7 +64,13 @@ bounds:
     high: FILL IN  # 1 for a category
   reward: FILL IN  # [lowest, highest]
 score: null
-suggested: {{partition: {{}}, privacy: {{}}, dynamics: {{}}, behaviour: {{}}, policy: {{}}, evaluation: {{}}}}
+suggested:
+  partition: {{}}
+  privacy: {{}}
+  dynamics: {{}}
+  behaviour: {{}}
+  policy: {{}}
+  evaluation: {{}}
 # For the card and the report; `primorl release` needs all four, and an edit charges nothing:
 # card:
 #   owner: who answers for data and policy
@@ -73,17 +86,17 @@ def init(
 ) -> None:
     """Make a project's folder, with the draft of an entry for your own CSV if you name it.
 
-    Works without a clone of primorl's repository. DIR is new or empty, and lies in no other project. In a folder that
-    this command made, it brings dvc.yaml and pipeline/ to the installed version, adds the entry, and leaves the rest as
-    it is.
+    Works without a clone of primorl's repository. DIR is new or empty, and lies in no other
+    project. In a folder that this command made, it brings dvc.yaml and pipeline/ to the installed
+    version, adds the entry, and leaves the rest as it is.
 
-    With --csv, the columns' names are read and nothing else. What a person has to decide is FILL IN in
-    datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced.
+    With --csv, the columns' names are read and nothing else. What a person has to decide is FILL IN
+    in datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced.
 
     Examples:
       primorl init project                               a project with the default dataset
-      primorl init project --csv visits.csv              and an entry that names the columns, to be filled in
-      primorl init .                                     after an upgrade of primorl
+      primorl init project --csv visits.csv              and an entry that names the columns, to be
+      filled in primorl init .                                     after an upgrade of primorl
     """
     target = given_path(folder).resolve()
     there = _check_target(target)
@@ -133,7 +146,8 @@ def _check_target(target: Path) -> bool:
     """Say whether ``target`` is a project that this command made.
 
     Raises:
-        PipelineError: it is neither that nor new or empty, or lies in another project or repository.
+        PipelineError: it is neither that nor new or empty, or lies in another project or
+            repository.
     """
     if (target / VERSION).exists():
         return True
@@ -155,7 +169,8 @@ def _update(target: Path, entry: tuple[str, str] | None) -> None:
     """Bring a project to the installed version, and add a dataset's file."""
     if entry is not None and (target / "datasets" / f"{entry[0]}.yaml").exists():
         raise PipelineError(
-            f"{target}/datasets/{entry[0]}.yaml: is there already; edit it, or delete it to draft it anew"
+            f"{target}/datasets/{entry[0]}.yaml: is there already; edit it, or delete it to draft "
+            "it anew"
         )
     changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from primorl.privacy.ledger.ledger import Ledger
 
 _EXAMPLES = """Examples:
-  primorl ledger show                        every charge, and what is spent and left of each dataset version
+  primorl ledger show                        every charge; what is spent and left of a dataset
   primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
-  primorl ledger verify                      check hashes, order and members; names the first broken record
+  primorl ledger verify                      check the records; names the first broken one
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
@@ -84,8 +84,8 @@ def _check(ledger: "Ledger") -> None:
     """Check the ledger against this project.
 
     Raises:
-        PipelineError: the ledger lacks its head or a charge that a file of the project names, or the partitions were
-            made under another secret.
+        PipelineError: the ledger lacks its head or a charge that a file of the project names, or
+            the partitions were made under another secret.
     """
     from primorl.data.storage.schema import Manifest
     from primorl.paid.accounts import check_secret, refuse_missing_charges
@@ -151,8 +151,8 @@ def _summary(
     # Versions of one fingerprint differ in their units, which were declared or split otherwise.
     when = f"record {record}, first charged {own[0].time[:10]}"
     yield (
-        f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: {version.unit}), "
-        f"{total.charges} charge(s)"
+        f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: "
+        f"{version.unit}), {total.charges} charge(s)"
     )
     if total.epsilon == float("inf"):
         yield (
@@ -167,4 +167,7 @@ def _summary(
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
     else:
-        yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, total.epsilon)}"
+        yield (
+            f"  budget: ε {at_most(budget.epsilon, 6)}, left "
+            f"{left_of(budget.epsilon, total.epsilon)}"
+        )

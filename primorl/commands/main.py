@@ -1,6 +1,7 @@
 """``primorl``: look at the data, plan a guarantee, use the policy, read the ledger, release.
 
-The modules of the subcommands import nothing heavy; their functions import what they need when they run.
+The modules of the subcommands import nothing heavy; their functions import what they need when they
+run.
 """
 
 import os
@@ -72,14 +73,16 @@ def _options(
 def main(words: Sequence[str] | None = None) -> int:
     """Run one subcommand.
 
-    An error is one line on stderr that starts with ``error:``. The message of an unforeseen exception may quote
-    private values, so only its type and place are shown, unless ``--debug`` is given.
+    An error is one line on stderr that starts with ``error:``. The message of an unforeseen
+    exception may quote private values, so only its type and place are shown, unless ``--debug`` is
+    given.
 
     Args:
         words: the arguments of the command line; None: those of this process.
 
     Returns:
-        The exit status: 0, 1 for an error, 2 for a command line that makes no sense, 130 after Ctrl-C.
+        The exit status: 0, 1 for an error, 2 for a command line that makes no sense, 130 after
+            Ctrl-C.
     """
     if words is None:
         collect_garbage_rarely()
@@ -140,7 +143,8 @@ def _mention_missing_outputs() -> None:
 
 
 def _mention_changes(command: str) -> None:
-    """Say where results are of another dataset than params.yaml names, or of data that changed or were read again.
+    """Say where results are of another dataset than params.yaml names, or of data that changed or
+    were read again.
 
     Two commands say themselves that a log's files changed.
     """

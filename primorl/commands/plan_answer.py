@@ -1,4 +1,5 @@
-"""The answer of ``primorl plan``: the cost of a mechanism, the account before it, and whether the budget allows it.
+"""The answer of ``primorl plan``: the cost of a mechanism, the account before it, and whether the
+budget allows it.
 
 Options that are not given are taken from ``params.yaml``.
 """
@@ -124,7 +125,9 @@ class Settings:
 
     @cached_property
     def run(self) -> tuple[Params, Manifest] | None:
-        """The private run that ``params.yaml`` describes, on the data that are here; None: the question is another."""
+        """The private run that ``params.yaml`` describes, on the data that are here; None: the
+        question is another.
+        """
         params, manifest = self.params, self.manifest
         if params is None or manifest is None or not PUBLIC.is_dir() or self.no_guarantee:
             return None
@@ -132,9 +135,11 @@ class Settings:
 
     @cached_property
     def fit(self) -> tuple[Params, Fit] | None:
-        """The project's choices fitted to the data, and their expected success; None: no data are here.
+        """The project's choices fitted to the data, and their expected success; None: no data are
+        here.
 
-        They are fitted to a target ε that an option gives, but where the noise is that of ``params.yaml``.
+        They are fitted to a target ε that an option gives, but where the noise is that of
+        ``params.yaml``.
         """
         params, manifest, target = self.params, self.manifest, self.options.target_epsilon
         if (
@@ -186,14 +191,16 @@ class Settings:
         return number
 
     def in_params(self, name: str) -> Any:
-        """Return the number of a key in ``params.yaml``'s block ``privacy``, or the fitted one in its place."""
+        """Return the number of a key in ``params.yaml``'s block ``privacy``, or the fitted one in
+        its place.
+        """
         params = self.params
         assert params is not None
         if f"privacy.{name}" in params.unfitted:
             if self.fit is None:
                 raise PipelineError(
-                    f"{PARTITIONS}: not there yet; run `dvc repro partition`, for privacy.{name} in {PARAMS} is fitted "
-                    f"to the data; or give --{name.replace('_', '-')}"
+                    f"{PARTITIONS}: not there yet; run `dvc repro partition`, for privacy.{name} "
+                    f"in {PARAMS} is fitted to the data; or give --{name.replace('_', '-')}"
                 )
             params = self.fit[0]
         return getattr(params.privacy, name)
@@ -231,8 +238,8 @@ def asked_for(settings: Settings) -> tuple[Training, float]:
         The training run, and δ.
 
     Raises:
-        PipelineError: options contradict each other, one is missing, the target cannot be met, or training would refuse
-            the settings.
+        PipelineError: options contradict each other, one is missing, the target cannot be met, or
+            training would refuse the settings.
     """
     if settings.run is not None:
         return _as_trained(settings, *settings.run)
@@ -241,16 +248,18 @@ def asked_for(settings: Settings) -> tuple[Training, float]:
     if options.solve == "rounds":
         if options.rounds is not None:
             raise PipelineError(
-                "--rounds: found with --solve rounds, which looks for them; leave one of the two out"
+                "--rounds: found with --solve rounds, which looks for them; leave one of the two "
+                "out"
             )
     elif target_given and options.noise_multiplier is not None:
         raise PipelineError(
-            "--noise-multiplier: found where the one for a target is looked for; leave it out, or look for the rounds "
-            "with --solve rounds"
+            "--noise-multiplier: found where the one for a target is looked for; leave it out, or "
+            "look for the rounds with --solve rounds"
         )
     if params is None and options.noise_multiplier is None and not target_given:
         raise PipelineError(
-            f"--noise-multiplier, --target-epsilon: neither is given, and there is no {PARAMS} here; give one"
+            f"--noise-multiplier, --target-epsilon: neither is given, and there is no {PARAMS} "
+            "here; give one"
         )
     q, delta, queries = (
         settings.needed("sampling_probability"),
@@ -284,8 +293,8 @@ def _as_trained(settings: Settings, params: Params, manifest: Manifest) -> tuple
     """Return the mechanism that training would run, or raise the error that training would."""
     if settings.fit is None and params.unfitted:
         raise PipelineError(
-            f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and {PARTITIONS} holds "
-            f"{manifest.info.dataset}; run `dvc repro partition`"
+            f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and "
+            f"{PARTITIONS} holds {manifest.info.dataset}; run `dvc repro partition`"
         )
     chosen = params if settings.fit is None else settings.fit[0]
     check_choices(chosen, manifest, settings.public)
@@ -314,7 +323,9 @@ def _solved(otherwise: str, target: float, solve: Callable[[], T]) -> T:
 
 
 def show(options: Options, *, as_json: bool, status: Status | None) -> None:
-    """Print the answer to the question that the options ask; ``status`` tells the stages that changed."""
+    """Print the answer to the question that the options ask; ``status`` tells the stages that
+    changed.
+    """
     settings = Settings(options)
     if as_json:
         print(json.dumps(_as_json(settings), indent=2, allow_nan=False))
@@ -353,14 +364,21 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
     spent = training.spent(delta, RELATION_NAME)
     yield (
         f"sampling probability {at_most(training.sampling_probability, 6)}, noise multiplier "
-        f"{at_least(training.noise_multiplier, 6)}, {training.rounds} rounds, at δ {at_most(delta, 6)}:"
+        f"{at_least(training.noise_multiplier, 6)}, {training.rounds} rounds, at δ "
+        f"{at_most(delta, 6)}:"
     )
     if training.queries:
         multipliers = ", ".join(at_least(multiplier, 6) for multiplier in training.queries)
         asked = f"{len(training.queries)} queries of all units (privacy.statistics)"
         yield f"  after {asked}, noise multiplier {multipliers}"
-    yield f"  ε {at_most(spent.epsilon_pld, 4)} if one unit is zeroed out ({at_most(spent.epsilon_rdp, 4)} by RDP)"
-    yield f"  ε {at_most(training.spent(delta, 'replace_one').epsilon_pld, 4)} if one unit is replaced by another"
+    yield (
+        f"  ε {at_most(spent.epsilon_pld, 4)} if one unit is zeroed out "
+        f"({at_most(spent.epsilon_rdp, 4)} by RDP)"
+    )
+    yield (
+        f"  ε {at_most(training.spent(delta, 'replace_one').epsilon_pld, 4)} if one unit is "
+        "replaced by another"
+    )
     if settings.units is not None:
         yield from _cohort_lines(training, delta, settings.units)
     if settings.run is not None and settings.fit is not None:
@@ -368,7 +386,10 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
     if params is None:
         return
     if params.dynamics.variant != "private":
-        yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
+        yield (
+            f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no "
+            "guarantee at all"
+        )
     bill = Bill.of(params, manifest, training.event)
     if len(bill.charges) > 1:
         yield _with_others(bill)
@@ -382,11 +403,17 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
 
 def _cohort_lines(training: Training, delta: float, units: int) -> Iterator[str]:
     cohort = training.sampling_probability * units
-    yield f"  of {units} units about {cohort:.4g} join a round, {cohort * training.rounds:.4g} local trainings in all"
+    yield (
+        f"  of {units} units about {cohort:.4g} join a round, {cohort * training.rounds:.4g} "
+        "local trainings in all"
+    )
     noise = at_least(training.noise_multiplier / cohort)
     yield f"  noise per coordinate of the mean update: {noise} of the clipping norm"
     if delta >= 1 / units:
-        yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
+        yield (
+            f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a "
+            "smaller one"
+        )
 
 
 def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str]:
@@ -402,13 +429,16 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
     asked = settings.params is not None and LENGTHS in query_noises(settings.params)
     if manifest.public_units == 0 and manifest.info.environment is None and not asked:
         yield (
-            "  warning: nobody is public, so nothing tells how long recordings go on; values in the model count every "
-            f"step up to the horizon ({manifest.info.horizon}), and lie beyond today's return if most are shorter"
+            "  warning: nobody is public, so nothing tells how long recordings go on; values in "
+            f"the model count every step up to the horizon ({manifest.info.horizon}), and lie "
+            "beyond today's return if most are shorter"
         )
 
 
 def _with_others(bill: Bill) -> str:
-    """State the ε of this run, the clone of the behaviour and the private evaluation of the policy together."""
+    """State the ε of this run, the clone of the behaviour and the private evaluation of the policy
+    together.
+    """
     words, questions = [], []
     for each in bill.charges[1:]:
         epsilon = at_most(each.epsilon or 0, 4)
@@ -429,7 +459,9 @@ def _with_others(bill: Bill) -> str:
 
 
 def _today_line(bill: Bill) -> str | None:
-    """Foretell the noise in today's mean return, which grows with its bounds; None: not asked, or not known yet."""
+    """Foretell the noise in today's mean return, which grows with its bounds; None: not asked, or
+    not known yet.
+    """
     manifest, asked, reward = (
         bill.manifest,
         bill.params.evaluation.private,
@@ -453,8 +485,8 @@ def _today_line(bill: Bill) -> str | None:
         release.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / manifest.private_units
     )
     return (
-        f"  today's mean return will be known to ± {1.96 * deviation:.3g} at best, as its bounds are "
-        f"{low:g} to {high:g}{origin}: declare the narrowest that you know without the rows "
+        f"  today's mean return will be known to ± {1.96 * deviation:.3g} at best, as its bounds "
+        f"are {low:g} to {high:g}{origin}: declare the narrowest that you know without the rows "
         "(evaluation.private.return_bounds)"
     )
 
@@ -469,7 +501,10 @@ def _online_line(params: Params) -> str:
         else f"ε {at_most(asked.target_epsilon, 4)} for each"
     )
     whose = whose_account(shared=arrivals.shared)
-    return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; {whose}"
+    return (
+        f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, "
+        f"{each}; {whose}"
+    )
 
 
 def _ledger_lines(
@@ -497,9 +532,15 @@ def _ledger_lines(
     if bill.budget is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
-    yield f"  budget: ε {at_most(bill.budget.epsilon, 6)}, left {left_of(bill.budget.epsilon, total.epsilon)}"
+    yield (
+        f"  budget: ε {at_most(bill.budget.epsilon, 6)}, left "
+        f"{left_of(bill.budget.epsilon, total.epsilon)}"
+    )
     if params.dynamics.variant != "private":
-        yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
+        yield (
+            f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and "
+            "fits no budget"
+        )
     elif not changed & MAKE_DATA:
         yield from _budget_lines(bill)
 
@@ -519,6 +560,9 @@ def _budget_lines(bill: Bill) -> Iterator[str]:
         return
     if bill.fits:
         all_of_it = "" if len(bill.unpaid) == 1 else " all of"
-        yield f"  this run fits: with{all_of_it} it ε {at_most(bill.after, 4)} in all (ε compose, they do not add)"
+        yield (
+            f"  this run fits: with{all_of_it} it ε {at_most(bill.after, 4)} in all (ε compose, "
+            "they do not add)"
+        )
     else:
         yield f"  what is not paid yet does not fit; ask for a smaller ε in {PARAMS}"

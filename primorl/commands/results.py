@@ -58,7 +58,9 @@ def summary(
 
 
 def _print_places() -> None:
-    """Print the path of the report, and the address of the newest result in MLflow's view of trainings."""
+    """Print the path of the report, and the address of the newest result in MLflow's view of
+    trainings.
+    """
     from primorl.config.params import load
     from primorl.tracking.store import link, viewer
 
@@ -81,8 +83,8 @@ def _online_row() -> str:
         return ""
     low, high = found.return_ci95 or (0.0, 0.0)
     return (
-        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} [{low:.4g}, {high:.4g}] "
-        f"after {found.users} {found.unit}s; {found.promise}"
+        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} "
+        f"[{low:.4g}, {high:.4g}] after {found.users} {found.unit}s; {found.promise}"
     )
 
 
@@ -100,11 +102,11 @@ def runs(
     """List the results on the dataset of params.yaml, best first.
 
     Results are those of MLflow: what a simulator measured comes first. Values in a
-    model do not compare: the newest comes first. `in all` is what all runs had spent on the same units by then,
-    `changed` the settings that are not the same in all results that are listed.
+    model do not compare: the newest comes first. `in all` is what all runs had spent on the same
+    units by then, `changed` the settings that are not the same in all results that are listed.
 
-    With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a δ of at most
-    privacy.budget.delta.
+    With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
+    δ of at most privacy.budget.delta.
 
     Examples:
       primorl runs                      all results
@@ -172,8 +174,8 @@ def report(
 ) -> None:
     """Write the report of the last run, with what was spent since.
 
-    `dvc repro` writes reports/report.html from the files of the run. This command adds the ledger's history as it is
-    now. The page needs no network.
+    `dvc repro` writes reports/report.html from the files of the run. This command adds the ledger's
+    history as it is now. The page needs no network.
 
     Examples:
       primorl report                       reports/latest.html

@@ -1,4 +1,6 @@
-"""Helpers of several commands: registration, options that they parse alike, and tables for the terminal."""
+"""Helpers of several commands: registration, options that they parse alike, and tables for the
+terminal.
+"""
 
 import contextlib
 import inspect
@@ -20,7 +22,10 @@ _called_from = Path()
 def add_command(
     app: typer.Typer, name: str, function: Callable[..., None], examples: str = ""
 ) -> None:
-    """Add a command. Its help is the function's docstring and ``examples``; examples are not wrapped."""
+    """Add a command.
+
+    Its help is the function's docstring and ``examples``; examples are not wrapped.
+    """
     text = f"{inspect.getdoc(function)}\n\n{examples}"
     app.command(name, help=text.replace("Examples:\n", "\b\nExamples:\n").rstrip())(function)
 
@@ -28,7 +33,9 @@ def add_command(
 def add_group(
     app: typer.Typer, name: str, about: str, examples: str, *functions: Callable[..., None]
 ) -> None:
-    """Add a group of commands, each named as its function is; all of them show the same examples."""
+    """Add a group of commands, each named as its function is; all of them show the same
+    examples.
+    """
     group = typer.Typer(help=f"{about}\n\n\b\n{examples}")
     for function in functions:
         add_command(group, function.__name__.strip("_").replace("_", "-"), function, examples)
@@ -79,7 +86,9 @@ def given_path(text: str) -> Path:
 def number(
     kind: type[int] | type[float], fits: Callable[[float], bool], allowed: str
 ) -> Callable[[str], Any]:
-    """Make a parser of numbers of ``kind`` that satisfy ``fits``; ``allowed`` says which, for the error."""
+    """Make a parser of numbers of ``kind`` that satisfy ``fits``; ``allowed`` says which, for the
+    error.
+    """
 
     def parse(text: str) -> float:
         try:

@@ -42,7 +42,9 @@ from primorl.policy.config import SacConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PublicColumn(Block):
-    """Units are public where a column of the log has one of these values; true and false mean their words."""
+    """Units are public where a column of the log has one of these values; true and false mean their
+    words.
+    """
 
     column: Column
     values: Annotated[tuple[ConsentValue, ...], Field(min_length=1, max_length=10_000)]
@@ -76,9 +78,11 @@ class Partition(Block):
     """How units are split into private and public.
 
     Attributes:
-        public_fraction: the expected share of units drawn public by a hash of their ids; 0: none is public.
+        public_fraction: the expected share of units drawn public by a hash of their ids; 0: none is
+            public.
         public: the units that are public because they consented; exactly one of the two is given.
-        publish: allows people to become public who were private before; the error of `partition` gives the word.
+        publish: allows people to become public who were private before; the error of `partition`
+            gives the word.
     """
 
     public_fraction: Fraction | None
@@ -99,7 +103,9 @@ class Budget(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Block):
-    """Queries of the private units beside the rounds; each takes its share of the ε (`primorl.paid.model`)."""
+    """Queries of the private units beside the rounds; each takes its share of the ε
+    (`primorl.paid.model`).
+    """
 
     normaliser: Literal["public", "private"]
     starts: bool
@@ -109,9 +115,9 @@ class Statistics(Block):
 class Privacy(Block):
     """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
 
-    ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
-    another draw of them. ``total_epsilon`` bounds model, clone and questions together;
-    `primorl.config.suggestions` makes the model's target of it.
+    ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another
+    number pays for another draw of them. ``total_epsilon`` bounds model, clone and questions
+    together; `primorl.config.suggestions` makes the model's target of it.
     """
 
     budget: Budget
@@ -136,7 +142,8 @@ def _one_of_two(first: str, a: object, second: str, b: object) -> None:
     if (a is None) == (b is None):
         found = "neither" if a is None else "both"
         raise ValueError(
-            f"found {found} of {first} and {second}; give exactly one and set the other to null or auto"
+            f"found {found} of {first} and {second}; give exactly one and set the other to null "
+            "or auto"
         )
 
 
@@ -146,7 +153,8 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
     Attributes:
         variant: private, or one of its ablations.
-        train_anyway: whether a training is paid for that the forecast before the charge calls useless.
+        train_anyway: whether a training is paid for that the forecast before the charge calls
+            useless.
         model: ``linear`` heads on fixed features, or a ``network``.
         degree: of the features of linear heads: products of up to so many inputs.
         start: of the weights: ``random``, or ``public``, trained on the public split.
@@ -167,11 +175,13 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Block):
-    """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at `Privacy.delta`.
+    """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at
+    `Privacy.delta`.
 
     Attributes:
         target_epsilon: of the clone.
-        hidden: units of each hidden layer. Where these are the policy's, policies begin from the clone's weights.
+        hidden: units of each hidden layer. Where these are the policy's, policies begin from the
+            clone's weights.
         log_variance_bounds: of actions in a box, scaled to [-1, 1].
     """
 
@@ -182,7 +192,9 @@ class Behaviour(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(SacConfig, Block):
-    """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the pipeline's seed."""
+    """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the
+    pipeline's seed.
+    """
 
     seeds: Seeds | None
     uncertainty: Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"]
@@ -204,8 +216,8 @@ class PrivateEvaluation(Block):
     Attributes:
         estimators: ε of each, by name; empty: nothing is asked.
         discount: γ of the value.
-        return_bounds: bounds of a trajectory's return, or ``public``: from the public returns; None: by the rewards'
-            bounds allow.
+        return_bounds: bounds of a trajectory's return, or ``public``: from the public returns;
+            None: by the rewards' bounds allow.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
@@ -231,9 +243,10 @@ class Online(Block):
 
     Attributes:
         users: N, how many come at most; None: none, or all of ``arrivals``.
-        arrivals: a file in ``data/arrivals`` with the ids of the users in the order of their arrival, one a line;
-            None: ``users`` simulated ones, who come once.
-        appearances: how often one user is met at most, in different cohorts. All of them are paid for.
+        arrivals: a file in ``data/arrivals`` with the ids of the users in the order of their
+            arrival, one a line; None: ``users`` simulated ones, who come once.
+        appearances: how often one user is met at most, in different cohorts. All of them are paid
+            for.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
         algorithm: that makes the updates.

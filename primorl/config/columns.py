@@ -11,12 +11,16 @@ from primorl.base.records import Finite, Positive, TimeUnit, Within
 from primorl.config.texts import Block, Categories, Column
 
 Dimension = tuple[str, float, float]
-"""Name, lowest and highest value of one dimension of an observation, as far as its entry says them."""
+"""Name, lowest and highest value of one dimension of an observation, as far as its entry
+says them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical(Block):
-    """A column with one of the declared categories in each row: one-hot, or discrete actions, in the given order."""
+    """A column with one of the declared categories in each row: one-hot, or discrete actions, in
+    the given order.
+    """
 
     column: Column
     categories: Categories
@@ -29,11 +33,13 @@ class Categorical(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Elapsed(Block):
-    """A dimension of the observation that no column has: the time since the row before, as ``order`` tells it.
+    """A dimension of the observation that no column has: the time since the row before, as
+    ``order`` tells it.
 
     Attributes:
         elapsed: name of the dimension.
-        unit: of the dimension. An ``order`` of numbers counts in this unit; one of times is converted.
+        unit: of the dimension. An ``order`` of numbers counts in this unit; one of times is
+            converted.
         most: a longer time counts as this; a public bound.
     """
 
@@ -49,14 +55,15 @@ class Elapsed(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Carried(Block):
-    """A column with missing cells: the last value of the same trajectory, and its age as a dimension of its own.
+    """A column with missing cells: the last value of the same trajectory, and its age as a
+    dimension of its own.
 
     Attributes:
         carried: the column.
         unit: of the age. An ``order`` of numbers counts in this unit; one of times is converted.
         most: a higher age counts as this; a public bound.
-        first: value before the first measurement, with the age ``most``; a public fact. None: a first cell that is
-            missing is refused.
+        first: value before the first measurement, with the age ``most``; a public fact. None: a
+            first cell that is missing is refused.
     """
 
     carried: Column

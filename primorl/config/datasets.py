@@ -1,4 +1,6 @@
-"""The file of one dataset, ``datasets/<name>.yaml``: its source, columns, bounds and privacy unit."""
+"""The file of one dataset, ``datasets/<name>.yaml``: its source, columns, bounds and
+privacy unit.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,7 +51,8 @@ class TabularOptions(Block):
     """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions.
 
     Attributes:
-        beyond_bounds: of observations and rewards beyond the bounds that the entry declares: an error, or cut there.
+        beyond_bounds: of observations and rewards beyond the bounds that the entry declares: an
+            error, or cut there.
     """
 
     files: InnerPath
@@ -63,8 +66,9 @@ class TabularOptions(Block):
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
             raise ValueError(
-                "trajectory_ids: per_unit needs columns.unit; name that column; or, where every trajectory is a unit, "
-                "set global, and let columns.trajectory name a column in which no two trajectories have the same id"
+                "trajectory_ids: per_unit needs columns.unit; name that column; or, where every "
+                "trajectory is a unit, set global, and let columns.trajectory name a column in "
+                "which no two trajectories have the same id"
             )
         if (
             self.end == "flags"
@@ -72,9 +76,9 @@ class TabularOptions(Block):
             and self.columns.truncated is None
         ):
             raise ValueError(
-                "found no end flags: columns.terminated and columns.truncated are null; name one, or set end to "
-                "last_row (every recording was cut there), outcome (it ended there) or horizon (the declared step "
-                "limit was reached)"
+                "found no end flags: columns.terminated and columns.truncated are null; name one, "
+                "or set end to last_row (every recording was cut there), outcome (it ended there) "
+                "or horizon (the declared step limit was reached)"
             )
 
 
@@ -103,9 +107,12 @@ class ReplayOptions(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeFilter(Block):
-    """Which episodes to keep. Both ends of a range belong to it; null leaves an end, or the whole range, open.
+    """Which episodes to keep.
 
-    Each episode's own rows decide. A quantile of the dataset would reveal something about all episodes.
+    Both ends of a range belong to it; null leaves an end, or the whole range, open.
+
+    Each episode's own rows decide. A quantile of the dataset would reveal something about all
+    episodes.
     """
 
     returns: OpenRange | None = None
@@ -123,7 +130,9 @@ class MinariPart(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class MinariOptions(Block):
-    """``source: minari``: datasets under ``root`` (null: Minari's own folder); ``remote`` allows to fetch them."""
+    """``source: minari``: datasets under ``root`` (null: Minari's own folder); ``remote`` allows to
+    fetch them.
+    """
 
     root: InnerPath | None = None
     remote: bool = False
@@ -206,7 +215,8 @@ class Ingestion(Block):
     """Treatment of units by ``ingest``.
 
     Attributes:
-        duplicates: whether two units may have equal rows: ``allow`` for short records of a small state space.
+        duplicates: whether two units may have equal rows: ``allow`` for short records of a small
+            state space.
         exclude_units: a file in data/withdrawals with one unit id a line; these units are left out.
     """
 
@@ -216,7 +226,9 @@ class Ingestion(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Suggested(Block):
-    """Values that suit this dataset, for keys of ``params.yaml`` that are ``auto``; see `suggestions`."""
+    """Values that suit this dataset, for keys of ``params.yaml`` that are ``auto``; see
+    `suggestions`.
+    """
 
     partition: dict[str, Any]
     privacy: dict[str, Any]
@@ -228,7 +240,9 @@ class Suggested(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class CardTexts(Block):
-    """Declared texts for the card and the report. No stage that trains or charges reads it; None: not stated.
+    """Declared texts for the card and the report.
+
+    No stage that trains or charges reads it; None: not stated.
 
     Attributes:
         owner: responsible for data and policy.
@@ -259,9 +273,10 @@ class DatasetCommon(Block):
     Attributes:
         environment: Gymnasium's id of the simulator; None: there is none.
         unit: of privacy: ``trajectory``, or the source's column that names its person.
-        population: name of the group of people. In files with the same population, equal ids are one person, and
-            charges on a person count in all of them.
-        trajectories_per_person: the most trajectories of one person in any version, a public fact; None: not declared.
+        population: name of the group of people. In files with the same population, equal ids are
+            one person, and charges on a person count in all of them.
+        trajectories_per_person: the most trajectories of one person in any version, a public fact;
+            None: not declared.
         horizon: the most steps of an episode, a public fact; None: the environment's limit.
         termination: ``none``, ``learned`` or a rule of primorl/model/termination.py.
         bounds: public bounds of observations and rewards.
@@ -321,14 +336,15 @@ class TabularDataset(DatasetCommon):
         columns, action = self.options.columns, self.options.columns.action
         if self.unit != (columns.unit or "trajectory"):
             raise ValueError(
-                "unit must be the column that options.columns.unit names, or trajectory where that is null"
+                "unit must be the column that options.columns.unit names, or trajectory where "
+                "that is null"
             )
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None
         ):
             raise ValueError(
-                "options.columns.action.low and high must be declared where environment is null, and be null where an "
-                "environment declares them"
+                "options.columns.action.low and high must be declared where environment is null, "
+                "and be null where an environment declares them"
             )
         if self.options.end == "horizon" and self.horizon is None:
             raise ValueError("options.end: horizon needs a horizon")
@@ -369,6 +385,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def checked(kind: type[T], content: Mapping[str, Any]) -> T:
-    """Make one of this module's classes from plain values; raises pydantic's error if they do not fit."""
+    """Make one of this module's classes from plain values; raises pydantic's error if they do not
+    fit.
+    """
     made: T = _adapter(kind).validate_python(dict(content))  # type: ignore[arg-type]
     return made

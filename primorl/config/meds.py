@@ -1,4 +1,6 @@
-"""Options of ``source: meds``: what of a patient's events is observed, done and rewarded, and when."""
+"""Options of ``source: meds``: what of a patient's events is observed, done and rewarded,
+and when.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -20,13 +22,14 @@ class MedsValue(Block):
 
     Attributes:
         name: of the dimension; that of the age is ``NAME_age``.
-        codes: of the measurement, all in one unit of measure. Codes of the action count before the decision only.
+        codes: of the measurement, all in one unit of measure. Codes of the action count before the
+            decision only.
         low: a lower number is an artefact, and counts as missing; a public bound.
         high: a higher number is one too.
         unit: of the age.
         most: a higher age counts as this; a public bound.
-        first: value before the first measurement, with the age ``most``; a public fact. None: decisions before the
-            first measurement are left out.
+        first: value before the first measurement, with the age ``most``; a public fact. None:
+            decisions before the first measurement are left out.
         before: whether numbers count that came before the trajectory began, by at most ``most``.
     """
 
@@ -59,7 +62,9 @@ class MedsValue(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class MedsFlag(Block):
-    """A dimension that is 1 from the first event of some codes on, also without a time (sex), and 0 before."""
+    """A dimension that is 1 from the first event of some codes on, also without a time (sex), and 0
+    before.
+    """
 
     happened: Column
     codes: Codes
@@ -91,8 +96,10 @@ class MedsDose(Block):
     Attributes:
         name: of the dimension.
         codes: of the events.
-        of: ``sum`` of their numbers; their ``count``; or the ``last`` number, which holds until another comes (a rate).
-        bins: ascending edges of levels, for discrete actions; a dose at an edge is of the level below.
+        of: ``sum`` of their numbers; their ``count``; or the ``last`` number, which holds until
+            another comes (a rate).
+        bins: ascending edges of levels, for discrete actions; a dose at an edge is of the level
+            below.
         low: bounds of a continuous action; a dose beyond is cut there.
         high: the same.
     """
@@ -129,7 +136,9 @@ class MedsGrid(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class MedsEventReward(Block):
-    """A reward for each event after a decision, up to the next one: ``value``, or ``scale`` times its number."""
+    """A reward for each event after a decision, up to the next one: ``value``, or ``scale`` times
+    its number.
+    """
 
     codes: Codes
     value: Finite | None = None
@@ -142,7 +151,9 @@ class MedsEventReward(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class MedsRangeReward(Block):
-    """A reward for the value of an observation at the next decision: within ``low`` and ``high``, or outside."""
+    """A reward for the value of an observation at the next decision: within ``low`` and ``high``,
+    or outside.
+    """
 
     observation: Column
     low: Finite
@@ -218,12 +229,14 @@ class MedsOptions(Block):
         names += [dose.name for dose in self.action]
         if len({*names, *_COLUMNS}) < len(names) + len(_COLUMNS):
             raise ValueError(
-                f"a name stands twice, or is one of {', '.join(_COLUMNS)}; a value NAME has a NAME_age"
+                f"a name stands twice, or is one of {', '.join(_COLUMNS)}; a value NAME has a "
+                "NAME_age"
             )
         if any(dose.bins for dose in self.action) and len(self.action) > 1:
             raise ValueError("action must be one entry with bins, or entries with low and high")
         for part in self.reward:
             if isinstance(part, MedsRangeReward) and part.observation not in values:
                 raise ValueError(
-                    f"reward names the observation {part.observation!r}, which is none with codes and low"
+                    f"reward names the observation {part.observation!r}, which is none with codes "
+                    "and low"
                 )

@@ -1,7 +1,8 @@
 """The typed view of ``params.yaml`` and of the dataset that it names, checked once.
 
-``params.yaml`` says how a run is made, ``datasets/NAME.yaml`` says what the data are and which values suit them, and
-``datasets/defaults.yaml`` says which values suit a dataset that suggests none. `suggestions` has the rules.
+``params.yaml`` says how a run is made, ``datasets/NAME.yaml`` says what the data are and which
+values suit them, and ``datasets/defaults.yaml`` says which values suit a dataset that suggests
+none. `suggestions` has the rules.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +52,8 @@ class Params(Block):
         dataset: its name.
         chosen: the content of the dataset's file.
         seed: of initial weights, policies and evaluation; never of noise or cohorts.
-        origins: the file that decided each key of the blocks that a dataset may suggest values for, by dotted key.
+        origins: the file that decided each key of the blocks that a dataset may suggest values for,
+            by dotted key.
     """
 
     dataset: Name
@@ -70,7 +72,8 @@ class Params(Block):
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse settings that need public units where there are none, and rollouts that begin nowhere.
+        """Refuse settings that need public units where there are none, and rollouts that begin
+        nowhere.
 
         Found out after training, another model would have to be paid for.
         """
@@ -79,7 +82,8 @@ class Params(Block):
             and self.origins.get(suggestions.TARGET, suggestions.TOTAL) != suggestions.TOTAL
         ):
             raise ValueError(
-                "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give exactly one of the three"
+                "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give "
+                "exactly one of the three"
             )
         self._check_total()
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
@@ -95,12 +99,15 @@ class Params(Block):
             nowhere = "privacy.statistics.starts is false"
         if nowhere is not None:
             raise ValueError(
-                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with an environment, public "
-                "with a public split, released with privacy.statistics.starts: true"
+                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with "
+                "an environment, public with a public split, released with "
+                "privacy.statistics.starts: true"
             )
 
     def _check_total(self) -> None:
-        """Refuse a clone and questions that a total leaves no room for, counted as Gaussian releases."""
+        """Refuse a clone and questions that a total leaves no room for, counted as Gaussian
+        releases.
+        """
         total = self.privacy.total_epsilon
         model = self.privacy.target_epsilon
         delta = self.privacy.delta
@@ -116,8 +123,9 @@ class Params(Block):
         if together > total:
             raise ValueError(
                 f"privacy.total_epsilon: found {total!r}, and with behaviour.target_epsilon and "
-                f"evaluation.private.estimators it comes to {together:.4g}; ask for less there; or set total_epsilon "
-                f"to null and target_epsilon to {model!r}, the model's own, and they come on top"
+                f"evaluation.private.estimators it comes to {together:.4g}; ask for less there; "
+                f"or set total_epsilon to null and target_epsilon to {model!r}, the model's own, "
+                "and they come on top"
             )
 
     @property
@@ -127,7 +135,9 @@ class Params(Block):
 
     @property
     def holds_total(self) -> bool:
-        """Whether ``privacy.total_epsilon`` is a limit: it was set for this run or this dataset, and not by default."""
+        """Whether ``privacy.total_epsilon`` is a limit: it was set for this run or this dataset,
+        and not by default.
+        """
         limit = (
             self.privacy.total_epsilon is not None
             and self.origins.get(suggestions.TOTAL) != DEFAULTS_FILE
@@ -161,7 +171,9 @@ class Params(Block):
 
     @property
     def policy_seeds(self) -> tuple[int, ...]:
-        """The seed of every policy that is trained, first that of the policy that is used and released."""
+        """The seed of every policy that is trained, first that of the policy that is used and
+        released.
+        """
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
     @property
@@ -172,7 +184,9 @@ class Params(Block):
         )
 
     def choices(self) -> dict[str, Any]:
-        """Values to compare runs by, by dotted key, without addresses, speed and settings still to be fitted."""
+        """Values to compare runs by, by dotted key, without addresses, speed and settings still to
+        be fitted.
+        """
         blocks = {
             key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)
         }
@@ -197,7 +211,10 @@ class Params(Block):
         return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
-        """Estimators and their ε beside a model of this ε; None: it has no guarantee. 0 has no share."""
+        """Estimators and their ε beside a model of this ε; None: it has no guarantee.
+
+        0 has no share.
+        """
         if self.origins.get(suggestions.ESTIMATORS) != suggestions.STATED:
             return self.evaluation.private.estimators
         return suggestions.estimators(epsilon) if epsilon else {}
@@ -239,8 +256,8 @@ class Reading:
 def load(path: Path = PARAMS) -> Params:
     """Read and check ``params.yaml`` and the dataset's file.
 
-    ``primorl check`` and ``make run`` do so before DVC reads them: DVC removes a stage's outputs before it finds out
-    that ``params.yaml`` does not fit, and expands YAML aliases without a limit.
+    ``primorl check`` and ``make run`` do so before DVC reads them: DVC removes a stage's outputs
+    before it finds out that ``params.yaml`` does not fit, and expands YAML aliases without a limit.
 
     Raises:
         PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.
@@ -311,7 +328,8 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
 
 
 def load_reading(path: Path = PARAMS) -> Reading:
-    """Read the settings of commands that only read: the dataset's name, the ledger's address and the budget.
+    """Read the settings of commands that only read: the dataset's name, the ledger's address and
+    the budget.
 
     Nothing else is checked, so a run's settings may be wrong.
 
@@ -329,7 +347,8 @@ def load_reading(path: Path = PARAMS) -> Reading:
 
 
 def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
-    """Read the declared texts for the card of a dataset (``card`` in its file); texts that are not given are left out.
+    """Read the declared texts for the card of a dataset (``card`` in its file); texts that are not
+    given are left out.
 
     Nothing else of the file is checked, so it may be wrong, or gone.
 
@@ -357,7 +376,9 @@ def names(folder: Path = Path(DATASETS)) -> list[str]:
 
 
 def plain(block: Any) -> dict[str, Any]:
-    """A block (or all of `Params`) as plain values that JSON can hold; `from_plain` takes those of `Params` back."""
+    """A block (or all of `Params`) as plain values that JSON can hold; `from_plain` takes those of
+    `Params` back.
+    """
     content: dict[str, Any] = _lists(asdict(block))
     content.pop("origins", None)
     return content

@@ -1,7 +1,8 @@
-"""Read YAML as DVC reads it (YAML 1.2, by DVC's library), and refuse content that would hang, mislead or execute.
+"""Read YAML as DVC reads it (YAML 1.2, by DVC's library), and refuse content that would hang,
+mislead or execute.
 
-In YAML 1.1, as PyYAML reads it, ``1:30`` is the number 90, ``yes`` is true and ``1e-5`` is text. A stage must not see
-other values than DVC tracks.
+In YAML 1.1, as PyYAML reads it, ``1:30`` is the number 90, ``yes`` is true and ``1e-5`` is text. A
+stage must not see other values than DVC tracks.
 """
 
 import copy
@@ -64,8 +65,8 @@ def read_yaml(path: Path, why: str) -> Any:
     """Read one YAML file of settings.
 
     Raises:
-        PipelineError: the file is missing or not readable, too large or not valid YAML, gives a key twice, or repeats
-            itself through aliases beyond 100,000 values.
+        PipelineError: the file is missing or not readable, too large or not valid YAML, gives a key
+            twice, or repeats itself through aliases beyond 100,000 values.
     """
     try:
         size = path.stat().st_size
@@ -96,7 +97,9 @@ def _content(text: str) -> Any:
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
-    """Count the values below a node with aliases written out; a node that contains itself has no end."""
+    """Count the values below a node with aliases written out; a node that contains itself has no
+    end.
+    """
     if id(node) in known:
         if known[id(node)] == 0:
             raise _RefusedError(node, "found an alias that contains itself; write the values out")
@@ -156,7 +159,9 @@ def found_at(content: Any, key: str) -> Any:
 
 
 def key_of(error: Any, raw: Any) -> str:
-    """The path of keys as the file has them; pydantic's own also names the alternatives of a type."""
+    """The path of keys as the file has them; pydantic's own also names the alternatives of
+    a type.
+    """
     path, inside = [], raw
     for part in error["loc"]:
         if (isinstance(inside, dict) and part in inside) or (
@@ -206,9 +211,10 @@ _AUTO, _DEGREE = "auto", "dynamics.degree"
 def decide_derived(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
     """Put values in the place of ``auto``, in ``content``.
 
-    Where no unit is public, or only people who consented and may differ from the others, heads are linear, unless
-    ``dynamics.hidden`` asks for a network. Of linear heads the private people tell scales, and first states where no
-    environment does. Networks begin with a public split that a hash drew, which tells both for nothing.
+    Where no unit is public, or only people who consented and may differ from the others, heads are
+    linear, unless ``dynamics.hidden`` asks for a network. Of linear heads the private people tell
+    scales, and first states where no environment does. Networks begin with a public split that a
+    hash drew, which tells both for nothing.
 
     Args:
         content: of ``params.yaml``, every other key decided.

@@ -1,11 +1,12 @@
-"""Values that are a share of the model's ε, for logs without an environment: the word ``share`` among suggestions.
+"""Values that are a share of the model's ε, for logs without an environment: the word ``share``
+among suggestions.
 
-Such a log has no other way to tell what a policy is worth, so where nobody says what to spend on it, the clone and the
-questions get their shares. With an environment they get nothing.
+Such a log has no other way to tell what a policy is worth, so where nobody says what to spend on
+it, the clone and the questions get their shares. With an environment they get nothing.
 
-``privacy.total_epsilon`` is the cost of model, clone and questions together. For such a log the model's ε is what the
-shares leave of it, whatever is asked: a model that is paid for stays the same when another question is added. With an
-environment it is the total.
+``privacy.total_epsilon`` is the cost of model, clone and questions together. For such a log the
+model's ε is what the shares leave of it, whatever is asked: a model that is paid for stays the same
+when another question is added. With an environment it is the total.
 """
 
 import math
@@ -43,15 +44,19 @@ STATED = f"{MODEL}/privacy.json"
 """Where the model's ε stands if a noise multiplier decides it."""
 _DIGITS = 12  # 0.2 × 0.3 is 0.06
 _LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT = 0.985, 0.01, 0.9
-"""Share of a total that the closed form may take. The ledger's filter, which lets a run be chosen by the results of
+"""Share of a total that the closed form may take.
+
+The ledger's filter, which lets a run be chosen by the results of
 earlier ones, counts up to 7% more for sampled rounds at ε 8, and less than 2% more at ε 1."""
 
 
 def decide_shares(content: dict[str, Any], origins: dict[str, str], environment: object) -> None:
-    """Put numbers in the place of ``share``, in both arguments, and the model's ε in that of ``target_epsilon``.
+    """Put numbers in the place of ``share``, in both arguments, and the model's ε in that of
+    ``target_epsilon``.
 
-    A noise multiplier decides the model's ε when it is trained. Then no clone is made, and the origin of the
-    estimators is `STATED`: the stage asks them at `estimators` of the ε that the model's statement has.
+    A noise multiplier decides the model's ε when it is trained. Then no clone is made, and the
+    origin of the estimators is `STATED`: the stage asks them at `estimators` of the ε that the
+    model's statement has.
     """
     total, delta = found_at(content, TOTAL), found_at(content, "privacy.delta")
     given = found_at(content, TARGET) is not None
@@ -77,10 +82,11 @@ def decide_shares(content: dict[str, Any], origins: dict[str, str], environment:
 
 
 def model_of(total: float, delta: float) -> float:
-    """ε of a model that costs ``total`` at ``delta`` together with its shares, to three digits, rounded down.
+    """ε of a model that costs ``total`` at ``delta`` together with its shares, to three digits,
+    rounded down.
 
-    All count as Gaussian releases, which they are with linear heads. `primorl.paid.bill` holds what they are
-    to the total.
+    All count as Gaussian releases, which they are with linear heads. `primorl.paid.bill` holds what
+    they are to the total.
     """
     from primorl.privacy.accounting.gaussian import composed_epsilon
 
@@ -250,7 +256,8 @@ def decide(
     """Put suggestions in the place of ``auto``.
 
     Returns:
-        The content with values in place; where each came from, by dotted key; and the mistakes, one text a key.
+        The content with values in place; where each came from, by dotted key; and the mistakes, one
+        text a key.
     """
     unused = _unused(raw, sources)
     origins: dict[str, str] = {}
@@ -300,7 +307,9 @@ def _alone(key: str) -> str | None:
 
 
 def _unused(raw: dict[str, Any], sources: list[Source]) -> dict[str, str]:
-    """Keys of `ONE_OF` that are ``auto`` and give way to another one, with the file that decided so."""
+    """Keys of `ONE_OF` that are ``auto`` and give way to another one, with the file that decided
+    so.
+    """
     unused: dict[str, str] = {}
     for group in ONE_OF:
         auto = [key for key in group if found_at(raw, key) == AUTO]

@@ -1,4 +1,6 @@
-"""Types of settings that are no plain numbers: names, paths, addresses of stores, ranges and categories."""
+"""Types of settings that are no plain numbers: names, paths, addresses of stores, ranges and
+categories.
+"""
 
 import re
 from typing import Annotated, Any, Literal
@@ -12,7 +14,9 @@ _MOST_CHARACTERS = 1000
 
 
 class Block:
-    """A part of ``params.yaml`` or of a dataset's file: a frozen dataclass that refuses unknown keys."""
+    """A part of ``params.yaml`` or of a dataset's file: a frozen dataclass that refuses unknown
+    keys.
+    """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  the name and the form that pydantic looks for
 
@@ -38,7 +42,9 @@ def _inside(path: str) -> str:
 
 
 def _inside_if_file(url: str) -> str:
-    """A SQLite file, a ``file:`` address and a plain path must stay in the project; other addresses are servers."""
+    """A SQLite file, a ``file:`` address and a plain path must stay in the project; other addresses
+    are servers.
+    """
     scheme, separator, path = url.partition(":")
     if scheme.startswith("sqlite"):
         _inside(path.removeprefix("///").partition("?")[0])
@@ -64,7 +70,8 @@ def _one_line(text: str) -> str:
         )
     if re.search(r"https?:|www\.", line, re.IGNORECASE):
         raise ValueError(
-            "found http: or www., and a card holds no links; write the address without, as example.org/x"
+            "found http: or www., and a card holds no links; write the address without, as "
+            "example.org/x"
         )
     return line
 

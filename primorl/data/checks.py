@@ -34,7 +34,9 @@ class KeyOrder:
         self._trajectory = ""
 
     def disordered(self, units: pa.Array, trajectories: pa.Array) -> npt.NDArray[np.bool_]:
-        """Find the trajectories that do not come after the one before by (unit, id), bool [trajectories]."""
+        """Find the trajectories that do not come after the one before by (unit, id), bool
+        [trajectories].
+        """
         # Before the first comes an id that is below all others.
         earlier_units = pa.concat_arrays(
             [pa.array([self.unit or ""], pa.string()), units.slice(0, len(units) - 1)]
@@ -53,9 +55,10 @@ class KeyOrder:
 class RowCheck:
     """Checks a stream of batches of whole units against the schema and the declared facts.
 
-    Every source hands its batches through here, in order. The check remembers the last key, so order holds over the
-    whole stream; call `finish` after the last batch, which compares all trajectory ids. Errors name a trajectory by its
-    number, counted from 1 in the order of the stream, and never by its id, which may name a person.
+    Every source hands its batches through here, in order. The check remembers the last key, so
+    order holds over the whole stream; call `finish` after the last batch, which compares all
+    trajectory ids. Errors name a trajectory by its number, counted from 1 in the order of the
+    stream, and never by its id, which may name a person.
 
     Args:
         info: the declared facts. Its fingerprint is not used.
@@ -76,8 +79,9 @@ class RowCheck:
         """Check one batch.
 
         Raises:
-            PipelineError: if a row is unfit. The message names the origin, the trajectory's number and the step, what
-                was found, what is allowed and what to do; it quotes no value and no id.
+            PipelineError: if a row is unfit. The message names the origin, the trajectory's number
+                and the step, what was found, what is allowed and what to do; it quotes no value and
+                no id.
         """
         self._check_columns(table)
         if table.num_rows == 0:
@@ -91,7 +95,10 @@ class RowCheck:
         allowed = "0, 1, 2, … in every trajectory; sort the rows by step"
         self._refuse(misnumbered, "step numbers not contiguous from 0", allowed)
         if (horizon := self._info.horizon) is not None:
-            allowed = f"at most {horizon} steps, as `horizon` or the environment says; correct it, or split the episode"
+            allowed = (
+                f"at most {horizon} steps, as `horizon` or the environment says; correct it, or "
+                "split the episode"
+            )
             self._refuse(
                 lengths > horizon, "an episode longer than the horizon", allowed, starts + horizon
             )
@@ -114,9 +121,10 @@ class RowCheck:
         np.minimum.at(first, codes, np.arange(len(codes)))
         again = int(np.argmax(first[codes] < np.arange(len(codes))))
         raise PipelineError(
-            f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units (number "
-            f"{int(first[codes[again]]) + 1} has the same id); correct the unit column, or, where trajectories are "
-            "numbered anew for each unit, set options.trajectory_ids: per_unit"
+            f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
+            f"(number {int(first[codes[again]]) + 1} has the same id); correct the unit column, "
+            "or, where trajectories are numbered anew for each unit, set options.trajectory_ids: "
+            "per_unit"
         )
 
     def _check_columns(self, table: pa.Table) -> None:
@@ -137,7 +145,9 @@ class RowCheck:
                 )
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
-        """Check ids, their order, and how many trajectories each unit has, of all trajectories of the batch at once."""
+        """Check ids, their order, and how many trajectories each unit has, of all trajectories of
+        the batch at once.
+        """
         chosen = pa.array(starts)
         units, trajectories = (
             whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id")
@@ -153,9 +163,13 @@ class RowCheck:
         self._trajectories.append(trajectories)
         most = self._info.trajectories_per_person
         if most is not None and len(units) > most:
-            # Sorted by unit, so a unit with more than `most` is still the same so many places later.
+            # Sorted by unit, so a unit with more than `most` is still the same so many places
+            # later.
             beyond = pc.equal(units[most:], units[: len(units) - most])
-            allowed = f"at most {most}, as `trajectories_per_person` says; correct it, or leave the person out"
+            allowed = (
+                f"at most {most}, as `trajectories_per_person` says; correct it, or leave the "
+                "person out"
+            )
             self._refuse(
                 beyond, "a person with more trajectories than declared", allowed, starts[most:]
             )
@@ -165,7 +179,10 @@ class RowCheck:
             "a unit split over two batches or row groups",
             allowed,
         )
-        allowed = "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates"
+        allowed = (
+            "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, "
+            "drop duplicates"
+        )
         self._refuse(
             self._keys.disordered(units, trajectories),
             "rows out of order or duplicated",
@@ -179,7 +196,10 @@ class RowCheck:
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
-        allowed = "next_observation - observation within float32; rescale the observations, or drop the trajectory"
+        allowed = (
+            "next_observation - observation within float32; rescale the observations, or drop "
+            "the trajectory"
+        )
         self._refuse(
             _non_finite(change), "a step whose change of observation overflows float32", allowed
         )
@@ -188,7 +208,10 @@ class RowCheck:
     def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         if self._info.termination == "none":
             found = "an episode that terminates, while the dataset says `termination: none`"
-            allowed = "ends by truncation only; or set the dataset's termination to learned, or the environment's rule"
+            allowed = (
+                "ends by truncation only; or set the dataset's termination to learned, or the "
+                "environment's rule"
+            )
             self._refuse(table["terminated"], found, allowed)
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)
@@ -235,7 +258,9 @@ class RowCheck:
         allowed: str,
         rows: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Raise the error about the first row that is bad, if any; ``rows`` says which rows the flags are of."""
+        """Raise the error about the first row that is bad, if any; ``rows`` says which rows the
+        flags are of.
+        """
         places = np.flatnonzero(bad)
         if len(places) == 0:
             return
@@ -243,11 +268,14 @@ class RowCheck:
         trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
         number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
         raise PipelineError(
-            f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: {allowed}"
+            f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: "
+            f"{allowed}"
         )
 
 
 def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
-    """Find the rows with a number that is not finite, [rows]; empty where there is none, which is much faster."""
+    """Find the rows with a number that is not finite, [rows]; empty where there is none, which is
+    much faster.
+    """
     finite = np.isfinite(matrix)
     return [] if finite.all() else ~finite.all(axis=1)

@@ -1,4 +1,6 @@
-"""Description of a partitioned dataset: declared facts, and statistics of the public split alone."""
+"""Description of a partitioned dataset: declared facts, and statistics of the public split
+alone.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -30,7 +30,8 @@ _Item = TypeVar("_Item")
 def ingest(
     raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None
 ) -> DatasetInfo:
-    """Read the files of ``collect`` in ``raw``, check every row and write ``target`` whole or not at all.
+    """Read the files of ``collect`` in ``raw``, check every row and write ``target`` whole or not
+    at all.
 
     Args:
         raw: the folder of raw files.
@@ -49,8 +50,9 @@ def ingest(
     if public_column is not None:
         if not isinstance(reader, TabularReader):
             raise PipelineError(
-                f"params.yaml: partition.public.column: found {public_column!r}, but the source {dataset.source} has "
-                "no columns of its own; allowed with it is partition.public.file, or source: tabular"
+                f"params.yaml: partition.public.column: found {public_column!r}, but the source "
+                f"{dataset.source} has no columns of its own; allowed with it is "
+                "partition.public.file, or source: tabular"
             )
         reader.keep_consent(public_column)
     info = DatasetInfo(

@@ -31,23 +31,26 @@ def partition(
     public: Any = None,
     check_units: Callable[[Manifest, bytes, bytes], None] | None = None,
 ) -> Manifest:
-    """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/`` and ``manifest.json``.
+    """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/`` and
+    ``manifest.json``.
 
-    ``units.bin`` is the `Membership` of the private side, ``public_units.bin`` that of the public one. All are written
-    in full before the first is exchanged.
+    ``units.bin`` is the `Membership` of the private side, ``public_units.bin`` that of the public
+    one. All are written in full before the first is exchanged.
 
     Args:
         source: the folder that ``ingest`` wrote.
         target: the folder of the partitions.
-        public_fraction: the expected share of units that are public; 0: none is, and ``public/`` has no rows. It is
-            not used where ``public`` is given.
-        public: how consent is told: an object with ``file``, or with ``column`` and ``values``; None: units are drawn.
-        check_units: raises where these units may not be split so; it is called with the manifest and the digests of
-            both sides before ``target`` changes.
+        public_fraction: the expected share of units that are public; 0: none is, and ``public/``
+            has no rows. It is not used where ``public`` is given.
+        public: how consent is told: an object with ``file``, or with ``column`` and ``values``;
+            None: units are drawn.
+        check_units: raises where these units may not be split so; it is called with the manifest
+            and the digests of both sides before ``target`` changes.
 
     Raises:
-        PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if consent does not fit
-            it, or if a partition would be empty; the content of ``target`` is untouched.
+        PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if
+            consent does not fit it, or if a partition would be empty; the content of ``target`` is
+            untouched.
     """
     rule: PublicRule
     if hasattr(public, "file"):
@@ -56,7 +59,8 @@ def partition(
         rule = ConsentColumn(source, public.column, public.values)
     elif public_fraction is None:
         raise PipelineError(
-            "params.yaml: partition: found neither public_fraction nor public; allowed is one of them"
+            "params.yaml: partition: found neither public_fraction nor public; allowed is one of "
+            "them"
         )
     else:
         rule = HashDraw(public_fraction)
@@ -65,11 +69,12 @@ def partition(
     check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
     whose = project_secret(), reader.info.population
     members = Membership(*whose)
-    # Where equal records of different people are to be expected, some public ones equal private ones.
+    # Where equal records of different people are to be expected, some public ones equal private
+    # ones.
     public_members = Membership(*whose, by_rows=reader.info.duplicates == "refuse")
     counts = {"private": 0, "public": 0}
-    # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
-    # written, and a kill in between leaves an old manifest that does not fit.
+    # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes
+    # before everything is written, and a kill in between leaves an old manifest that does not fit.
     with (
         replaced_file(target / "manifest.json") as manifest_file,
         replaced_file(target / "public_units.bin") as public_units_file,
@@ -109,9 +114,10 @@ def partition(
         check_disjoint(private, public)
         if members.shares_with(public_members):
             raise PipelineError(
-                f"{source}: a unit's rows are also those of another unit, and one is drawn private, the other public; "
-                "drop the duplicate; or, where the id of a trajectory is that of another unit, give it one of its own "
-                "(in a log: set options.trajectory_ids: per_unit)"
+                f"{source}: a unit's rows are also those of another unit, and one is drawn "
+                "private, the other public; drop the duplicate; or, where the id of a trajectory "
+                "is that of another unit, give it one of its own (in a log: set "
+                "options.trajectory_ids: per_unit)"
             )
         manifest = Manifest(
             reader.info,

@@ -1,4 +1,6 @@
-"""One partition, ready for gathers: in memory, or on disk with the row groups used last in memory."""
+"""One partition, ready for gathers: in memory, or on disk with the row groups used last in
+memory.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
@@ -24,7 +26,8 @@ _READERS = 2  # decoding lets go of Python's lock
 def open_units(
     folder: Path, keep_bytes: int, watch: Watch, own: slice = EVERY, *, episodes: bool = False
 ) -> "UnitStore | ShardedStore":
-    """Open the partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as it is needed.
+    """Open the partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as
+    it is needed.
 
     Args:
         folder: of one partition.
@@ -34,7 +37,8 @@ def open_units(
         episodes: whether `begins` will be asked for.
 
     Raises:
-        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
+        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
+            no value.
     """
     reader = PartReader(folder, made_by="partition")
     if (
@@ -46,21 +50,24 @@ def open_units(
 
 
 class ShardedStore:
-    """The same units on disk: a cohort touches only the row groups it lies in; the latest of them stay in memory.
+    """The same units on disk: a cohort touches only the row groups it lies in; the latest of them
+    stay in memory.
 
-    They stay in a ring of rows of fixed size: a row group that comes in overwrites the oldest. Which ones are there
-    depends on earlier cohorts, so the time of a round does too: the wall time of a run is among what `privacy.json`
-    assumes public.
+    They stay in a ring of rows of fixed size: a row group that comes in overwrites the oldest.
+    Which ones are there depends on earlier cohorts, so the time of a round does too: the wall time
+    of a run is among what `privacy.json` assumes public.
 
     Args:
         reader: of one partition.
         keep_bytes: the size of the ring; one cohort's row groups are held even if they need more.
-        watch: is shown every batch of rows once, before the store is used, and every number is checked.
+        watch: is shown every batch of rows once, before the store is used, and every number is
+            checked.
         own: which units are handed out.
         episodes: whether `begins` will be asked for; else its column is not read.
 
     Raises:
-        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
+        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
+            no value.
     """
 
     def __init__(
@@ -98,7 +105,9 @@ class ShardedStore:
         return self._lengths[units]
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """See `UnitStore.transitions`; a corrupt row group, or memory that runs out, is a `PipelineError`."""
+        """See `UnitStore.transitions`; a corrupt row group, or memory that runs out, is a
+        `PipelineError`.
+        """
         rows = self._chosen(units, steps)
         inputs, targets, _ = self._ring.matrices
         return embedding(rows, inputs), embedding(rows, targets)  # three times as fast as an index
@@ -177,14 +186,16 @@ class Ring:
         self._next = 0
 
     def place(self, groups: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> list[int]:
-        """Make room for all of ``groups`` at once, ascending; return those with rows still to be filled in."""
+        """Make room for all of ``groups`` at once, ascending; return those with rows still to be
+        filled in.
+        """
         wanted = dict(zip(groups.tolist(), rows.tolist(), strict=True))
         missing = {group: n for group, n in wanted.items() if group not in self.held}
         room, needed = len(self.matrices[0]), sum(missing.values())
         begin = self._next if self._next + needed <= room else 0
         end = begin + needed
-        # Groups are held in the order in which they came, so those in the way are the first. Where the ring begins
-        # anew, the groups behind the last one are older still, and go with them.
+        # Groups are held in the order in which they came, so those in the way are the first. Where
+        # the ring begins anew, the groups behind the last one are older still, and go with them.
         wrapped = begin < self._next
         in_the_way = takewhile(
             lambda item: (
@@ -215,5 +226,8 @@ class Ring:
 
 
 def _matrix(rows: int, columns: int) -> Tensor:
-    """Memory that is not filled. Torch's own call would raise a bare RuntimeError where there is none left."""
+    """Memory that is not filled.
+
+    Torch's own call would raise a bare RuntimeError where there is none left.
+    """
     return torch.from_numpy(np.empty((rows, columns), dtype=np.float32))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
 """Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
 RATE = 0.5
-"""Learning rate of the local step. Correlated features have directions of several times curvature 1: 1 overshoots."""
+"""Learning rate of the local step.
+
+Correlated features have directions of several times curvature 1: 1 overshoots.
+"""
 _ROWS_OF_A_UNIT, _UNEXPLAINED = (
     32,
     0.5,
@@ -32,8 +35,8 @@ SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, 
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
 LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
-"""Features are worth their noise, before small weights are shrunk, up to a share of a target's variance (one for those
-of degree 3), and those of degree 3 are worth their time up to so many."""
+"""Features are worth their noise, before small weights are shrunk, up to a share of a target's
+variance (one for those of degree 3), and those of degree 3 are worth their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
 _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = (
@@ -72,14 +75,18 @@ def of_residuals(targets: int) -> BoundedSum:
 
 
 def of_first_states(observations: int, one_hot: OneHot) -> BoundedSum:
-    """Contribution of a unit to the query of first states: numbers count with their usual size, categories with 1."""
+    """Contribution of a unit to the query of first states: numbers count with their usual size,
+    categories with 1.
+    """
     categories = sum(size for _, size in one_hot)
     numbers = observations - categories
     return BoundedSum(2 * numbers + categories, math.sqrt(2 * numbers + len(one_hot)))
 
 
 def of_lengths() -> Fractions:
-    """Contribution of a unit to the query of lengths: parts of the horizon, truncated trajectories first."""
+    """Contribution of a unit to the query of lengths: parts of the horizon, truncated trajectories
+    first.
+    """
     return Fractions(1, 2 * PARTS)
 
 
@@ -100,8 +107,9 @@ def contributions(
 def _gain(rounds: int, momentum: float, averaging: float, rate: float) -> float:
     """Variance of a released weight that noise of variance 1 in every round causes.
 
-    The noise goes through the server's momentum and average, and through the rounds that follow: whitened features have
-    curvature 1, so that each of these takes a share ``rate`` of the error back that it finds.
+    The noise goes through the server's momentum and average, and through the rounds that follow:
+    whitened features have curvature 1, so that each of these takes a share ``rate`` of the error
+    back that it finds.
     """
     total = 0.0
     for noisy in range(rounds):
@@ -136,7 +144,8 @@ def noise_in_weights(plan: Plan, server: ServerTraining, rate: float) -> float:
 def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
     """Return the same where half of each target is people's own noise, on 32 rows each.
 
-    Where that makes their gradients longer than the clip, a round takes less of an error back and is as noisy.
+    Where that makes their gradients longer than the clip, a round takes less of an error back and
+    is as noisy.
     """
     step = rate * math.sqrt(
         _UNEXPLAINED * shape.layers[-1][1] * (shape.inputs + 1) / _ROWS_OF_A_UNIT
@@ -145,17 +154,23 @@ def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: 
 
 
 def lost_to_noise(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
-    """Variance of a prediction that the noise causes beside people's own, in those of the target: σ² (F + 1)."""
+    """Variance of a prediction that the noise causes beside people's own, in those of the target:
+    σ² (F + 1).
+    """
     return noise_beside_people(plan, server, rate, shape) ** 2 * (shape.inputs + 1)
 
 
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
-    """Degrees of polynomials that are tried, the largest first; products of many columns are not even counted."""
+    """Degrees of polynomials that are tried, the largest first; products of many columns are not
+    even counted.
+    """
     return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
 
 
 def affords(lost: float, shape: Network) -> bool:
-    """Tell whether features are worth their noise, of which `lost_to_noise` says how much is lost, and their time."""
+    """Tell whether features are worth their noise, of which `lost_to_noise` says how much is lost,
+    and their time.
+    """
     cubes = shape.features is not None and shape.features.degree > 2
     if cubes and shape.inputs > MOST_CUBES:
         return False
@@ -163,10 +178,12 @@ def affords(lost: float, shape: Network) -> bool:
 
 
 def blurred(plan: Plan) -> float | None:
-    """Noise of the variances by which features are scaled, as a share of them; None: scales are not asked for.
+    """Noise of the variances by which features are scaled, as a share of them; None: scales are not
+    asked for.
 
-    Of numbers that vary by at least some tenth of their declared range: of narrower ones the share is larger, which is
-    known after the queries (`primorl.engine.setup.TrainingSetup.hidden_by_noise`).
+    Of numbers that vary by at least some tenth of their declared range: of narrower ones the share
+    is larger, which is known after the queries
+    (`primorl.engine.setup.TrainingSetup.hidden_by_noise`).
     """
     asked = (
         query.standard_deviation / plan.units

@@ -1,4 +1,6 @@
-"""Linear heads: their queries, the ensemble made of noised weights, and the network distilled from a linear clone."""
+"""Linear heads: their queries, the ensemble made of noised weights, and the network distilled from
+a linear clone.
+"""
 
 from dataclasses import replace
 
@@ -24,15 +26,17 @@ def released_heads(
 ) -> tuple[Architecture, Weights]:
     """Make an ensemble of one set of noised weights: post-processing.
 
-    The first member is ``trained``. To its weights the others add draws from the known distribution of the noise of the
-    rounds. So where they differ, privacy made the model unsure. Of features of degree 3 every second member keeps those
-    of degree 2 alone: away from the data they differ much.
+    The first member is ``trained``. To its weights the others add draws from the known distribution
+    of the noise of the rounds. So where they differ, privacy made the model unsure. Of features of
+    degree 3 every second member keeps those of degree 2 alone: away from the data they differ much.
 
     Args:
-        trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit behind them.
+        trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit
+            behind them.
         spread: standard deviations of the residuals, in scales of the target, ``[targets]``.
         members: N.
-        error: standard deviation of the noise in every weight (`primorl.engine.heads.noise_in_weights`).
+        error: standard deviation of the noise in every weight
+            (`primorl.engine.heads.noise_in_weights`).
         shape: that was trained.
         seed: of the draws.
     """
@@ -58,10 +62,12 @@ def released_heads(
 
 
 def without_noise(weights: Weights, error: float) -> Weights:
-    """Shrink weights that noise could have made: w (1 - (1.5 σ / w)²), and 0 below 1.5 σ (garrote; Breiman 1995).
+    """Shrink weights that noise could have made: w (1 - (1.5 σ / w)²), and 0 below 1.5 σ (garrote;
+    Breiman 1995).
 
-    σ is the known ``error``, or less where most weights of a target are smaller than that. Biases stay as they are, and
-    so do all weights of fewer than 40 features: of few, most count, and Pendulum's policies were worse with it.
+    σ is the known ``error``, or less where most weights of a target are smaller than that. Biases
+    stay as they are, and so do all weights of fewer than 40 features: of few, most count, and
+    Pendulum's policies were worse with it.
     """
     if weights[0].shape[1] < _MANY:
         return weights

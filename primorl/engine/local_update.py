@@ -1,13 +1,13 @@
 """Train all (unit, member) pairs of a chunk at once: the kernel of the private engine.
 
-PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
-each followed by ensemble clipping of θ_k - θ. Pairs are the batch dimension of batched matrix products. The result of
-one pair does not depend on the other pairs, their number, or its place among them, to the last bit
-(docs/privacy-proofs.md, `primorl.engine.rounds.check_setup`).
+PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the
+unit's own batches, each followed by ensemble clipping of θ_k - θ. Pairs are the batch dimension of
+batched matrix products. The result of one pair does not depend on the other pairs, their number, or
+its place among them, to the last bit (docs/privacy-proofs.md, `primorl.engine.rounds.check_setup`).
 
 Three choices make it fast. The backward pass is written by hand, so no graph is built. A layer's
-bias is the last row of its matrix, so one in-place product updates both. The kernel stores the update θ_k - θ, so
-clipping need not subtract.
+bias is the last row of its matrix, so one in-place product updates both. The kernel stores the
+update θ_k - θ, so clipping need not subtract.
 """
 
 import math
@@ -37,13 +37,15 @@ _tanh_backward_into = torch.ops.aten.tanh_backward.grad_input
 
 @dataclass(frozen=True)
 class LocalBatches:
-    """The batches of U units, in the order in which each unit takes them. Sensitive: discard right after use.
+    """The batches of U units, in the order in which each unit takes them.
+
+    Sensitive: discard right after use.
 
     Attributes:
         inputs: standardised, ``[J, U, B, inputs]``, J local steps.
         targets: standardised, ``[J, U, B, columns]``.
-        weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a step is a
-            mean over the unit's own rows and a batch of padding alone moves nothing.
+        weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a
+            step is a mean over the unit's own rows and a batch of padding alone moves nothing.
     """
 
     inputs: Tensor
@@ -70,7 +72,9 @@ def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
 
 
 def one_product(shape: Network, local: LocalTraining) -> bool:
-    """Tell whether units take one step from the same weights, of linear heads: see `Kernel._step_of_heads`."""
+    """Tell whether units take one step from the same weights, of linear heads: see
+    `Kernel._step_of_heads`.
+    """
     one_network = shape.members == 1 and not shape.hidden and not shape.spread
     return one_network and local.one_batch and local.weight_decay == 0
 
@@ -96,8 +100,9 @@ class Kernel:
     def sum(self, start: Weights, batches: LocalBatches, grid: float = 0.0) -> list[Tensor]:
         """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
 
-        With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no norm grows. Sums of
-        such multiples are exact, whatever their order: a power of two, and few enough units (`Plan.grid`), provided.
+        With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no
+        norm grows. Sums of such multiples are exact, whatever their order: a power of two, and few
+        enough units (`Plan.grid`), provided.
 
         Args:
             start: the released weights every unit starts from.
@@ -105,7 +110,8 @@ class Kernel:
             grid: see above; 0: updates are summed as they are.
 
         Returns:
-            float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
+            float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release`
+            may see them.
         """
         totals = []
         for i, update in enumerate(self._clipped(start, batches)):
@@ -121,7 +127,10 @@ class Kernel:
 
     @torch.inference_mode()
     def updates(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum`. Sensitive."""
+        """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum`.
+
+        Sensitive.
+        """
         units = batches.weights.shape[1]
         found = self._clipped(start, batches)
         return _as_weights(
@@ -154,8 +163,9 @@ class Kernel:
             workspace.take("signal", i, (pairs, rows, size + 1))
             for i, size in enumerate(shape.hidden)
         ]
-        # Padding is zero, and so is the column that the row of biases is multiplied with: whatever the weights are, the
-        # output and the gradient of such a row are zeros, and a unit's update stays what it is.
+        # Padding is zero, and so is the column that the row of biases is multiplied with: whatever
+        # the weights are, the output and the gradient of such a row are zeros, and a unit's update
+        # stays what it is.
         padding = batches.weights.unsqueeze(-1) == 0
         x = _per_pair(
             pad(batches.inputs, (0, 1), value=1.0).masked_fill_(padding, 0.0), shape.members
@@ -176,15 +186,16 @@ class Kernel:
         return self.clip.finish([layer.moved for layer in layers])
 
     def _step_of_heads(self, start: Weights, batches: LocalBatches) -> Tensor:
-        """One gradient step of linear heads: -η Φᵀ(∂loss/∂output) of the mean over a unit's rows, ``[U, F + 1, out]``.
+        """One gradient step of linear heads: -η Φᵀ(∂loss/∂output) of the mean over a unit's rows,
+        ``[U, F + 1, out]``.
 
-        Every unit begins with the same weights, so none are copied. Φ is read as `Polynomials` lays it out. Rows of
-        padding have weight zero.
+        Every unit begins with the same weights, so none are copied. Φ is read as `Polynomials` lays
+        it out. Rows of padding have weight zero.
         """
         weight, bias = start
         units, rows, inputs = batches.inputs.shape[1:]
-        # [U, F, B], its rows far apart. Strides are made anew: of batches of one row they vary with the number of idle
-        # units, and with them the product's last bits.
+        # [U, F, B], its rows far apart. Strides are made anew: of batches of one row they vary with
+        # the number of idle units, and with them the product's last bits.
         features = (
             batches.inputs[0].movedim(-1, 0).flatten().view(inputs, units, rows).movedim(0, 1)
         )
@@ -213,8 +224,8 @@ class Kernel:
     ) -> None:
         """One gradient step of every pair, in place: forward, loss gradient, backward, update.
 
-        Between layers stands Swish, or ReLU in a policy. Only how far a layer has moved is updated: `_clip` follows,
-        which says where it is.
+        Between layers stands Swish, or ReLU in a policy. Only how far a layer has moved is updated:
+        `_clip` follows, which says where it is.
         """
         rectified, rate, decay = (
             isinstance(self.shape, PolicyNetwork),
@@ -240,7 +251,8 @@ class Kernel:
 
 
 class _Layer:
-    """One layer of all pairs: where it starts, how far it has moved, and where it is; its signal and its error.
+    """One layer of all pairs: where it starts, how far it has moved, and where it is; its signal
+    and its error.
 
     Attributes:
         origin: ``[N, in + 1, out]``; the last row is the bias.
@@ -277,7 +289,9 @@ class _Layer:
         return torch.bmm(signal, self.now, out=self.above)
 
     def carry(self, error: Tensor) -> Tensor:
-        """``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N, B, in]``."""
+        """``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N,
+        B, in]``.
+        """
         return torch.bmm(error, self._matrix_turned, out=self._carried)
 
     def norms(self) -> Tensor:
@@ -292,7 +306,9 @@ class _Layer:
 
 
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
-    """``[.., in + 1, out]`` a layer to ``[.., in, out]`` and ``[.., 1, out]``, as `Weights` has them."""
+    """``[.., in + 1, out]`` a layer to ``[.., in, out]`` and ``[.., 1, out]``, as `Weights` has
+    them.
+    """
     return [part for layer in layers for part in (layer[..., :-1, :], layer[..., -1:, :])]
 
 
@@ -304,15 +320,16 @@ def _per_pair(per_unit: Tensor, members: int) -> Tensor:
 class _LossGradient:
     """∂/∂output of every row's loss (`losses_of_rows`), ``[P, B, outputs]``.
 
-    With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
-    of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
+    With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the
+    cross-entropy of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
 
-    With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is all that
-    e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need. With β of the β-NLL loss, both gradients of the
-    Gaussian are multiplied by e^(βv).
+    With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is
+    all that e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need. With β of the β-NLL
+    loss, both gradients of the Gaussian are multiplied by e^(βv).
 
-    A policy's mean is tanh(output), with the factor 1 - mean² in its gradient; of discrete actions the gradient is
-    softmax(output) - one-hot action. Linear heads (`primorl.engine.linear`) have ∂/∂output = mean - y.
+    A policy's mean is tanh(output), with the factor 1 - mean² in its gradient; of discrete actions
+    the gradient is softmax(output) - one-hot action. Linear heads (`primorl.engine.linear`) have
+    ∂/∂output = mean - y.
     """
 
     def __init__(
@@ -372,11 +389,12 @@ class _LossGradient:
 def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
     """Scale every pair's update to the bound and put the weights where it ends.
 
-    float32 throughout: `EnsembleClip.finish` guarantees the sensitivity of an update, after the last step.
+    float32 throughout: `EnsembleClip.finish` guarantees the sensitivity of an update, after the
+    last step.
 
-    Units that are ``idle``, without rows of their own in this step (``[U, 1]``), are left alone to the last bit. How
-    many steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
-    would carry their presence into its update.
+    Units that are ``idle``, without rows of their own in this step (``[U, 1]``), are left alone to
+    the last bit. How many steps of padding a unit sees depends on its neighbours in the chunk: were
+    it clipped again, rounding would carry their presence into its update.
     """
     squares = torch.stack([layer.norms() for layer in layers], dim=-1).square_()
     factors = (
@@ -387,7 +405,9 @@ def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
 
 
 class CohortSource(Protocol):
-    """Where training gets transitions from: it names units and steps, the source hands out tensors."""
+    """Where training gets transitions from: it names units and steps, the source hands out
+    tensors.
+    """
 
     @property
     def units(self) -> int:
@@ -416,7 +436,9 @@ def local_batches(
     entropy: Entropy,
     rows: int | None = None,
 ) -> LocalBatches:
-    """Read batches as `raw_batches` does, to where the public maps of ``normaliser`` are, and standardise them."""
+    """Read batches as `raw_batches` does, to where the public maps of ``normaliser`` are, and
+    standardise them.
+    """
     return raw_batches(
         source, units, local, entropy, normaliser.input_mean.device, rows
     ).standardised(normaliser)
@@ -430,20 +452,24 @@ def raw_batches(
     device: torch.device = _CPU,
     rows: int | None = None,
 ) -> LocalBatches:
-    """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches, not standardised.
+    """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches,
+    not standardised.
 
-    A unit that takes one step on all of its rows keeps their order, which would change nothing but last bits. The
-    orders (and, with ``max_transitions_per_unit``, the uniform subset used in this round) are secret and independent
-    across units. Drawn from a seed, they would depend on the rest of the cohort, and an adversary who knows the seed
-    would see one person's absence move all updates.
+    A unit that takes one step on all of its rows keeps their order, which would change nothing but
+    last bits. The orders (and, with ``max_transitions_per_unit``, the uniform subset used in this
+    round) are secret and independent across units. Drawn from a seed, they would depend on the rest
+    of the cohort, and an adversary who knows the seed would see one person's absence move all
+    updates.
 
     Args:
         source: the private units.
         units: indices, ``[U]``.
-        local: size of a batch (the last one of an epoch may be smaller), epochs, most transitions of a unit.
+        local: size of a batch (the last one of an epoch may be smaller), epochs, most transitions
+            of a unit.
         entropy: where the orders come from.
         device: where the batches go.
-        rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of the units.
+        rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of
+            the units.
     """
     batch_size, epochs, max_transitions = (
         rows or local.batch_size,
@@ -486,9 +512,11 @@ def raw_batches(
 
 
 def _first_order(lengths: Tensor, most: int, local: LocalTraining, entropy: Entropy) -> Tensor:
-    """Order of the first epoch, ``[U, most]``: secret, but for units that take one step on all of their rows.
+    """Order of the first epoch, ``[U, most]``: secret, but for units that take one step on all of
+    their rows.
 
-    Each unit's own length decides: another order has other last bits, and they must not tell who shares the chunk.
+    Each unit's own length decides: another order has other last bits, and they must not tell who
+    shares the chunk.
     """
     bound = local.max_transitions_per_unit
     if not local.one_batch or bound is None:

@@ -1,8 +1,8 @@
 """A stochastic policy that the private engine trains by behaviour cloning: its network.
 
-The network has the form of the policies that SAC trains (`primorl.policy.exported`): ReLU layers; for actions in a box
-the mean is the tanh of an output, for discrete actions an output is a logit. So the mean or the likeliest action of a
-clone is a policy like any other.
+The network has the form of the policies that SAC trains (`primorl.policy.exported`): ReLU layers;
+for actions in a box the mean is the tanh of an output, for discrete actions an output is a logit.
+So the mean or the likeliest action of a clone is a policy like any other.
 """
 
 import itertools
@@ -18,13 +18,13 @@ from primorl.model.features import Polynomials
 class PolicyNetwork:
     """Sizes of a policy and the fixed bounds of its log-variance.
 
-    An MLP from the standardised observation. Actions in a box, scaled to [-1, 1], are Gaussian: mean tanh(output) and
-    log-variance, side by side. Discrete actions have a logit each.
+    An MLP from the standardised observation. Actions in a box, scaled to [-1, 1], are Gaussian:
+    mean tanh(output) and log-variance, side by side. Discrete actions have a logit each.
 
     ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
 
-    With ``features`` there is one linear layer of them, which gives the mean action itself, or the logits; the spread
-    is asked for after the rounds (`primorl.engine.linear`).
+    With ``features`` there is one linear layer of them, which gives the mean action itself, or the
+    logits; the spread is asked for after the rounds (`primorl.engine.linear`).
     """
 
     observation_size: int
@@ -63,7 +63,9 @@ class PolicyNetwork:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """(in, out) of every layer; the last gives logits, or means before tanh and raw log-variances."""
+        """(in, out) of every layer; the last gives logits, or means before tanh and raw
+        log-variances.
+        """
         outputs = (1 + self.spread) * self.action_size
         return tuple(itertools.pairwise((self.inputs, *self.hidden, outputs)))
 
@@ -73,7 +75,10 @@ class PolicyNetwork:
         return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
 
     def initial_weights(self, seed: int) -> Weights:
-        """Draw hidden weights uniformly within ±1/√in from a public seed. The output begins at zero: all are equal."""
+        """Draw hidden weights uniformly within ±1/√in from a public seed.
+
+        The output begins at zero: all are equal.
+        """
         weights = uniform_weights(self.members, self.layers, seed)
         for last in weights[-2:]:
             last.zero_()

@@ -67,7 +67,9 @@ class PublicEvaluator:
     def compare(
         self, initial: Weights, final: Weights, public_alone: Weights | None = None
     ) -> PublicLosses:
-        """Compare the final weights with initial ones, a constant, and what public units alone made."""
+        """Compare the final weights with initial ones, a constant, and what public units alone
+        made.
+        """
         alone = None if public_alone is None else float(self._rows(public_alone)[0].mean())
         return PublicLosses(
             initial=float(self._rows(initial)[0].mean()),
@@ -82,7 +84,8 @@ class PublicEvaluator:
 
 
 def constant_loss(shape: Network, targets: Tensor, counted: Tensor | None = None) -> float:
-    """Loss of the best constant prediction: each target's mean and variance, or the rates of one-hot columns and flags.
+    """Loss of the best constant prediction: each target's mean and variance, or the rates of
+    one-hot columns and flags.
 
     Args:
         shape: sizes of the network; the log-variance keeps to its bounds.
@@ -107,12 +110,14 @@ def constant_loss(shape: Network, targets: Tensor, counted: Tensor | None = None
 def losses_of_rows(
     network: Network, weights: Weights, inputs: Tensor, targets: Tensor, beta_nll: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute the loss on every row, and the prediction: `row_losses` of an ensemble, as below of a policy.
+    """Compute the loss on every row, and the prediction: `row_losses` of an ensemble, as below of a
+    policy.
 
-    A policy's loss is the negative log-likelihood of the action, for a Gaussian without its constant.
+    A policy's loss is the negative log-likelihood of the action, for a Gaussian without its
+    constant.
 
-    Takes standardised ``inputs [N, B, inputs]`` and ``targets [.., B, columns]``, and gives losses ``[N, B]`` and means
-    or probabilities ``[N, B, columns]``.
+    Takes standardised ``inputs [N, B, inputs]`` and ``targets [.., B, columns]``, and gives losses
+    ``[N, B]`` and means or probabilities ``[N, B, columns]``.
     """
     if not isinstance(network, PolicyNetwork):
         return row_losses(network, weights, inputs, targets, beta_nll)

@@ -1,7 +1,7 @@
 """NOT PRIVATE. Plain mini-batches over pooled transitions, no clip, no noise.
 
-They train weights to begin a private training from, made of the public split alone: those cost nothing, since no
-private byte is read. `research.mopo` trains the papers' baseline with them.
+They train weights to begin a private training from, made of the public split alone: those cost
+nothing, since no private byte is read. `research.mopo` trains the papers' baseline with them.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,9 @@ def train_pooled(
     beta_nll: float = 0.0,
     epoch_rows: int | None = None,
 ) -> Trained:
-    """Train by maximum likelihood on all transitions that are given (MOPO, Yu et al. 2020, section 4.3).
+    """Train by maximum likelihood on all transitions that are given (MOPO, Yu et al.
+
+    2020, section 4.3).
 
     Args:
         architecture: sizes of the network.
@@ -67,8 +69,8 @@ def train_pooled(
         epoch_rows: rows of an epoch, where there are more; None: all.
 
     Returns:
-        The weights with the best public loss; without a public split, those after the last epoch. ``rounds`` counts
-        epochs.
+        The weights with the best public loss; without a public split, those after the last epoch.
+        ``rounds`` counts epochs.
     """
     normaliser = replace(normaliser, flag=architecture.columns > architecture.targets)
     maps = normaliser.to(device)
@@ -126,7 +128,9 @@ class Units:
         return self._source.transitions(self._chosen[units], steps)
 
     def rows(self, most: int | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs ``[R, inputs]`` and targets ``[R, >= columns]``, evenly thinned to at most ``most`` rows."""
+        """Inputs ``[R, inputs]`` and targets ``[R, >= columns]``, evenly thinned to at most
+        ``most`` rows.
+        """
         parts = [(inputs[own], targets[own]) for inputs, targets, own in all_rows(self, 0, 1)]
         inputs, targets = (torch.cat(same) for same in zip(*parts, strict=True))
         stride = 1 if most is None else -(-len(inputs) // most)
@@ -141,9 +145,11 @@ def shuffled(source: CohortSource) -> Tensor:
 def public_start(
     architecture: Network, normaliser: Normaliser, public: CohortSource, seed: int, beta_nll: float
 ) -> Weights:
-    """Maximum likelihood on public units, stopped when units that are held out no longer gain from it.
+    """Maximum likelihood on public units, stopped when units that are held out no longer gain from
+    it.
 
-    The number of epochs is found with one unit in four held out. Then all units are trained on for as many.
+    The number of epochs is found with one unit in four held out. Then all units are trained on for
+    as many.
 
     Args:
         architecture: sizes of the network, an ensemble or a policy.

@@ -1,4 +1,6 @@
-"""Charged queries of all units: scales, residuals, first states and lengths; and what is made of their answers."""
+"""Charged queries of all units: scales, residuals, first states and lengths; and what is made of
+their answers.
+"""
 
 import math
 from collections.abc import Iterator
@@ -28,10 +30,11 @@ from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, regist
 
 _HALF_DEVIATIONS = 2.0
 BYTES_AT_ONCE = 256 << 20
-"""Bound on what a query's sum holds of one batch of units (at least one), however wide the data are.
+"""Bound on what a query's sum holds of one batch of units (at least one), however wide the data
+are.
 
-Running out of memory there costs all that was reserved, every time anew. Sums are of whole numbers, the same in
-batches of any size.
+Running out of memory there costs all that was reserved, every time anew. Sums are of whole numbers,
+the same in batches of any size.
 """
 READ_BYTES = 12  # of a number of a row that is read: decoded, in the store, and handed out
 
@@ -62,9 +65,11 @@ class ObservationColumns:
 def all_rows(
     source: CohortSource, unit_bytes: int, row_bytes: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield all units, some at a time: inputs ``[U, M, S + A]``, targets, and which rows are their own ``[U, M]``.
+    """Yield all units, some at a time: inputs ``[U, M, S + A]``, targets, and which rows are their
+    own ``[U, M]``.
 
-    Sensitive: for a query's sum only. As many at a time as stay within ``BYTES_AT_ONCE``, but one in any case.
+    Sensitive: for a query's sum only. As many at a time as stay within ``BYTES_AT_ONCE``, but one
+    in any case.
 
     Args:
         source: the private units.
@@ -95,8 +100,8 @@ def all_rows(
 def units_in_parts(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[Tensor]:
     """Yield all units in parts, for queries that need one row of each.
 
-    A store on disk reads whole units for it, so a part is bounded by all rows of its units: without its first unit it
-    stays within ``BYTES_AT_ONCE``.
+    A store on disk reads whole units for it, so a part is bounded by all rows of its units: without
+    its first unit it stays within ``BYTES_AT_ONCE``.
 
     Args:
         source: the private units.
@@ -109,11 +114,13 @@ def units_in_parts(source: CohortSource, unit_bytes: int, row_bytes: int) -> Ite
 
 
 def halved_fractions(noisy: Tensor, noise: float, whole: float = 1.0) -> Tensor:
-    """Noisy fractions that are made to agree with their sum, ``whole``, half by half, down to the bins.
+    """Noisy fractions that are made to agree with their sum, ``whole``, half by half, down to the
+    bins.
 
-    Of each half's two halves the noisy sums are made to add up; one that is within two standard deviations of nothing
-    gives all to the other, and if both are, they share alike. So mass that is spread thinly over many bins is
-    kept, only less precisely where it lies, and noise in empty bins is not: a standard deviation sees both.
+    Of each half's two halves the noisy sums are made to add up; one that is within two standard
+    deviations of nothing gives all to the other, and if both are, they share alike. So mass that is
+    spread thinly over many bins is kept, only less precisely where it lies, and noise in empty bins
+    is not: a standard deviation sees both.
 
     Args:
         noisy: ``[n]``, n a power of two.
@@ -153,7 +160,9 @@ def span_of(bounds: Bounds) -> Tensor:
 
 
 def categories_of(columns: ObservationColumns, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Make `StartModel.block` and ``probabilities`` of the noisy shares of all categories, part after part."""
+    """Make `StartModel.block` and ``probabilities`` of the noisy shares of all categories, part
+    after part.
+    """
     block, probabilities = (
         torch.full((columns.observation_size,), CONTINUOUS),
         torch.zeros(columns.observation_size),
@@ -182,18 +191,20 @@ _ROW_BYTES = 96
 
 @dataclass(frozen=True)
 class ScalesQuery:
-    """Asks every unit for mean z and z² of every number, mean √c and c² of every change, and shares of categories.
+    """Asks every unit for mean z and z² of every number, mean √c and c² of every change, and shares
+    of categories.
 
-    A number is a dimension of the observation, a continuous action or the reward. z is its distance from the middle of
-    a window in half widths of it, held within ±1; c the size of a change of the observation in such a width, at most 1.
-    It is asked twice: the windows are the declared ranges at first, then those that the first answer gives, so that
-    a column that is much narrower than its range is seen too.
+    A number is a dimension of the observation, a continuous action or the reward. z is its distance
+    from the middle of a window in half widths of it, held within ±1; c the size of a change of the
+    observation in such a width, at most 1. It is asked twice: the windows are the declared ranges
+    at first, then those that the first answer gives, so that a column that is much narrower than
+    its range is seen too.
 
     Attributes:
         columns: which dimensions are one-hot.
         bounds: finite.
-        windows: middles and half widths of n numbers, and largest changes of m dimensions, float64 ``[2 n + m]``, all
-            public or released.
+        windows: middles and half widths of n numbers, and largest changes of m dimensions, float64
+            ``[2 n + m]``, all public or released.
         finer: asked for the second time.
     """
 
@@ -284,7 +295,9 @@ class ScalesQuery:
 
 @dataclass(frozen=True)
 class AnsweredScales:
-    """A query of scales with its answer, and the standard deviation of the noise on every number of it, public."""
+    """A query of scales with its answer, and the standard deviation of the noise on every number of
+    it, public.
+    """
 
     query: ScalesQuery
     answer: Tensor
@@ -305,16 +318,17 @@ class AnsweredScales:
 def normaliser_of_scales(first: AnsweredScales, finer: AnsweredScales) -> Normaliser:
     """Make the maps from two answers: post-processing.
 
-    Changes are centred on 0 and scaled by at least a tenth of the number's own deviation. One-hot inputs are centred
-    on their frequencies, and their changes are divided by √(2 (n - 1)) / n, the deviation that they have if every step
-    draws one of n categories anew.
+    Changes are centred on 0 and scaled by at least a tenth of the number's own deviation. One-hot
+    inputs are centred on their frequencies, and their changes are divided by √(2 (n - 1)) / n, the
+    deviation that they have if every step draws one of n categories anew.
     """
     query = first.query
     columns, S = query.columns, query.columns.observation_size
     mean, deviation, change, shares = _combined_scales([first, finer])
     chosen, known = columns.continuous, len(columns.continuous)
     _, half, _ = query._split(query.windows)
-    # Rare large rewards lie outside the second window: the first one counts where it surely saw them.
+    # Rare large rewards lie outside the second window: the first one counts where it surely saw
+    # them.
     wide = float(half[-1]) ** 2 * (float(first.variance[-1]) - _SEEN * first.noise)
     spread = math.sqrt(max(wide, float(deviation[-1]) ** 2))
 
@@ -343,10 +357,11 @@ def hidden_by_noise(first: AnsweredScales, finer: AnsweredScales) -> Tensor:
 
 
 def _combined_scales(asked: list[AnsweredScales]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute mean and deviation of numbers, scale of changes, shares of categories, from all answers.
+    """Compute mean and deviation of numbers, scale of changes, shares of categories, from all
+    answers.
 
-    One standard deviation of the noise is added to variances, half of one to roots: features whose scale is too
-    small make rounds diverge, while one that is twice too large is still learned.
+    One standard deviation of the noise is added to variances, half of one to roots: features whose
+    scale is too small make rounds diverge, while one that is twice too large is still learned.
     """
     first = asked[0].query
     middle, half, widest = first._split(first.windows)
@@ -397,10 +412,11 @@ def _powers(size: Tensor) -> Tensor:
 
 
 def _means(values: Tensor, own: Tensor) -> Tensor:
-    """Mean over every unit's own rows, ``[U, M, n]`` to float64 ``[U, n]``; not finite where a row is not.
+    """Mean over every unit's own rows, ``[U, M, n]`` to float64 ``[U, n]``; not finite where a row
+    is not.
 
-    Rows are rounded to whole multiples of 2⁻²⁰, so that their sum is exact: its last bits cannot depend on how long
-    other units are.
+    Rows are rounded to whole multiples of 2⁻²⁰, so that their sum is exact: its last bits cannot
+    depend on how long other units are.
     """
     whole = (values.double() * ONE).round()
     finite = (whole.isfinite() | ~own.unsqueeze(-1)).all(1)
@@ -417,7 +433,8 @@ def _read_bytes(normaliser: Normaliser) -> int:
 @register_query(RESIDUALS)
 @dataclass(frozen=True)
 class ResidualQuery:
-    """Asks every unit how far its targets lie from the heads' prediction: mean √r and r² of each target.
+    """Asks every unit how far its targets lie from the heads' prediction: mean √r and r² of each
+    target.
 
     r is in twice the scale of the target, and at most 1.
     """
@@ -436,7 +453,8 @@ class ResidualQuery:
         maps, heads = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
         for inputs, targets, own in all_rows(source, 0, row):
             features, known = maps.inputs(inputs), maps.targets(targets)[..., : self.targets]
-            # Products and means unit by unit: their last bits could depend on how many rows others have.
+            # Products and means unit by unit: their last bits could depend on how many rows others
+            # have.
             gap, lengths = torch.zeros_like(known), own.sum(1).tolist()
             for unit, rows in enumerate(lengths):
                 found = outputs(heads, features[unit : unit + 1, :rows].contiguous())
@@ -447,7 +465,8 @@ class ResidualQuery:
         return total
 
     def spread(self, answer: Tensor, noise: float) -> Tensor:
-        """Standard deviations of the residuals ``[targets]`` in scales of the target: post-processing.
+        """Standard deviations of the residuals ``[targets]`` in scales of the target:
+        post-processing.
 
         The root tells a small spread from the noise, the square one that few large residuals make.
         """
@@ -459,7 +478,8 @@ class ResidualQuery:
 @register_query(FIRST_STATES)
 @dataclass(frozen=True)
 class FirstStatesQuery:
-    """Asks every unit for the first state of its first trajectory (in the order of ids), standardised: z, z², category.
+    """Asks every unit for the first state of its first trajectory (in the order of ids),
+    standardised: z, z², category.
 
     So a mean and a standard deviation of every number are known, and the frequencies of categories.
     """
@@ -490,7 +510,10 @@ class FirstStatesQuery:
         return total
 
     def model(self, answer: Tensor, normaliser: Normaliser, bounds: Bounds) -> StartModel:
-        """Make a model of first states: independent normals within the bounds, and categories. Post-processing."""
+        """Make a model of first states: independent normals within the bounds, and categories.
+
+        Post-processing.
+        """
         chosen, S = self.columns.continuous, self.columns.observation_size
         mean, square = answer[: len(chosen)], answer[len(chosen) : 2 * len(chosen)]
         variance = 1 + math.sqrt(2) * square - mean.square()
@@ -513,7 +536,9 @@ class FirstStatesQuery:
 @register_query(LENGTHS)
 @dataclass(frozen=True)
 class LengthsQuery:
-    """Asks every unit for the shares of its trajectories that end in each part of the horizon, terminated or cut."""
+    """Asks every unit for the shares of its trajectories that end in each part of the horizon,
+    terminated or cut.
+    """
 
     horizon: int
 
@@ -545,10 +570,11 @@ class LengthsQuery:
         return total
 
     def survival(self, answer: Tensor, noise: float) -> Tensor:
-        """S(t), the share of trajectories that go on for more than t steps, float32 ``[2, horizon]``: post-processing.
+        """S(t), the share of trajectories that go on for more than t steps, float32 ``[2,
+        horizon]``: post-processing.
 
-        First of those that do not terminate, by the product-limit estimate (Kaplan and Meier 1958); then of all. Each
-        end is at the upper edge of its bin.
+        First of those that do not terminate, by the product-limit estimate (Kaplan and Meier 1958);
+        then of all. Each end is at the upper edge of its bin.
 
         Args:
             answer: ``[1, 2 · PARTS]``.

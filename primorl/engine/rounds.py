@@ -1,9 +1,10 @@
-"""Sum the clipped updates of a round: draw a cohort, and read and train it in chunks under a memory bound.
+"""Sum the clipped updates of a round: draw a cohort, and read and train it in chunks under a memory
+bound.
 
-The guarantee needs a unit's update to be independent of the units beside it, to the last bit. On a CPU it does not
-depend on the chunk's size. On a GPU it may, where a library picks another kernel for another number of matrices; there,
-the size follows from the unit's own length and from public numbers. Chunks have few sizes, and `check_setup` tests each
-of them before a training.
+The guarantee needs a unit's update to be independent of the units beside it, to the last bit. On a
+CPU it does not depend on the chunk's size. On a GPU it may, where a library picks another kernel
+for another number of matrices; there, the size follows from the unit's own length and from public
+numbers. Chunks have few sizes, and `check_setup` tests each of them before a training.
 """
 
 import math
@@ -34,18 +35,22 @@ _LEAST_ROWS = 8
 _TEST_STEPS = 2  # of the made-up unit in `check_setup`
 
 Chunk = tuple[Tensor, int, int]
-"""Part of a cohort: indices of units, ``[U]``, sensitive; the number of units that padding fills it up to; and the rows
-of a batch."""
+"""Part of a cohort: indices of units, ``[U]``, sensitive; the number of units that padding fills it
+up to; and the rows of a batch."""
 
 
 class Rounds:
-    """Compute the sums of a training's rounds, one after the other. A ``with`` block ends its threads.
+    """Compute the sums of a training's rounds, one after the other.
 
-    On a CPU each thread works on whole chunks. Where two threads share one operation, the place where torch splits it
-    changes the last bits of a unit's update. Whole chunks make the sum independent of the number of threads.
+    A ``with`` block ends its threads.
+
+    On a CPU each thread works on whole chunks. Where two threads share one operation, the place
+    where torch splits it changes the last bits of a unit's update. Whole chunks make the sum
+    independent of the number of threads.
 
     Args:
-        setup: the plan, which draws the cohorts and bounds the updates; the local steps; device and memory.
+        setup: the plan, which draws the cohorts and bounds the updates; the local steps; device and
+            memory.
         source: the private units; one of its methods runs at a time.
         normaliser: of inputs and targets; released or public; on the setup's device.
     """
@@ -65,7 +70,9 @@ class Rounds:
             self._pool, self._threads = None, 0
 
     def sum(self, weights: Weights) -> list[Tensor]:
-        """Sum the clipped updates of a fresh cohort, in float64, shaped like ``weights``. Sensitive.
+        """Sum the clipped updates of a fresh cohort, in float64, shaped like ``weights``.
+
+        Sensitive.
 
         Args:
             weights: the released weights that every unit starts from.
@@ -85,7 +92,8 @@ class Rounds:
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # the BLAS library counts threads for the whole process
         try:
-            # Chunks are read here, one after the other, while the threads train those that were read before.
+            # Chunks are read here, one after the other, while the threads train those that were
+            # read before.
             for chunk in self._draw_chunks(threads):
                 running.append(pool.submit(self._sum_chunk, weights, self._read_chunk(*chunk)))
                 if len(running) == threads:
@@ -97,7 +105,10 @@ class Rounds:
         return total
 
     def late(self, number: int, weights: Weights) -> Tensor:
-        """Sum late query ``number`` over all units; whole numbers. Late queries follow the last round. Sensitive."""
+        """Sum late query ``number`` over all units; whole numbers.
+
+        Late queries follow the last round. Sensitive.
+        """
         query = list(self._setup.late_queries().values())[number]
         return query.total(self._source, self._normaliser, weights)
 
@@ -109,8 +120,9 @@ class Rounds:
         lengths = self._source.lengths(cohort)
         if local.max_transitions_per_unit is not None:
             lengths = lengths.clamp(max=local.max_transitions_per_unit)
-        # Units of as many steps share a chunk, which needs little padding then; of them those that are neighbours on
-        # disk, so that a row group is read for few chunks. The order does not change the sum.
+        # Units of as many steps share a chunk, which needs little padding then; of them those that
+        # are neighbours on disk, so that a row group is read for few chunks. The order does not
+        # change the sum.
         rows = torch.tensor(_all_rows(self._setup), device=lengths.device)
         steps = (
             torch.searchsorted(rows, lengths) if len(rows) > 1 else -(-lengths // local.batch_size)
@@ -128,9 +140,11 @@ class Rounds:
         return with_idle_units(raw_batches(self._source, units, local, entropy, device, rows), size)
 
     def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its own.
+        """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its
+        own.
 
-        Rows are standardised here: features take most of the memory and time of a round of linear heads.
+        Rows are standardised here: features take most of the memory and time of a round of linear
+        heads.
         """
         if not hasattr(self._of_thread, "kernel"):
             self._of_thread.kernel = self._setup.kernel()
@@ -147,7 +161,8 @@ class Rounds:
         all_started = threading.Barrier(threads)
 
         def use_one_thread() -> None:
-            torch.get_num_threads()  # the first call copies the process's number; later changes are the thread's own
+            # the first call copies the process's number; later changes are the thread's own
+            torch.get_num_threads()
             torch.set_num_threads(1)
 
         before = torch.get_num_threads()
@@ -159,7 +174,9 @@ class Rounds:
 
 
 def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
-    """List the rows of a batch, each with the sizes of its chunks, among which no unit's update may differ."""
+    """List the rows of a batch, each with the sizes of its chunks, among which no unit's update may
+    differ.
+    """
     if setup.execution.device.type == "cpu":
         return [(rows, _cpu_sizes(setup, 1, rows)) for rows in _all_rows(setup)]
     sizes = {
@@ -173,8 +190,9 @@ def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
 def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) -> list[Chunk]:
     """Cut a cohort into chunks that fit the bound on memory.
 
-    On a CPU they are equally large, and each thread gets the same number. On a GPU the size follows from the length.
-    Where a unit takes one step on all of its rows, units of about equal length have a batch of few rows.
+    On a CPU they are equally large, and each thread gets the same number. On a GPU the size follows
+    from the length. Where a unit takes one step on all of its rows, units of about equal length
+    have a batch of few rows.
 
     Args:
         setup: with the bound, the device and the plan.
@@ -221,7 +239,9 @@ def _cut(
 
 
 def _all_rows(setup: TrainingSetup) -> list[int]:
-    """List the numbers of rows of a batch, ascending: powers of two from 8 on where units take one step on all rows."""
+    """List the numbers of rows of a batch, ascending: powers of two from 8 on where units take one
+    step on all rows.
+    """
     most = setup.local.batch_size
     if not setup.local.one_batch:
         return [most]
@@ -232,7 +252,9 @@ def _all_rows(setup: TrainingSetup) -> list[int]:
 
 
 def _cpu_sizes(setup: TrainingSetup, transitions: int, rows: int) -> list[int]:
-    """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions`` transitions."""
+    """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions``
+    transitions.
+    """
     heads = one_product(setup.architecture, setup.local)
     most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows) if heads else _MOST_ON_CPU
     largest = min(most, _units_that_fit(setup, transitions, rows))
@@ -259,9 +281,10 @@ def _gpu_size(setup: TrainingSetup, length: int, rows: int) -> int:
 def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
     """Compute how many units of so many transitions fit the bound on memory, at least one.
 
-    A unit needs memory for its weights, its update (float32 and float64) and the activations of one step. Its rows need
-    memory raw, normalised, with the random keys of their order, and once more for the next chunk, which is read ahead.
-    Features are made when a chunk is trained: of all of its steps, and copied, unless there is one product.
+    A unit needs memory for its weights, its update (float32 and float64) and the activations of one
+    step. Its rows need memory raw, normalised, with the random keys of their order, and once more
+    for the next chunk, which is read ahead. Features are made when a chunk is trained: of all of
+    its steps, and copied, unless there is one product.
     """
     shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
@@ -275,7 +298,8 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
 
 
 def check_setup(setup: TrainingSetup) -> None:
-    """Train one made-up unit in every place of a chunk of every size that this training's rounds can have.
+    """Train one made-up unit in every place of a chunk of every size that this training's rounds
+    can have.
 
     Raises:
         PipelineError: two updates differ in a bit where they must not.
@@ -304,7 +328,8 @@ def check_independence(kernel: Kernel, sizes: Sequence[int], rows: int) -> None:
     start = tuple(w.to(device) for w in kernel.shape.initial_weights(0))
     expected: list[Tensor] = []
     for units in sizes:
-        # The longest unit of a chunk decides how many steps of padding the others have: try none and one.
+        # The longest unit of a chunk decides how many steps of padding the others have: try none
+        # and one.
         steps = 1 if kernel.one_product else _TEST_STEPS + units % 2
         updates = kernel.updates(start, _equal_units(kernel, units, rows, steps))
         expected = expected or [update[0].clone() for update in updates]
@@ -313,14 +338,17 @@ def check_independence(kernel: Kernel, sizes: Sequence[int], rows: int) -> None:
             for update, one in zip(updates, expected, strict=True)
         ):
             raise PipelineError(
-                f"compute.device: on this machine ({device.type}), the last bits of one unit's update differ with the "
-                f"units that are trained beside it (found for {units} of them), which the guarantee does not allow; "
-                "train on another machine or with another build of torch"
+                f"compute.device: on this machine ({device.type}), the last bits of one unit's "
+                f"update differ with the units that are trained beside it (found for {units} of "
+                "them), which the guarantee does not allow; train on another machine or with "
+                "another build of torch"
             )
 
 
 def _equal_units(kernel: Kernel, units: int, rows: int, steps: int) -> LocalBatches:
-    """Make batches of ``units`` equal units: `_TEST_STEPS` steps, the last with half the rows, then padding."""
+    """Make batches of ``units`` equal units: `_TEST_STEPS` steps, the last with half the rows, then
+    padding.
+    """
     generator, own = torch.Generator().manual_seed(0), min(steps, _TEST_STEPS)
     inputs = torch.randn(own, 1, rows, kernel.shape.inputs, generator=generator)
     targets = torch.randn(own, 1, rows, kernel.shape.columns, generator=generator)

@@ -1,4 +1,7 @@
-"""Settings of training. ``params.yaml``'s block ``dynamics`` inherits them; loading this module needs no torch."""
+"""Settings of training.
+
+``params.yaml``'s block ``dynamics`` inherits them; loading this module needs no torch.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_UNITS = 4
-"""Public units that a start needs (`primorl.engine.public_start`): some are held out to tell when to stop."""
+"""Public units that a start needs (`primorl.engine.public_start`): some are held out to tell when
+to stop.
+"""
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 
 
@@ -22,10 +27,12 @@ class LocalTraining:
         batch_size: B, transitions of one local step.
         local_epochs: E, passes over the unit's transitions.
         weight_decay: decoupled, per step.
-        max_transitions_per_unit: a uniform subset of at most this many transitions takes part; None: all.
-        beta_nll: β of the ensemble's loss (Seitzer et al. 2022): every term of a row's Gaussian loss counts its own
-            predicted variance to the power β. 0 is maximum likelihood, as in the paper; with 1 means are fitted as by
-            least squares, so that rare large targets are not explained by a large variance alone.
+        max_transitions_per_unit: a uniform subset of at most this many transitions takes part;
+            None: all.
+        beta_nll: β of the ensemble's loss (Seitzer et al. 2022): every term of a row's Gaussian
+            loss counts its own predicted variance to the power β. 0 is maximum likelihood, as in
+            the paper; with 1 means are fitted as by least squares, so that rare large targets are
+            not explained by a large variance alone.
     """
 
     learning_rate: LearningRate
@@ -48,7 +55,8 @@ class EarlyStopping:
 
     Attributes:
         every: rounds between two evaluations.
-        patience: evaluations without a better public loss before training stops; None: all rounds are run.
+        patience: evaluations without a better public loss before training stops; None: all rounds
+            are run.
     """
 
     __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
@@ -63,7 +71,8 @@ class ServerTraining:
 
     Attributes:
         server_momentum: share of the last step in the next one; 0 is the paper's server.
-        server_averaging: weight of the past in the running average of released weights; 0 keeps the last.
+        server_averaging: weight of the past in the running average of released weights; 0 keeps the
+            last.
         early_stopping: evaluation on the public split.
     """
 

@@ -40,7 +40,8 @@ from primorl.privacy.mechanism.plan import Plan
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """A private training without its data, built from params.yaml, the manifest and the public split.
+    """A private training without its data, built from params.yaml, the manifest and the public
+    split.
 
     Attributes:
         plan: sampler, clip, noise, queries and their cost.
@@ -53,7 +54,8 @@ class TrainingSetup:
         server: use of released rounds.
         seed: of the initial weights.
         execution: device, memory and reading ahead.
-        start: weights that the rounds begin with, made of the public split; None: the initial weights.
+        start: weights that the rounds begin with, made of the public split; None: the initial
+            weights.
         horizon: the most steps of a trajectory, a declared fact; None: there is none.
     """
 
@@ -90,14 +92,17 @@ class TrainingSetup:
         return store
 
     def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
+        """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training
+        sees them.
+        """
         return public
 
     def queries(self, answers: Mapping[str, Tensor]) -> dict[str, ScalesQuery]:
         """Make the query of each name that is asked before the rounds, in the plan's order.
 
         Args:
-            answers: that are known already: the second query of scales looks closer where the first one says.
+            answers: that are known already: the second query of scales looks closer where the first
+                one says.
         """
         asked = {query.what for query in self.plan.queries}
         first = ScalesQuery.declared(self.columns, self.bounds)
@@ -161,7 +166,9 @@ class TrainingSetup:
         return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
 
     def hidden_by_noise(self, answers: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
-        """List those of S + A + 1 names, the reward last, with a charged variance below its standard error."""
+        """List those of S + A + 1 names, the reward last, with a charged variance below its
+        standard error.
+        """
         if FINER_SCALES not in answers:
             return []
         hidden = hidden_by_noise(*self._answered_scales(answers))
@@ -190,7 +197,8 @@ class TrainingSetup:
         return replace(found, survival=lengths.survival(answers[LENGTHS], self.noise_of(LENGTHS)))
 
     def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
-        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where not asked for.
+        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where
+        not asked for.
 
         They are at least those that the noise in the weights causes.
         """
@@ -210,7 +218,9 @@ class TrainingSetup:
         return noise_in_weights(self.plan, self.server, self.local.learning_rate)
 
     def without_noise(self, weights: Weights) -> Weights:
-        """Return weights of networks as they are; of linear heads see `primorl.engine.linear.without_noise`."""
+        """Return weights of networks as they are; of linear heads see
+        `primorl.engine.linear.without_noise`.
+        """
         if self.architecture.features is None:
             return weights
         error = noise_beside_people(
@@ -221,7 +231,9 @@ class TrainingSetup:
     def released(
         self, weights: Weights, answers: Mapping[str, Tensor], members: int
     ) -> tuple[Architecture, Weights]:
-        """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""
+        """Make the ensemble that is released of trained weights; of linear heads see
+        `released_heads`.
+        """
         if self.architecture.features is None:
             return self.ensemble, weights
         spread = self.spread(answers)
@@ -234,12 +246,16 @@ class TrainingSetup:
         return self.architecture.initial_weights(self.seed)
 
     def first_weights(self) -> Weights:
-        """The weights that the rounds begin with: those made of the public split, or else the initial ones."""
+        """The weights that the rounds begin with: those made of the public split, or else the
+        initial ones.
+        """
         return self.initial_weights() if self.start is None else self.start
 
     @property
     def digest(self) -> str:
-        """Hash the settings of the rounds that may be fitted: the same in all processes and after a resumption."""
+        """Hash the settings of the rounds that may be fitted: the same in all processes and after a
+        resumption.
+        """
         plan, local, server, maps = self.plan, self.local, self.server, self.normaliser
         if isinstance(maps, Normaliser):
             scales: object = torch.cat((maps.input_mean, maps.input_scale)).tolist()
@@ -256,7 +272,9 @@ class TrainingSetup:
 
 
 class CloningSource:
-    """The units of a store as observations and actions; ``split`` takes inputs apart, ``[.., S]`` and ``[.., A]``."""
+    """The units of a store as observations and actions; ``split`` takes inputs apart, ``[.., S]``
+    and ``[.., A]``.
+    """
 
     def __init__(
         self, source: CohortSource, split: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -271,16 +289,21 @@ class CloningSource:
 
 @dataclass(frozen=True)
 class CloningSetup(TrainingSetup):
-    """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1].
+    """Private behaviour cloning of a `PolicyNetwork`.
 
-    Of linear heads, ``taught`` has the hidden layers of the network that is taught to act as they do.
+    Observations are standardised, actions scaled to [-1, 1].
+
+    Of linear heads, ``taught`` has the hidden layers of the network that is taught to act as they
+    do.
     """
 
     architecture: PolicyNetwork
     taught: tuple[int, ...] = ()
 
     def without_noise(self, weights: Weights) -> Weights:
-        """See `TrainingSetup.without_noise`; logits, with a curvature other than 1, stay as they are."""
+        """See `TrainingSetup.without_noise`; logits, with a curvature other than 1, stay as they
+        are.
+        """
         return weights if self.architecture.discrete_actions else super().without_noise(weights)
 
     def source_of(self, store: CohortSource) -> CohortSource:
@@ -294,7 +317,8 @@ class CloningSetup(TrainingSetup):
     def make_normaliser(
         self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
     ) -> Normaliser:
-        """Make the normaliser of observations that ``normaliser`` names; actions are left as they are.
+        """Make the normaliser of observations that ``normaliser`` names; actions are left as they
+        are.
 
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
@@ -315,7 +339,9 @@ class CloningSetup(TrainingSetup):
         return of_clone if features is None else of_clone.with_features(features, mean)
 
     def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""
+        """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as
+        they are.
+        """
         size, bounds = self.columns.observation_size, self.bounds
         observation, action = inputs[..., :size], inputs[..., size:]
         if bounds.discrete_actions:

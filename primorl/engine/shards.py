@@ -1,10 +1,11 @@
-"""Several processes make every round together, started by torchrun: each sums over its own units, the first releases.
+"""Several processes make every round together, started by torchrun: each sums over its own units,
+the first releases.
 
-Process r of P holds units r, r + P, r + 2P …, and its own coins decide which of them join a round. The first process
-pays, says what is to be summed, draws the noise and writes; what it sends are weights and answers that were released.
-Sums are whole multiples of a power of two, so one `all_reduce` adds them exactly, in whatever order. Every process sees
-the sum before the noise, so all of them and the network between them lie inside the trust boundary
-(docs/distributed.md).
+Process r of P holds units r, r + P, r + 2P …, and its own coins decide which of them join a round.
+The first process pays, says what is to be summed, draws the noise and writes; what it sends are
+weights and answers that were released. Sums are whole multiples of a power of two, so one
+`all_reduce` adds them exactly, in whatever order. Every process sees the sum before the noise, so
+all of them and the network between them lie inside the trust boundary (docs/distributed.md).
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,10 @@ class Request(IntEnum):
 
 
 class Group:
-    """The processes that torchrun started, and this one's place among them. They talk through gloo, on the CPU."""
+    """The processes that torchrun started, and this one's place among them.
+
+    They talk through gloo, on the CPU.
+    """
 
     def __init__(self) -> None:
         dist.init_process_group("gloo", timeout=_SILENCE)
@@ -75,7 +79,8 @@ class Group:
         return moved.to(own.device)
 
     def check_coverage(self, units: int, held: Tensor) -> None:
-        """Refuse to begin unless every unit, of which this process ``held`` some, is with exactly one process.
+        """Refuse to begin unless every unit, of which this process ``held`` some, is with exactly
+        one process.
 
         Raises:
             PipelineError: a unit is with no process, or with two.
@@ -84,8 +89,8 @@ class Group:
         holders[held] = 1
         if not bool((self.total(holders) == 1).all()):
             raise PipelineError(
-                "data/partitions: the processes do not hold each private unit exactly once; give all of them the same "
-                "data/partitions"
+                "data/partitions: the processes do not hold each private unit exactly once; give "
+                "all of them the same data/partitions"
             )
 
 

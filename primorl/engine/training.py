@@ -1,4 +1,6 @@
-"""Trajectory-level private training of the ensemble (PriMORL, Algorithms 1 and 2), and its state between two rounds."""
+"""Trajectory-level private training of the ensemble (PriMORL, Algorithms 1 and 2), and its state
+between two rounds.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -25,9 +27,10 @@ from primorl.privacy.mechanism.plan import Plan
 ENGINE_VERSION = 1
 """Version of the private engine.
 
-Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,
-or step the server. A faster way to the same sums leaves it alone. Models state the version that made them. A paid model
-is restored whatever the version: an upgrade never charges the same people again by itself.
+Developers raise it when a release could differ in distribution: another way to sample, clip, add
+noise, train locally, or step the server. A faster way to the same sums leaves it alone. Models
+state the version that made them. A paid model is restored whatever the version: an upgrade never
+charges the same people again by itself.
 """
 TENSORS = ("weights", "velocity", "average", "best")
 _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
@@ -46,15 +49,17 @@ class TrainingState:
         best_loss: its public loss; infinite before the first evaluation, and without patience.
         since_best: evaluations since ``best``.
         done: rounds with releases in ``weights``.
-        started: rounds that began. A round counts as spent from here on, also where its process died.
+        started: rounds that began. A round counts as spent from here on, also where its process
+            died.
         finished: no round is left to run.
         evaluations: on the public split.
         asked: the plan's queries were asked, or may have been. They count as spent from here on.
         engine: version of the engine that began the training.
         answers: to the queries, by name; empty before they are known.
-        asked_late: the queries that follow the rounds were asked, or may have been; where their answers are gone, what
-            they would tell is not known.
-        settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not written down.
+        asked_late: the queries that follow the rounds were asked, or may have been; where their
+            answers are gone, what they would tell is not known.
+        settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not
+            written down.
     """
 
     weights: Weights
@@ -76,13 +81,17 @@ class TrainingState:
 
     @property
     def lost(self) -> bool:
-        """Whether queries were asked and their answers are gone. The same charge cannot ask them again."""
+        """Whether queries were asked and their answers are gone.
+
+        The same charge cannot ask them again.
+        """
         return self.asked and not self.answers
 
     def tensors(self) -> dict[str, Tensor]:
         """Return a checkpoint's tensors: each set of weights as one vector, and the answers.
 
-        One vector each, for a file of two dozen small tensors takes twice the time, and every round writes one.
+        One vector each, for a file of two dozen small tensors takes twice the time, and every round
+        writes one.
         """
         parts = {name: flat(getattr(self, name)) for name in TENSORS}
         return parts | {f"{_ANSWERS}{name}": answer for name, answer in self.answers.items()}
@@ -102,7 +111,8 @@ class TrainingState:
     def restore(
         cls, architecture: Network, tensors: Mapping[str, Tensor], facts: dict[str, Any]
     ) -> "TrainingState":
-        """Rebuild the state of networks of ``architecture`` from a checkpoint's `tensors` and `facts`.
+        """Rebuild the state of networks of ``architecture`` from a checkpoint's `tensors` and
+        `facts`.
 
         Raises:
             ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
@@ -162,13 +172,17 @@ class TrainingState:
         return tuple(part / self.mass for part in self.average) if self.mass else self.weights
 
     def ended(self) -> "TrainingState":
-        """The state after the last round where there is no public split: the average is released."""
+        """The state after the last round where there is no public split: the average is
+        released.
+        """
         return replace(self, best=self.averaged(), finished=True)
 
     def evaluated(
         self, evaluation: PublicEvaluation, averaged: Weights, patience: int | None, *, last: bool
     ) -> "TrainingState":
-        """The state after ``averaged`` was evaluated; ``patience`` evaluations without a better loss end training."""
+        """The state after ``averaged`` was evaluated; ``patience`` evaluations without a better
+        loss end training.
+        """
         seen = replace(self, evaluations=(*self.evaluations, evaluation))
         if patience is None:
             return replace(seen, best=averaged, finished=last)
@@ -226,24 +240,29 @@ def train(
 ) -> Trained:
     """Answer the plan's queries and run its rounds, or those that an interrupted run left.
 
-    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row of its cohort is
-    read. However often a run dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died
-    are not repeated. Noise and cohorts are drawn afresh: there is no generator with a state that could be replayed.
+    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row
+    of its cohort is read. However often a run dies and is resumed, at most ``plan.rounds`` rounds
+    compute on the data. Rounds that died are not repeated. Noise and cohorts are drawn afresh:
+    there is no generator with a state that could be replayed.
 
     Args:
         setup: everything but the data.
-        source: the private units, or those of this process; None is enough where ``state`` is finished.
-        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split; None: there is none, and all
-            rounds are run.
+        source: the private units, or those of this process; None is enough where ``state`` is
+            finished.
+        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split; None:
+            there is none, and all rounds are run.
         state: of an earlier process; None: begin.
-        save_checkpoint: must have stored the state durably when it returns; called before the queries, before every
-            round and at the end.
-        on_round: called after every round with the number of rounds spent and, after an evaluation, with it.
-        group: of several processes, this one being the first; the others call `primorl.engine.shards.serve`.
+        save_checkpoint: must have stored the state durably when it returns; called before the
+            queries, before every round and at the end.
+        on_round: called after every round with the number of rounds spent and, after an evaluation,
+            with it.
+        group: of several processes, this one being the first; the others call
+            `primorl.engine.shards.serve`.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares, there is no source for what is
-            left to do, patience is asked for without a public split, or the answers to the queries are lost.
+        ValueError: the source does not hold the number of units that the plan declares, there is no
+            source for what is left to do, patience is asked for without a public split, or the
+            answers to the queries are lost.
     """
     ranks = 1 if group is None else group.ranks
     if source is not None and source.units != len(range(0, setup.plan.units, ranks)):
@@ -304,7 +323,9 @@ def _run_rounds(
     save_checkpoint: SaveCheckpoint,
     on_round: OnRound,
 ) -> TrainingState:
-    """Run the rounds that are left, ask the late queries after the last one, and evaluate now and then."""
+    """Run the rounds that are left, ask the late queries after the last one, and evaluate now and
+    then.
+    """
     plan, stopping = setup.plan, setup.server.early_stopping
     late = [query for query in plan.queries if query.what in LATE]
     while not now.finished:
@@ -338,15 +359,17 @@ def answer_queries(
     state: TrainingState,
     save_checkpoint: SaveCheckpoint = lambda state: None,
 ) -> TrainingState:
-    """Answer the plan's queries that are asked before the rounds, once; answers that are known already stay.
+    """Answer the plan's queries that are asked before the rounds, once; answers that are known
+    already stay.
 
-    The queries count as spent from the moment they are announced to ``save_checkpoint``, before any private row is
-    read. A process that dies before the answers are saved leaves a state that is `TrainingState.lost`.
+    The queries count as spent from the moment they are announced to ``save_checkpoint``, before any
+    private row is read. A process that dies before the answers are saved leaves a state that is
+    `TrainingState.lost`.
 
     Args:
         plan: its queries are answered.
-        total: computes the sum of the query of a name, given the answers so far; sensitive, called where there is no
-            answer yet.
+        total: computes the sum of the query of a name, given the answers so far; sensitive, called
+            where there is no answer yet.
         state: so far.
         save_checkpoint: must have stored the state durably when it returns.
 

@@ -1,9 +1,10 @@
-"""Recommend to try the policy, to keep today's practice, or to get more data; from released numbers alone.
+"""Recommend to try the policy, to keep today's practice, or to get more data; from released numbers
+alone.
 
-The rule compares the policy with the clone member by member, where errors that both share cancel, and with the people's
-own return. It asks for a gain that is larger than the known error: how far the model is from the people's
-returns when it acts as they do, and how much more uncertain it is where the policy goes. Its constants were fitted on
-logs with a known truth (benchmarks/results.md).
+The rule compares the policy with the clone member by member, where errors that both share cancel,
+and with the people's own return. It asks for a gain that is larger than the known error: how far
+the model is from the people's returns when it acts as they do, and how much more uncertain it is
+where the policy goes. Its constants were fitted on logs with a known truth (benchmarks/results.md).
 """
 
 from collections.abc import Sequence
@@ -34,15 +35,23 @@ ERRORS = 2.0
 LEAST_GAIN = 0.02
 """A gain counts if it is larger than this share of the scale of returns, whatever else is known."""
 DOWN, UP = {"yes": 0.75, "doubtful": 1.25}, 0.75
-"""By verdict of the model check: how far the interval of the gain reaches down, and up, in units of its scale."""
+"""By verdict of the model check: how far the interval of the gain reaches down, and up, in units of
+its scale.
+"""
 MOST_BEYOND = 0.15
-"""A gain counts if at most this share of the policy's steps, beyond the clone's own, lies where the clone hardly is."""
+"""A gain counts if at most this share of the policy's steps, beyond the clone's own, lies where the
+clone hardly is.
+"""
 MOST_LOSS = 0.05
-"""The clone is released if the model says that it loses at most this share of the scale of returns."""
+"""The clone is released if the model says that it loses at most this share of the scale of
+returns.
+"""
 MOST_MISFIT = 0.5
 """The clone is believed while the misfit is at most this share of the scale of returns."""
 MOST_WIDTH = 0.5
-"""The clone is believed while half the width of today's interval is at most this share of the scale of returns."""
+"""The clone is believed while half the width of today's interval is at most this share of the scale
+of returns.
+"""
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
 
@@ -58,19 +67,22 @@ class Recommendation:
 
     answer: Annotated[
         Literal["trial", "keep", "more_data"],
-        "`trial`: try the policy; `keep`: keep today's practice, whose clone is released; `more_data`: neither.",
+        "`trial`: try the policy; `keep`: keep today's practice, whose clone is released; "
+        "`more_data`: neither.",
     ]
     policy: Annotated[Released | None, "Folder of the policy that is recommended; `null`: none is."]
     reason: Annotated[Line, "Why, in a sentence or two."]
     gain: Annotated[
         float | None,
-        "The least that a member of the model says the policy gains, over the clone and over the upper end of the "
-        "interval of the people's own return; `null`: no clone, or the model is not to be believed.",
+        "The least that a member of the model says the policy gains, over the clone and over the "
+        "upper end of the interval of the people's own return; `null`: no clone, or the model is "
+        "not to be believed.",
     ]
     margin: Annotated[float | None, "What the gain must exceed; `null`: nothing tells."]
     misfit: Annotated[
         float | None,
-        "How far the model's value of today's practice lies outside the interval of the people's own; `null`: unknown.",
+        "How far the model's value of today's practice lies outside the interval of the people's "
+        "own; `null`: unknown.",
     ]
     expected: Annotated[
         float | None,
@@ -78,15 +90,16 @@ class Recommendation:
     ] = None
     interval: Annotated[
         tuple[float, float] | None,
-        "Where the true gain over today should lie in nine of ten runs, as fitted on simulated logs; "
-        "`null`: the model is not to be believed, or was warned of, or nobody asked.",
+        "Where the true gain over today should lie in nine of ten runs, as fitted on simulated "
+        "logs; `null`: the model is not to be believed, or was warned of, or nobody asked.",
     ] = None
 
 
 def found_in(
     answers: PrivateEvaluation, clone: Path, environment: str | None
 ) -> Recommendation | None:
-    """Recommend by the answers and the folder of the clone; None: an environment measured the policy.
+    """Recommend by the answers and the folder of the clone; None: an environment measured the
+    policy.
 
     Raises:
         PipelineError: the folder says nothing about a clone.
@@ -101,10 +114,10 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
 
     The rule has three steps:
 
-    1. The model is not to be believed, by the people or by a free sign (`Veto`): keep today's practice if the clone
-       learned, else more data.
-    2. The policy gains more than the margin, no guess was measured as good as the model, nothing was warned of before
-       the charge, and the policy stays where people were: a trial.
+    1. The model is not to be believed, by the people or by a free sign (`Veto`): keep today's
+       practice if the clone learned, else more data.
+    2. The policy gains more than the margin, no guess was measured as good as the model, nothing
+       was warned of before the charge, and the policy stays where people were: a trial.
     3. Else: keep today's practice if the clone can be trusted, else more data.
 
     Args:
@@ -138,10 +151,14 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
         why.append(f"only a gain above {compared.margin:.3g} is beyond the model's known error")
     if guess_is_better and compared.gain > compared.margin:
         why.append(
-            "no trial: the model check measured a guess without a model as at least as good as the model"
+            "no trial: the model check measured a guess without a model as at least as good as "
+            "the model"
         )
     if beyond is not None and too_far:
-        far = f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
+        far = (
+            f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly "
+            "ever were"
+        )
         why.append(f"{far}; a trial allows {MOST_BEYOND:.0%}")
     why += [f"no trial, as was warned before the charge: {reason}" for reason in warned]
     distrust = _distrust(compared, clone_learned)
@@ -193,7 +210,10 @@ class _Comparison:
     @property
     def today(self) -> str:
         """State today's return, and the model's value of the clone."""
-        return f"people get {self.people:.4g} today, and the model says {self.sampled_clone:.4g} for a clone of them"
+        return (
+            f"people get {self.people:.4g} today, and the model says {self.sampled_clone:.4g} for "
+            "a clone of them"
+        )
 
     @property
     def statement(self) -> str:
@@ -219,7 +239,9 @@ class _Comparison:
 
 
 def _compare(answers: PrivateEvaluation) -> _Comparison | str:
-    """Compare the policy with the clone and the people; return the reason if an answer is missing."""
+    """Compare the policy with the clone and the people; return the reason if an answer is
+    missing.
+    """
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:
         return (
@@ -232,7 +254,10 @@ def _compare(answers: PrivateEvaluation) -> _Comparison | str:
     released_members = _members(answers.answer("clone", MEAN_RETURN))
     members = sampled_members and released_members and policy_members and gain_members
     if not (members and gain and gain.ci95 and doubt):
-        return "no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare"
+        return (
+            "no clone of today's practice was made (behaviour.target_epsilon), so there is "
+            "nothing to compare"
+        )
 
     low, high = people.ci95 or (people.value, people.value)
     half_width = (high - low) / 2
@@ -241,7 +266,8 @@ def _compare(answers: PrivateEvaluation) -> _Comparison | str:
     spread = highest.value - lowest.value if lowest and highest else 0.0
     scale = max(spread, abs(people.value))
 
-    # The model's error for a clone that acts as people do, as far as the interval does not explain it.
+    # The model's error for a clone that acts as people do, as far as the interval does not explain
+    # it.
     sampled_clone = fmean(sampled_members)
     released_clone = fmean(released_members)
     policy = fmean(policy_members)
@@ -291,7 +317,8 @@ def _unbelieved(verdict: Verdict) -> list[str]:
     why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
     if verdict.check is not None and verdict.check.believe == "no":
         why.append(
-            f"the model predicts {' and '.join(verdict.check.wrong)}s worse than a guess without a model"
+            f"the model predicts {' and '.join(verdict.check.wrong)}s worse than a guess without "
+            "a model"
         )
     why.append("the model is not to be believed, so it can judge no policy")
     return why
@@ -302,9 +329,10 @@ def interval_of_gain(
 ) -> tuple[float, float] | None:
     """Compute the interval meant to hold the true gain over today in nine of ten runs.
 
-    Its constants were fitted on simulated logs with a known truth. Its scale is the size of the expected
-    gain, half the width of today's interval, and the distance of the clone's value in the model from
-    today's return. None: the model is not to be believed, was warned of, or nobody was asked.
+    Its constants were fitted on simulated logs with a known truth. Its scale is the size of the
+    expected gain, half the width of today's interval, and the distance of the clone's value in the
+    model from today's return. None: the model is not to be believed, was warned of, or nobody was
+    asked.
     """
     if verdict is None or verdict.check is None or verdict.vetoes or not verdict.believed:
         return None
@@ -318,21 +346,24 @@ def _members(answer: Answer | None) -> tuple[float, ...]:
 
 
 def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
-    """Recommend a trial of the policy, with warnings that its value is not the best or not certain."""
+    """Recommend a trial of the policy, with warnings that its value is not the best or not
+    certain.
+    """
     why = [
-        f"{compared.statement}, more than the {compared.margin:.3g} that the model's known error asks for"
+        f"{compared.statement}, more than the {compared.margin:.3g} that the model's known error "
+        "asks for"
     ]
     policy = answers.answer("policy", MEAN_RETURN, "model")
     chance = answers.answer("random", MEAN_RETURN)
     if policy is not None and chance is not None and chance.value > policy.value:
         why.append(
-            "but in the model random actions are worth more: the policy is far from the best one, or the model is "
-            "wrong where nobody acted"
+            "but in the model random actions are worth more: the policy is far from the best one, "
+            "or the model is wrong where nobody acted"
         )
     if compared.interval is not None and compared.interval[0] <= 0:
         why.append(
-            "the gain is not certain, as its interval reaches below 0: test the policy where people watch it, and do "
-            "not adopt it yet"
+            "the gain is not certain, as its interval reaches below 0: test the policy where "
+            "people watch it, and do not adopt it yet"
         )
     return Recommendation(
         answer="trial", policy="models/policy", reason=_sentences(why), **compared.figures

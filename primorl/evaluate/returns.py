@@ -31,7 +31,8 @@ class Result:
 
     Attributes:
         final: of the final policy.
-        curve: of each epoch's policy, first epoch first; the last one's is ``final``, of the same policy.
+        curve: of each epoch's policy, first epoch first; the last one's is ``final``, of the same
+            policy.
     """
 
     final: Estimate
@@ -44,7 +45,8 @@ class Evaluation:
 
     Attributes:
         by_seed: results in the order of the seeds.
-        method: keys of the summary that say how: episodes, or the model's members, rollouts and horizon.
+        method: keys of the summary that say how: episodes, or the model's members, rollouts and
+            horizon.
     """
 
     by_seed: tuple[Result, ...]
@@ -119,8 +121,9 @@ def in_model(
     """
     if starts.shape[1:] != (ensemble.architecture.observation_size,):
         raise PipelineError(
-            f"models/dynamics: found observations of size {ensemble.architecture.observation_size}, the first states "
-            f"of data/partitions have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+            "models/dynamics: found observations of size "
+            f"{ensemble.architecture.observation_size}, the first states of data/partitions have "
+            f"shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
     weights = step_weights(horizon, survival=survival)
 
@@ -149,7 +152,9 @@ def _results(final: Sequence[Estimate], epochs: Sequence[Estimate]) -> tuple[Res
 
 
 def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, DeterministicPolicy]:
-    """Load the final policies of all seeds side by side, and those of all epochs, seed after seed."""
+    """Load the final policies of all seeds side by side, and those of all epochs, seed
+    after seed.
+    """
     final, epochs = (
         DeterministicPolicy.stacked([load(folder) for folder in folders])
         for load in (DeterministicPolicy.load, DeterministicPolicy.load_epochs)
@@ -166,8 +171,9 @@ def episode_returns(
 ) -> npt.NDArray[np.float64]:
     """Measure undiscounted returns of whole episodes, from reset to termination or truncation.
 
-    Episode e starts from the same reset seed for every policy (common random numbers: differences between
-    policies are not differences between starts), and from the same one for any ``episodes``.
+    Episode e starts from the same reset seed for every policy (common random numbers: differences
+    between policies are not differences between starts), and from the same one for any
+    ``episodes``.
 
     Args:
         environment_id: a registered Gymnasium id.
@@ -180,8 +186,8 @@ def episode_returns(
         ``[P, E]``.
 
     Raises:
-        PipelineError: the environment cannot be built, its spaces are not the policy's, or nothing says that its
-            episodes end.
+        PipelineError: the environment cannot be built, its spaces are not the policy's, or nothing
+            says that its episodes end.
     """
     seeds = reset_seeds(seed, episodes)
     at_once = min(episodes, max(1, _ENVIRONMENTS_AT_ONCE // policy.policies))
@@ -204,7 +210,9 @@ def reset_seeds(seed: int, episodes: int) -> list[int]:
 def _returns(
     envs: SyncVectorEnv, policy: DeterministicPolicy, seeds: list[int], limit: int | None
 ) -> npt.NDArray[np.float64]:
-    """Measure returns ``[P, len(seeds)]`` of one batch; in a last, smaller batch the other environments run idle."""
+    """Measure returns ``[P, len(seeds)]`` of one batch; in a last, smaller batch the other
+    environments run idle.
+    """
     count = envs.num_envs // policy.policies
     alive = np.tile(np.arange(count) < len(seeds), policy.policies)
     resets: list[int | None] = [*seeds, *seeds[:1] * (count - len(seeds))]
@@ -222,7 +230,9 @@ def _returns(
 
 
 def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
-    """Convert actions to the space's form: vectors of a box as they are, one-hot ``[B, A]`` to numbers ``[B]``."""
+    """Convert actions to the space's form: vectors of a box as they are, one-hot ``[B, A]`` to
+    numbers ``[B]``.
+    """
     plain: npt.NDArray[Any] = actions.numpy()
     if isinstance(space, Discrete):
         plain = plain.argmax(axis=1) + space.start
@@ -247,11 +257,15 @@ def _build(
     wrong = None
     if observation.shape != (policy.observation_size,) or actions != expected:
         wrong = (
-            f"found observations of shape {observation.shape} and {actions}, the policy was trained for observations "
-            f"of shape {(policy.observation_size,)} and {expected}; evaluate in the environment of its dataset"
+            f"found observations of shape {observation.shape} and {actions}, the policy was "
+            f"trained for observations of shape {(policy.observation_size,)} and {expected}; "
+            "evaluate in the environment of its dataset"
         )
     elif limit is None and (spec is None or spec.max_episode_steps is None):
-        wrong = "its episodes have no step limit and may never end; declare one, datasets/NAME.yaml: horizon"
+        wrong = (
+            "its episodes have no step limit and may never end; declare one, datasets/NAME.yaml: "
+            "horizon"
+        )
     if wrong is not None:
         envs.close()
         raise PipelineError(f"environment {environment_id!r}: {wrong}")

@@ -1,4 +1,6 @@
-"""Estimates of a policy's value: a measured mean with its interval, or a value in the released model with its range."""
+"""Estimates of a policy's value: a measured mean with its interval, or a value in the released
+model with its range.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +17,8 @@ NORMAL_QUANTILE = 1.959963984540054
 """Half of the width of a normal 95% interval, in standard deviations."""
 
 NOTE = (
-    "the policy's mean return in the released model, not measured in the world: wrong wherever the model is, "
-    "and likely too high, for the policy was trained in this model"
+    "the policy's mean return in the released model, not measured in the world: wrong wherever "
+    "the model is, and likely too high, for the policy was trained in this model"
 )
 """Reliability of a `ModelValue`, in words."""
 
@@ -53,13 +55,17 @@ class MeanInterval:
 
     @classmethod
     def over(cls, seeds: Sequence[Self]) -> Self:
-        """Average several policies' means, with the interval of their spread; keep a single policy's interval."""
+        """Average several policies' means, with the interval of their spread; keep a single
+        policy's interval.
+        """
         return seeds[0] if len(seeds) == 1 else cls.of(np.array([own.mean for own in seeds]))
 
 
 @dataclass(frozen=True)
 class ModelValue:
-    """Value in the released model: the mean over the ensemble's members, and the least and greatest of theirs."""
+    """Value in the released model: the mean over the ensemble's members, and the least and greatest
+    of theirs.
+    """
 
     mean: float
     low: float

@@ -1,4 +1,6 @@
-"""``metrics/summary.json`` and ``online.json``: results beside the privacy that paid for them, their curves and log."""
+"""``metrics/summary.json`` and ``online.json``: results beside the privacy that paid for them,
+their curves and log.
+"""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +54,10 @@ _REMEDY = "run `dvc repro evaluate`"
 
 @record
 class SeedSummary:
-    """The result of one seed of several. Optional keys are left out of the file where they are null."""
+    """The result of one seed of several.
+
+    Optional keys are left out of the file where they are null.
+    """
 
     seed: Annotated[int, "The seed."]
     return_mean: Annotated[float | None, "Mean return of its episodes."]
@@ -69,7 +74,10 @@ class SeedSummary:
 
 @record
 class Summary:
-    """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
+    """The results of a run (``metrics/summary.json``).
+
+    Optional keys are left out of the file where they are null.
+    """
 
     FORMAT: ClassVar[int] = 1
 
@@ -87,7 +95,8 @@ class Summary:
     void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."]
     spent_on_dataset: Annotated[
         SpentOnDataset | None,
-        "What the ledger had recorded for the same units: the private evaluation included where something was asked.",
+        "What the ledger had recorded for the same units: the private evaluation included where "
+        "something was asked.",
     ]
     seed: Annotated[int, "`seed` of params.yaml."]
     return_mean: Annotated[
@@ -182,7 +191,9 @@ class Summary:
         )
 
     def other_files(self, model: Path, policy: Path) -> str | None:
-        """Tell in a line which other files these folders hold than this is about; None: the same, or none at all."""
+        """Tell in a line which other files these folders hold than this is about; None: the same,
+        or none at all.
+        """
         named = {
             model / "model.safetensors": self.model_sha256,
             policy / "policy.safetensors": self.policy_sha256,
@@ -215,13 +226,16 @@ class Summary:
         """Read the file.
 
         Raises:
-            PipelineError: if it is missing, of another format version, or not as declared. One line.
+            PipelineError: if it is missing, of another format version, or not as declared. One
+                line.
         """
         return read_record(path, cls, _REMEDY)
 
 
 def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
-    """Collect the keys that a summary repeats of the policy's statement and of the private units' answers."""
+    """Collect the keys that a summary repeats of the policy's statement and of the private units'
+    answers.
+    """
     repeated = {key: getattr(statement, key) for key in _REPEATED} | {
         "model_verdict": answers.verdict
     }
@@ -231,7 +245,10 @@ def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
 
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
-    """Write one CSV row an epoch. Unmeasured numbers stay empty; a value in the model has columns of its own."""
+    """Write one CSV row an epoch.
+
+    Unmeasured numbers stay empty; a value in the model has columns of its own.
+    """
     header = ["epoch", "return_mean", "return_low", "return_high", "normalized_score"]
     of_model = isinstance(curve[0], ModelValue)
     if of_model:
@@ -249,7 +266,9 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
-    """Make the summary's keys for the value of a policy: its measured return, or its value in the model."""
+    """Make the summary's keys for the value of a policy: its measured return, or its value in the
+    model.
+    """
     if isinstance(final, ModelValue):
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
         return unmeasured | {
@@ -272,10 +291,10 @@ def log_summary(
 ) -> None:
     """Log an evaluation.
 
-    The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
-    and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
-    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``gain_over_today`` is the
-    recommendation's.
+    The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of
+    the pipeline's run, and of no run of a stage, so that a search finds every result once. A run of
+    one seed of several has its return. A void run has the tag ``void`` and no ``epsilon``: a search
+    by ε must not find it. ``gain_over_today`` is the recommendation's.
 
     Args:
         run: the stage's run.
@@ -327,16 +346,18 @@ def log_summary(
 
 
 def note(summary: Mapping[str, Any]) -> str:
-    """Describe a run in Markdown by its summary's content: the results, and how to get its files back."""
+    """Describe a run in Markdown by its summary's content: the results, and how to get its files
+    back.
+    """
     return f"""{guarantee(summary)}
 
 ```
 {text(dict(summary))}
 ```
 
-Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy is under **Models**.
-To have `models/` of this run again, set `params.yaml` to its parameters and run `dvc repro`. What was paid for is
-restored and charged no second time.
+Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy
+is under **Models**. To have `models/` of this run again, set `params.yaml` to its parameters and
+run `dvc repro`. What was paid for is restored and charged no second time.
 """
 
 
@@ -369,7 +390,9 @@ def _log_curve(log: Log, result: "Result") -> None:
 
 @record
 class OnlineSummary:
-    """Result of learning from users (``metrics/online.json``). Returns are of the likeliest actions.
+    """Result of learning from users (``metrics/online.json``).
+
+    Returns are of the likeliest actions.
 
     Raises:
         ValueError: users were met, and a figure is missing.

@@ -1,4 +1,6 @@
-"""Results in words: privacy statements and private answers in a line each, and the summary as a table."""
+"""Results in words: privacy statements and private answers in a line each, and the summary as a
+table.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,9 +17,9 @@ ADVICE = {
 }
 """Recommendations in a few words."""
 GAIN_NOTE = (
-    "what the model says that the policy adds to today's mean return of a trajectory, the sum over its steps (higher "
-    "is better). The interval is meant to hold in nine of ten runs: it was fitted on simulated logs, and on others "
-    "it may hold less often"
+    "what the model says that the policy adds to today's mean return of a trajectory, the sum "
+    "over its steps (higher is better). The interval is meant to hold in nine of ten runs: it was "
+    "fitted on simulated logs, and on others it may hold less often"
 )
 UNKNOWN_GAIN = "the model is not to be believed, or was warned of, or nobody was asked"
 UNBELIEVED = "values in the model are not shown, as it is not to be believed"
@@ -60,7 +62,9 @@ def guarantee(summary: Mapping[str, Any]) -> str:
 
 
 def account(summary: Mapping[str, Any]) -> str:
-    """State the cost of all runs on the same units in one line, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
+    """State the cost of all runs on the same units in one line, such as "ε = 1.20, δ = 1e-05 in 3
+    charges when …".
+    """
     spent = summary["spent_on_dataset"]
     when = (
         "when the model was made"
@@ -78,7 +82,8 @@ def account(summary: Mapping[str, Any]) -> str:
 
 
 def value(number: float, ci95: Sequence[float] | None) -> str:
-    """Format a number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is not symmetric.
+    """Format a number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is
+    not symmetric.
 
     The number behind ± is rounded up, except for the rounding errors of the difference.
     """
@@ -91,7 +96,9 @@ def value(number: float, ci95: Sequence[float] | None) -> str:
 
 
 def gain(advice: Mapping[str, Any]) -> str:
-    """State a policy's gain, such as "2.9, between -0.4 and 6.1"; "not known" without an interval."""
+    """State a policy's gain, such as "2.9, between -0.4 and 6.1"; "not known" without an
+    interval.
+    """
     if advice.get("interval") is None:
         return "not known"
     low, high = advice["interval"]
@@ -129,10 +136,11 @@ class Shown:
 
 
 def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
-    """List the values that may stand side by side: one for each subject, of one length and one discount.
+    """List the values that may stand side by side: one for each subject, of one length and one
+    discount.
 
-    Private units' answers and values in the model are of trajectories as long as recordings are. Other values are of
-    whole episodes and not discounted, so one kind of them is shown.
+    Private units' answers and values in the model are of trajectories as long as recordings are.
+    Other values are of whole episodes and not discounted, so one kind of them is shown.
 
     Args:
         summary: content of ``metrics/summary.json``.
@@ -204,8 +212,8 @@ def _predictions(check: Check, *, trial: bool) -> str:
         text += "; less than half would be believed."
     if trial:
         text += (
-            " A trial may follow all the same: the gain compares two policies in one model, where errors that both "
-            "share cancel, and it is larger than the model's known error."
+            " A trial may follow all the same: the gain compares two policies in one model, where "
+            "errors that both share cancel, and it is larger than the model's known error."
         )
     return text
 
@@ -253,7 +261,9 @@ def source(answer: Mapping[str, Any]) -> str:
 
 
 def discounted(discount: float) -> str:
-    """Name the discount of the private units' answers, ", discounted by γ = 0.95"; empty where γ is 1."""
+    """Name the discount of the private units' answers, ", discounted by γ = 0.95"; empty where γ is
+    1.
+    """
     return "" if discount == 1 else f", discounted by γ = {discount:g}"
 
 
@@ -275,7 +285,8 @@ def text(summary: dict[str, Any]) -> str:
     rows = [
         (
             "dataset",
-            f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units",
+            f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} "
+            "private units",
         ),
         (
             "variant",
@@ -284,7 +295,8 @@ def text(summary: dict[str, Any]) -> str:
         ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
         (
             "spent",
-            f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}",
+            ("" if summary["spent_on_dataset"]["epsilon"] is None else "in all: ")
+            + account(summary),
         ),
     ]
     rows += _private_answers(summary)
@@ -302,7 +314,9 @@ def text(summary: dict[str, Any]) -> str:
 
 
 def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Describe the return of the private units today and under the policy; empty where nothing was asked."""
+    """Describe the return of the private units today and under the policy; empty where nothing was
+    asked.
+    """
     rows = []
     hidden = () if believed(summary) else ("model",)
     shown = [
@@ -320,7 +334,9 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
-    """Make the rows of the return in the environment, or else of the value in the model; ``over`` names the seeds."""
+    """Make the rows of the return in the environment, or else of the value in the model; ``over``
+    names the seeds.
+    """
     if summary["return_mean"] is None and not believed(summary):
         return [("return", "not measured: there is no simulator"), ("value", UNBELIEVED)]
     if summary["return_mean"] is None:

@@ -10,10 +10,12 @@ _USUAL: Any = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "max
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015) on a few tensors, which it moves in place, with the usual β = (0.9, 0.999), ε = 1e-8.
+    """Adam (Kingma and Ba 2015) on a few tensors, which it moves in place, with the usual β = (0.9,
+    0.999), ε = 1e-8.
 
-    The kernel of ``torch.optim.AdamW(fused=True)``: called directly, since that class's bookkeeping takes longer than a
-    small network's arithmetic, and loads PyTorch's compiler, which takes as long to load as PyTorch.
+    The kernel of ``torch.optim.AdamW(fused=True)``: called directly, since that class's bookkeeping
+    takes longer than a small network's arithmetic, and loads PyTorch's compiler, which takes as
+    long to load as PyTorch.
 
     Args:
         tensors: to move.

@@ -1,4 +1,7 @@
-"""Sizes of the dynamics ensemble, and its file ``config.json``. Loading this module needs no torch."""
+"""Sizes of the dynamics ensemble, and its file ``config.json``.
+
+Loading this module needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ class PublicLosses:
 
     @property
     def diverged(self) -> bool:
-        """Whether training made the model worse than its initial weights, or worse than a constant prediction."""
+        """Whether training made the model worse than its initial weights, or worse than a constant
+        prediction.
+        """
         return not self.final < min(self.initial, self.constant)
 
 
@@ -50,7 +55,8 @@ class PublicLosses:
 class ModelConfig:
     """Sizes and facts of a model that its weights do not tell.
 
-    Sizes and bounds come from the environment, params.yaml or the public split, never from private data.
+    Sizes and bounds come from the environment, params.yaml or the public split, never from private
+    data.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -69,7 +75,8 @@ class ModelConfig:
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
     rounds: Annotated[
         Annotated[int, Within(ge=0)],
-        "Rounds (or epochs) in the weights, after early stopping on the public split; 0: the public split alone.",
+        "Rounds (or epochs) in the weights, after early stopping on the public split; 0: the "
+        "public split alone.",
     ]
     observation_names: Annotated[
         tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."
@@ -125,7 +132,9 @@ class ModelConfig:
 
 
 TERMINATION_GAIN = 10.0
-"""Logits are the last output times this, since a unit has one row of an end (docs/internals.md compares gains)."""
+"""Logits are the last output times this, since a unit has one row of an end (docs/internals.md
+compares gains).
+"""
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
 
@@ -134,15 +143,17 @@ class Architecture:
     """Sizes of the ensemble and the fixed bounds of its log-variance.
 
     Each of ``members`` is an MLP from (observation, action) to the mean and log-variance of the
-    standardised (next_observation - observation, reward), with Swish activations (PriMORL, section 4.1,
-    after MOPO). The log-variance bounds are constants: MOPO learns them, but there they would be shared
-    by members and lie outside the clipped update.
+    standardised (next_observation - observation, reward), with Swish activations (PriMORL, section
+    4.1, after MOPO). The log-variance bounds are constants: MOPO learns them, but there they would
+    be shared by members and lie outside the clipped update.
 
-    With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
-    probability that the step ends the episode. Its weights are clipped, noised and charged with all others.
+    With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the
+    logit of the probability that the step ends the episode. Its weights are clipped, noised and
+    charged with all others.
 
-    With ``features`` each member is one linear layer of them, without hidden layers. Private rounds train its means
-    alone (``spread`` False); the log-variances, the same at every input, join them when the model is released.
+    With ``features`` each member is one linear layer of them, without hidden layers. Private rounds
+    train its means alone (``spread`` False); the log-variances, the same at every input, join them
+    when the model is released.
     """
 
     observation_size: int
@@ -197,7 +208,9 @@ class Architecture:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any, side by side."""
+        """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any,
+        side by side.
+        """
         sizes = (
             self.inputs,
             *self.hidden,
@@ -211,10 +224,12 @@ class Architecture:
         return self.members * sum((inputs + 1) * outputs for inputs, outputs in self.layers)
 
     def initial_weights(self, seed: int) -> tuple[Tensor, ...]:
-        """Draw weights uniformly within ±1/√in, each member its own, from a public seed; linear heads begin at zero.
+        """Draw weights uniformly within ±1/√in, each member its own, from a public seed; linear
+        heads begin at zero.
 
-        The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
-        from even odds on every step of every unit would first spend its clipped update on saying so.
+        The logit of a termination begins as a constant, at a probability of 1%: an episode ends
+        once in many steps, and from even odds on every step of every unit would first spend its
+        clipped update on saying so.
         """
         weights = uniform_weights(self.members, self.layers, seed)
         if self.features is not None:

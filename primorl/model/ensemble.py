@@ -27,12 +27,14 @@ _HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare la
 class Normaliser:
     """Affine maps to standardised inputs and targets; made from public data only.
 
-    Inputs are centred on their mean and divided by their standard deviation. Targets are centred on their median and
-    divided by a robust spread, the 90% quantile of |y - median| over 1.645 (the normal's): a few rare
-    jumps may hold most of a target's variance, and scaled by that the usual motion would vanish.
+    Inputs are centred on their mean and divided by their standard deviation. Targets are centred on
+    their median and divided by a robust spread, the 90% quantile of |y - median| over 1.645 (the
+    normal's): a few rare jumps may hold most of a target's variance, and scaled by that the usual
+    motion would vanish.
 
-    With ``flag``, targets keep one column behind the standardised ones as it is: whether the episode terminated.
-    With ``features``, inputs become these, of columns that are combined by ``basis`` (`Polynomials.basis`).
+    With ``flag``, targets keep one column behind the standardised ones as it is: whether the
+    episode terminated. With ``features``, inputs become these, of columns that are combined by
+    ``basis`` (`Polynomials.basis`).
     """
 
     input_mean: Tensor
@@ -45,16 +47,20 @@ class Normaliser:
 
     @classmethod
     def from_public(cls, inputs: Tensor, targets: Tensor, flag: bool = False) -> "Normaliser":
-        """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column more with ``flag``."""
+        """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column more
+        with ``flag``.
+        """
         targets = targets[:, :-1] if flag else targets
         targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
         centre = targets.median(dim=0).values
         spread = (targets - centre).abs().quantile(0.9, dim=0) / 1.645
-        # Sparse targets have no such spread; of rewards, rare large ones are what matters, and none may be far outside.
+        # Sparse targets have no such spread; of rewards, rare large ones are what matters, and none
+        # may be far outside.
         spread = torch.where(spread > 0, spread, deviation := targets.std(dim=0))
         spread[-1] = deviation[-1] if deviation[-1] > _HEAVY * spread[-1] else spread[-1]
         scale = _positive(inputs.std(0))
-        # A counter or a trait of the person moves alike in every step. Its noise must be small beside its own range.
+        # A counter or a trait of the person moves alike in every step. Its noise must be small
+        # beside its own range.
         steady = _STEADY * scale[: len(spread) - 1]
         spread[:-1] = torch.where(spread[:-1] > 1e-6, spread[:-1], steady)
         return cls(inputs.mean(0), scale, centre, _positive(spread), flag)
@@ -81,7 +87,9 @@ class Normaliser:
         )
 
     def targets(self, raw: Tensor) -> Tensor:
-        """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag where it is kept."""
+        """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag
+        where it is kept.
+        """
         size = len(self.target_mean)
         if self.features is None:
             standardised = (raw[..., :size] - self.target_mean) / self.target_scale
@@ -101,7 +109,10 @@ class Normaliser:
 
 
 def _by_column(raw: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Standardise all columns that have a mean. In memory, values of a column follow each other (`Polynomials`)."""
+    """Standardise all columns that have a mean.
+
+    In memory, values of a column follow each other (`Polynomials`).
+    """
     rows, size = raw.reshape(-1, raw.shape[-1]).T, len(mean)
     found = rows.new_empty(rows.shape)
     torch.sub(rows[:size], mean.unsqueeze(1), out=found[:size]).div_(scale.unsqueeze(1))
@@ -114,7 +125,8 @@ def _positive(scale: Tensor) -> Tensor:
 
 
 class SeedGenerators:
-    """One generator for each of G seeds, all on one device; of n rows, the first n/G are the first seed's, and so on.
+    """One generator for each of G seeds, all on one device; of n rows, the first n/G are the first
+    seed's, and so on.
 
     So a seed's numbers do not depend on which others are there.
     """
@@ -158,7 +170,8 @@ def _exponential(
     return torch.empty(size, device=device).exponential_(generator=generator)
 
 
-# What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
+# What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size;
+# RecursionError: deep nesting.
 _BROKEN = (
     ValueError,
     KeyError,
@@ -194,7 +207,9 @@ def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:
-    """Run the network: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more with a logit."""
+    """Run the network: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more
+    with a logit.
+    """
     hidden = inputs
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         hidden = silu(torch.baddbmm(bias, hidden, weight))
@@ -202,7 +217,8 @@ def outputs(weights: Weights, inputs: Tensor) -> Tensor:
 
 
 def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
-    """Split `outputs` into mean and log-variance of the standardised targets, two ``[.., S + 1]`` tensors.
+    """Split `outputs` into mean and log-variance of the standardised targets, two ``[.., S + 1]``
+    tensors.
 
     Where only means are trained, the log-variance is 0.
     """
@@ -224,7 +240,8 @@ def row_losses(
 ) -> tuple[Tensor, Tensor]:
     """Compute every member's loss on every row, and its prediction.
 
-    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy if terminations are learned.
+    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy if
+    terminations are learned.
 
     Args:
         shape: sizes of the ensemble.
@@ -235,7 +252,8 @@ def row_losses(
         counted: which of the Gaussian's columns count in the loss, bool ``[S + 1]``; None: all.
 
     Returns:
-        Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N, B, columns]``.
+        Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N,
+        B, columns]``.
     """
     output = outputs(weights, inputs)
     mean, log_variance = gaussian(shape, output)
@@ -272,8 +290,8 @@ def negative_log_likelihood(
 class Bounds:
     """Bounds of model states, actions and rewards: declared or public facts.
 
-    ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known. Discrete actions are
-    one-hot vectors, with bounds 0 and 1.
+    ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known.
+    Discrete actions are one-hot vectors, with bounds 0 and 1.
     """
 
     observation_low: Tensor
@@ -289,7 +307,8 @@ class Bounds:
 class GaussianEnsemble:
     """A trained ensemble with all that is needed to use it.
 
-    ``termination`` says how a rollout knows its end: ``none`` (never), ``learned`` or a name in `RULES`.
+    ``termination`` says how a rollout knows its end: ``none`` (never), ``learned`` or a name in
+    `RULES`.
     """
 
     architecture: Architecture
@@ -301,7 +320,8 @@ class GaussianEnsemble:
     def __post_init__(self) -> None:
         if (self.termination == LEARNED) != self.architecture.learned_termination:
             raise ValueError(
-                "termination must be 'learned' where the architecture has a head for it, and only there"
+                "termination must be 'learned' where the architecture has a head for it, and only "
+                "there"
             )
         if self.termination not in (NONE, LEARNED, *RULES):
             raise ValueError(f"no termination rule {self.termination!r}")
@@ -319,8 +339,8 @@ class GaussianEnsemble:
             action: ``[B, A]``.
 
         Returns:
-            Mean and standard deviation, ``[N, B, S + 1]`` each, and the probability that the step terminates the
-            episode, ``[N, B]``; None where that is not learned.
+            Mean and standard deviation, ``[N, B, S + 1]`` each, and the probability that the step
+            terminates the episode, ``[N, B]``; None where that is not learned.
         """
         shape = self.architecture
         inputs = self.normaliser.inputs(torch.cat((observation, action), dim=-1))
@@ -337,11 +357,15 @@ class GaussianEnsemble:
         )
 
     def with_ends(self, ends: str | None) -> "GaussianEnsemble":
-        """Return the model as a policy's rollouts used it; ``ends`` is from the policy's ``config.json``."""
+        """Return the model as a policy's rollouts used it; ``ends`` is from the policy's
+        ``config.json``.
+        """
         return self.without_head() if ends == NONE else self
 
     def without_head(self) -> "GaussianEnsemble":
-        """Return the same model without its learned termination: its episodes never end by themselves."""
+        """Return the same model without its learned termination: its episodes never end by
+        themselves.
+        """
         if self.termination != LEARNED:
             return self
         *others, weight, bias = self.weights
@@ -358,7 +382,8 @@ class GaussianEnsemble:
 
         Args:
             folder: an existing folder.
-            facts: fields of `ModelConfig` that the ensemble does not know, such as ``variant`` and ``rounds``.
+            facts: fields of `ModelConfig` that the ensemble does not know, such as ``variant`` and
+                ``rounds``.
         """
         tensors = {
             f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)
@@ -398,7 +423,8 @@ class GaussianEnsemble:
         except _BROKEN as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(
-                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one back"
+                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one "
+                "back"
             ) from None
 
     @classmethod
@@ -455,23 +481,28 @@ class Evidence:
 
     @property
     def supports(self) -> bool:
-        """Whether there are `FEWEST_ENDS` or more, and the head beats their rate by the share `END_MARGIN`."""
+        """Whether there are `FEWEST_ENDS` or more, and the head beats their rate by the share
+        `END_MARGIN`.
+        """
         return self.terminations >= FEWEST_ENDS and self.loss <= (1 - END_MARGIN) * self.constant
 
     @property
     def why(self) -> str:
         """The figures, for a log."""
         return (
-            f"{self.terminations} public terminations (needed {FEWEST_ENDS}), cross-entropy {self.loss:.4g} against "
-            f"{self.constant:.4g} of a constant rate (needed {1 - END_MARGIN:g} of it)"
+            f"{self.terminations} public terminations (needed {FEWEST_ENDS}), cross-entropy "
+            f"{self.loss:.4g} against {self.constant:.4g} of a constant rate (needed "
+            f"{1 - END_MARGIN:g} of it)"
         )
 
 
 @torch.no_grad()
 def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> Evidence:
-    """Judge the learned termination of a model on the CPU, since a predicted end avoids all costs that would follow.
+    """Judge the learned termination of a model on the CPU, since a predicted end avoids all costs
+    that would follow.
 
-    ``inputs [R, S + A]`` are public, and so is ``terminated``, bool ``[R]``: whether a step ended its episode.
+    ``inputs [R, S + A]`` are public, and so is ``terminated``, bool ``[R]``: whether a step ended
+    its episode.
     """
     S = ensemble.architecture.observation_size
     _, _, ends = ensemble.predict(inputs[:, :S], inputs[:, S:])
@@ -485,8 +516,8 @@ def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> 
 def load_model(folder: str | os.PathLike[str], device: str = "cpu") -> GaussianEnsemble:
     """Read a trained dynamics model: ``models/dynamics``, or ``dynamics`` in a released bundle.
 
-    Nothing in the files runs. ``model.predict(observation [B, S], action [B, A])`` gives the prediction of every
-    member.
+    Nothing in the files runs. ``model.predict(observation [B, S], action [B, A])`` gives the
+    prediction of every member.
 
     Raises:
         PipelineError: a file is missing or broken, or the files contradict each other; one line.

@@ -1,4 +1,7 @@
-"""Fixed features of linear heads: Hermite polynomials of standardised inputs. Loading this module needs no torch."""
+"""Fixed features of linear heads: Hermite polynomials of standardised inputs.
+
+Loading this module needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,20 @@ OneHot = tuple[tuple[int, int], ...]
 
 
 def one_hot_inputs(one_hot: OneHot, observations: int, actions: int, *, discrete: bool) -> OneHot:
-    """Return the one-hot parts of an observation of so many dimensions, and the discrete actions behind it."""
+    """Return the one-hot parts of an observation of so many dimensions, and the discrete actions
+    behind it.
+    """
     return one_hot + (((observations, actions),) if discrete else ())
 
 
 @dataclass(frozen=True)
 class Polynomials:
-    """Products of normalised Hermite polynomials: an orthonormal basis for independent standard normal inputs.
+    """Products of normalised Hermite polynomials: an orthonormal basis for independent standard
+    normal inputs.
 
-    Of a number z they are z, (z² - 1)/√2 and (z³ - 3z)/√6. A one-hot part of k categories gives k - 1 columns, whitened
-    by the categories' frequencies, which enter products with other columns only. The constant is the bias of the heads.
+    Of a number z they are z, (z² - 1)/√2 and (z³ - 3z)/√6. A one-hot part of k categories gives k -
+    1 columns, whitened by the categories' frequencies, which enter products with other columns
+    only. The constant is the bias of the heads.
 
     Attributes:
         inputs: S + A.
@@ -93,12 +100,13 @@ class Polynomials:
     def __call__(self, standardised: Tensor, basis: Tensor) -> Tensor:
         """Features ``[.., F]`` of standardised inputs ``[.., S + A]``.
 
-        Every number is added, multiplied or divided alone: the last bits of a matrix product could depend on how many
-        rows it has, and so one person's features on who else is there.
+        Every number is added, multiplied or divided alone: the last bits of a matrix product could
+        depend on how many rows it has, and so one person's features on who else is there.
         """
         import torch
 
-        # In memory a feature's values follow each other: then every operation runs over whole columns.
+        # In memory a feature's values follow each other: then every operation runs over whole
+        # columns.
         columns = standardised.reshape(-1, self.inputs).T
         z = columns.clamp(-FARTHEST, FARTHEST)
         if self.one_hot:
@@ -141,7 +149,9 @@ def _powers(z: Tensor, degree: int) -> dict[int, Tensor]:
 
 @cache
 def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[int]]]]:
-    """Every kind of product: the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times z', and their columns."""
+    """Every kind of product: the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times z',
+    and their columns.
+    """
     numbers = len(features.continuous)
     owner = [*range(numbers)]
     for part, (_, size) in enumerate(features.one_hot):
@@ -171,7 +181,8 @@ def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[in
 
 @cache
 def _runs(features: Polynomials) -> list[tuple[tuple[int, ...], list[int], range]]:
-    """Group `_products` that follow each other and differ in the last factor alone, by one column each time.
+    """Group `_products` that follow each other and differ in the last factor alone, by one column
+    each time.
 
     Returns:
         Degrees of the factors, columns of all but the last factor, and columns of the last one.

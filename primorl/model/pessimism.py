@@ -10,7 +10,9 @@ from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.termination import RULES
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
-"""Means and standard deviations of all members, ``[N, B, S + 1]`` each, to an uncertainty ``[B]``."""
+"""Means and standard deviations of all members, ``[N, B, S + 1]`` each, to an uncertainty
+``[B]``.
+"""
 
 
 def max_aleatoric(mean: Tensor, std: Tensor) -> Tensor:
@@ -27,7 +29,9 @@ def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
-    """u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, without a unit; ``mean`` is already divided by the scale σ."""
+    """u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, without a unit; ``mean`` is already divided
+    by the scale σ.
+    """
     gaps: Tensor = torch.linalg.vector_norm(mean - mean.mean(0), dim=-1)
     return gaps.amax(0)
 
@@ -44,8 +48,8 @@ UNCERTAINTIES: dict[str, Uncertainty] = {
 class Step:
     """One step of B rollouts.
 
-    ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``, and bool ``terminated [B]``: None
-    where episodes never end by termination.
+    ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``, and bool
+    ``terminated [B]``: None where episodes never end by termination.
     """
 
     next_observation: Tensor
@@ -57,14 +61,16 @@ class Step:
 class PessimisticModel:
     """r̃(s, a) = r̂(s, a) - λ·u(s, a) on the dynamics of a member drawn anew at every step.
 
-    A post-processing of the released ensemble: no data enters. States and rewards are held within the
-    ensemble's declared or public bounds (before the penalty), so that a rollout cannot run away. The next state is
-    drawn; r̂ is the drawn member's mean, since a draw that is held within bounds has another mean than the member's.
-    u is measured in the data's units, over (next_observation - observation, reward), as in the paper; only
-    ``standardised_difference`` has no unit, and λ is then in units of the rewards' public scale.
+    A post-processing of the released ensemble: no data enters. States and rewards are held within
+    the ensemble's declared or public bounds (before the penalty), so that a rollout cannot run
+    away. The next state is drawn; r̂ is the drawn member's mean, since a draw that is held within
+    bounds has another mean than the member's. u is measured in the data's units, over
+    (next_observation - observation, reward), as in the paper; only ``standardised_difference`` has
+    no unit, and λ is then in units of the rewards' public scale.
 
-    A learned termination is drawn from the probability of the member that gives the state and the reward. A declared
-    rule sees the predicted state before it is held within the bounds, which may be narrower than the task's range.
+    A learned termination is drawn from the probability of the member that gives the state and the
+    reward. A declared rule sees the predicted state before it is held within the bounds, which may
+    be narrower than the task's range.
     """
 
     def __init__(self, ensemble: GaussianEnsemble, *, uncertainty: str, penalty: float) -> None:
@@ -87,13 +93,16 @@ class PessimisticModel:
 
     @torch.no_grad()
     def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
-        """Advance B rollouts, ``[B, S]`` and ``[B, A]``, an equal share for each seed of ``generators``."""
+        """Advance B rollouts, ``[B, S]`` and ``[B, A]``, an equal share for each seed of
+        ``generators``.
+        """
         mean, std, ends = self._ensemble.predict(observation, action)
         members, rollouts, targets = mean.shape
         member = generators.randint(members, rollouts)
         row = torch.arange(rollouts, device=observation.device)
         drawn = mean[member, row] + std[member, row] * generators.randn(rollouts, targets)
-        # A prediction that is not a number would survive clamp and poison every later step: such a rollout stays put.
+        # A prediction that is not a number would survive clamp and poison every later step: such a
+        # rollout stays put.
         drawn = torch.nan_to_num(drawn, nan=0.0)
         bounds = self._ensemble.bounds
         predicted = observation + drawn[:, :-1]

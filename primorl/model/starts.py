@@ -19,10 +19,11 @@ _BROKEN = (ValueError, KeyError, RecursionError, SafetensorError)
 
 @dataclass(frozen=True)
 class StartModel:
-    """First states: a Gaussian over continuous dimensions, held to the bounds; a category for each one-hot part.
+    """First states: a Gaussian over continuous dimensions, held to the bounds; a category for each
+    one-hot part.
 
-    A post-processing of one noisy answer, so drawing from it costs nothing. It does not know how categories go
-    together with each other or with the rest.
+    A post-processing of one noisy answer, so drawing from it costs nothing. It does not know how
+    categories go together with each other or with the rest.
 
     Attributes:
         low: bounds, ``[S]``.
@@ -31,8 +32,8 @@ class StartModel:
         factor: a square root of the covariance, ``[S, S]``; 0 in one-hot parts.
         block: which one-hot part a dimension belongs to, from 0, or -1: int64 ``[S]``.
         probabilities: of the categories, ``[S]``; 0 elsewhere.
-        survival: S(t), the share of trajectories of more than t steps, ``[2, horizon]``: of those that do not
-            terminate, and of all; None: it was not asked for.
+        survival: S(t), the share of trajectories of more than t steps, ``[2, horizon]``: of those
+            that do not terminate, and of all; None: it was not asked for.
     """
 
     low: Tensor
@@ -44,7 +45,9 @@ class StartModel:
     survival: Tensor | None = None
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw ``count`` first states, ``[count, S]`` float32, within the bounds; ``generator`` is on their device."""
+        """Draw ``count`` first states, ``[count, S]`` float32, within the bounds; ``generator`` is
+        on their device.
+        """
         normal = torch.randn(count, len(self.mean), generator=generator, device=self.mean.device)
         drawn = (self.mean + normal @ self.factor.T).clamp(self.low, self.high)
         for part in range(int(self.block.max()) + 1):
@@ -82,8 +85,9 @@ class StartModel:
                 raise ValueError
         except FileNotFoundError:
             raise PipelineError(
-                f"{file}: not there: the model was trained without first states; set privacy.statistics.starts: true "
-                "and run `dvc repro train_model`, which is charged, or choose another policy.starts"
+                f"{file}: not there: the model was trained without first states; set "
+                "privacy.statistics.starts: true and run `dvc repro train_model`, which is "
+                "charged, or choose another policy.starts"
             ) from None
         except _BROKEN:
             raise PipelineError(
@@ -119,8 +123,8 @@ class StartModel:
 def asked_of_private(folder: Path) -> bool:
     """Return whether the private people told the first states of the model in ``folder``.
 
-    Then public people do not stand for them where policies begin and end: people who consented may begin elsewhere, and
-    fare otherwise, than the others.
+    Then public people do not stand for them where policies begin and end: people who consented may
+    begin elsewhere, and fare otherwise, than the others.
     """
     return StartModel.released_in(folder)
 

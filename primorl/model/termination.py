@@ -1,8 +1,9 @@
 """When an episode ends: rules that are declared public, as pure functions of one transition.
 
-A rule is a fact about the task that was known before any data, such as the range in which a robot counts as upright.
-It is named in datasets/NAME.yaml (``termination``), stated in ``privacy.json``, and costs nothing. Where
-nobody knows a rule there is ``learned``: a head of the ensemble, inside the clipped and noised vector.
+A rule is a fact about the task that was known before any data, such as the range in which a robot
+counts as upright. It is named in datasets/NAME.yaml (``termination``), stated in ``privacy.json``,
+and costs nothing. Where nobody knows a rule there is ``learned``: a head of the ensemble, inside
+the clipped and noised vector.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ NONE, LEARNED = "none", "learned"
 class Rule:
     """A declared rule for observations of S numbers.
 
-    ``ends`` takes observation ``[B, S]``, action ``[B, A]`` and next_observation ``[B, S]`` to bool ``[B]``.
+    ``ends`` takes observation ``[B, S]``, action ``[B, A]`` and next_observation ``[B, S]`` to bool
+    ``[B]``.
     """
 
     observation_size: int
@@ -47,7 +49,8 @@ def _inverted_pendulum(observation: Tensor, action: Tensor, next_observation: Te
 def _hopper(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
     """Hopper-v5: z > 0.7, |angle| < 0.2, and everything after z within ±100, or it has fallen.
 
-    The observation has velocities cut to ±10, so an end by a velocity beyond ±100 alone cannot be seen here.
+    The observation has velocities cut to ±10, so an end by a velocity beyond ±100 alone cannot be
+    seen here.
     """
     height, angle, state = next_observation[:, 0], next_observation[:, 1], next_observation[:, 1:]
     return ~((height > 0.7) & (angle.abs() < 0.2) & (state.abs() < 100).all(dim=1))
@@ -66,4 +69,6 @@ RULES: dict[str, Rule] = {
     "inverted_pendulum": Rule(4, _inverted_pendulum),
     "walker2d": Rule(17, _walker2d),
 }
-"""Observations are Gymnasium's, with its default arguments (for the robots: without the x position)."""
+"""Observations are Gymnasium's, with its default arguments (for the robots: without the x
+position).
+"""

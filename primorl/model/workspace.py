@@ -10,7 +10,8 @@ _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays 
 
 
 class Workspace:
-    """Memory that one chunk after another is trained in: a system hands out fresh pages slowly, for a tenth of a round.
+    """Memory that one chunk after another is trained in: a system hands out fresh pages slowly, for
+    a tenth of a round.
 
     Sensitive: it holds the last chunk's updates until the next one overwrites them.
     """
@@ -29,11 +30,13 @@ class Workspace:
         return self._held[key][:size].view(shape)
 
     def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int) -> Tensor:
-        """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise operation runs across pairs.
+        """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise
+        operation runs across pairs.
 
-        Such an operation takes as many numbers at once as the processor's registers hold, and those that are left at
-        the end of a row of numbers by other instructions, with other last bits. Where it may run across pairs, the
-        end falls into one pair or another, depending on how many there are. Behind a gap, every pair has its own end.
+        Such an operation takes as many numbers at once as the processor's registers hold, and those
+        that are left at the end of a row of numbers by other instructions, with other last bits.
+        Where it may run across pairs, the end falls into one pair or another, depending on how many
+        there are. Behind a gap, every pair has its own end.
         """
         size = rows * columns
         stride = size + _GAP

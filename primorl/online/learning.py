@@ -29,11 +29,12 @@ def online_plan(
 ) -> Plan:
     """Plan a run in which every user is in at most ``appearances`` cohorts.
 
-    Formal guarantee: a cohort of ``cohort`` users (m, public) makes ``releases`` noisy sums, in which a user's vector
-    has norm at most 1. Replacing a user by an empty one, with zero contributions, changes no other cohort than her
-    own: the policies of other users are post-processing of releases. So all cohorts together cost her as much as her
-    own do (parallel composition), ``releases · appearances`` Gaussian mechanisms of noise multiplier z. ``appearances``
-    bounds how often, in whatever cohorts, she comes.
+    Formal guarantee: a cohort of ``cohort`` users (m, public) makes ``releases`` noisy sums, in
+    which a user's vector has norm at most 1. Replacing a user by an empty one, with zero
+    contributions, changes no other cohort than her own: the policies of other users are
+    post-processing of releases. So all cohorts together cost her as much as her own do (parallel
+    composition), ``releases · appearances`` Gaussian mechanisms of noise multiplier z.
+    ``appearances`` bounds how often, in whatever cohorts, she comes.
 
     Args:
         users: N, users of the run, at most; public.
@@ -84,14 +85,15 @@ class Cohort:
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """(Σ clipped contributions + N(0, (zS)² I)) / m.
 
-        Formal guarantee: every contribution is scaled to norm at most S; vectors that are not finite become
-        zero. The release is S times that of vectors of norm at most 1, so z alone decides on ε, and S may differ from
-        release to release as long as it is public or follows from earlier releases.
+        Formal guarantee: every contribution is scaled to norm at most S; vectors that are not
+        finite become zero. The release is S times that of vectors of norm at most 1, so z alone
+        decides on ε, and S may differ from release to release as long as it is public or follows
+        from earlier releases.
 
         Args:
-            contributions: one row for each user, float32 or float64 ``[U, n]``, U ≤ m; sensitive. Users who are not
-                there contribute zero. Where n is large, the rows may come in pieces ``[u, n]``, so that memory holds
-                few of them.
+            contributions: one row for each user, float32 or float64 ``[U, n]``, U ≤ m; sensitive.
+                Users who are not there contribute zero. Where n is large, the rows may come in
+                pieces ``[u, n]``, so that memory holds few of them.
             clipping_norm: S.
 
         Returns:
@@ -138,14 +140,14 @@ Values = Mapping[str, Tensor]
 class Trajectories:
     """The steps of U users under one released policy. Sensitive: discard right after the update.
 
-    A user may have several episodes, one after the other. T, the number of steps that a user may take, is public, and
-    all tensors have it as their second size, for any users: so the computation for one user does not depend on
-    the others, not even in its last digit.
+    A user may have several episodes, one after the other. T, the number of steps that a user may
+    take, is public, and all tensors have it as their second size, for any users: so the computation
+    for one user does not depend on the others, not even in its last digit.
 
     Attributes:
         observations: before each step, in the environment's units, float32 ``[U, T, S]``.
-        actions: numbers of discrete actions, int64 ``[U, T]``; or draws of `PolicyNetwork.sample` for a box, before it
-            was squashed into the bounds, float32 ``[U, T, A]``.
+        actions: numbers of discrete actions, int64 ``[U, T]``; or draws of `PolicyNetwork.sample`
+            for a box, before it was squashed into the bounds, float32 ``[U, T, A]``.
         rewards: float32 ``[U, T]``.
         next_observations: after each step, float32 ``[U, T, S]``.
         terminated: the episode ended by itself with this step, bool ``[U, T]``.
@@ -191,7 +193,9 @@ def filled(values: Tensor, users: int) -> Tensor:
 
 
 class Users(Protocol):
-    """Users that can each be met once under a policy: an environment that simulates them, or a service."""
+    """Users that can each be met once under a policy: an environment that simulates them, or a
+    service.
+    """
 
     def meet(
         self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
@@ -217,7 +221,8 @@ class Update(Protocol):
     def updated(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """Compute the values after a cohort from the values before and from the cohort's releases, nothing else.
+        """Compute the values after a cohort from the values before and from the cohort's releases,
+        nothing else.
 
         Args:
             network: shape of the policy.
@@ -236,7 +241,8 @@ class OnlineState:
         values: tensors by name, see `Update`.
         cohorts: how many the run has.
         about: a digest of the start of the run, compared on resumption.
-        every: after so many cohorts, and after the last one, the parameters are kept for the curve; 0: never.
+        every: after so many cohorts, and after the last one, the parameters are kept for the curve;
+            0: never.
         started: cohorts that began, or may have begun. Their users are used up.
         done: cohorts with updates in ``values``.
         kept: parameters after cohorts ``kept_after``; the first are those of the start.
@@ -322,13 +328,15 @@ def learn(
     on_update: Callable[[OnlineState], object] = lambda state: None,
     device: torch.device | None = None,
 ) -> OnlineState:
-    """Meet the cohorts one after the other and update the policy after each, or go on where an interrupted run ended.
+    """Meet the cohorts one after the other and update the policy after each, or go on where an
+    interrupted run ended.
 
-    The one-pass algorithm of He (private policy optimisation, Algorithm 1) and Algorithm 2 of Rio et al. (DPPG): m
-    users' trajectories under the current policy, one private update, and their data is discarded.
+    The one-pass algorithm of He (private policy optimisation, Algorithm 1) and Algorithm 2 of Rio
+    et al. (DPPG): m users' trajectories under the current policy, one private update, and their
+    data is discarded.
 
-    A cohort counts as used from the moment it is announced to ``save_checkpoint``, before its users are met. A run that
-    was killed goes on with the next cohort, so that no user is used twice.
+    A cohort counts as used from the moment it is announced to ``save_checkpoint``, before its users
+    are met. A run that was killed goes on with the next cohort, so that no user is used twice.
 
     Args:
         update: makes the private update.
@@ -336,7 +344,8 @@ def learn(
         plan: of the run (`online_plan`).
         users: that can be met.
         cohorts: numbers of the arrivals of every cohort; a user who comes back has another number.
-        state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters}, len(cohorts))``.
+        state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters},
+            len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
         device: where updates are computed; None: the CPU.
@@ -345,8 +354,8 @@ def learn(
         The finished state.
 
     Raises:
-        ValueError: the state is of another number of cohorts, an arrival is in two of them, or the update takes more
-            releases than the plan pays for.
+        ValueError: the state is of another number of cohorts, an arrival is in two of them, or the
+            update takes more releases than the plan pays for.
     """
     if state.cohorts != len(cohorts):
         raise ValueError(f"the state is of {state.cohorts} cohorts, found {len(cohorts)}")
@@ -354,7 +363,8 @@ def learn(
         raise ValueError("an arrival is met once, and a number is in two cohorts")
     if update.releases > plan.rounds:
         raise ValueError(
-            f"the update takes {update.releases} releases of a cohort, and the plan pays for {plan.rounds}"
+            f"the update takes {update.releases} releases of a cohort, and the plan pays for "
+            f"{plan.rounds}"
         )
     here, now = device or torch.device("cpu"), state
     network = network.to(here)

@@ -1,4 +1,6 @@
-"""The stochastic policy that is learned: a network with its parameters in one vector, for one user or one each."""
+"""The stochastic policy that is learned: a network with its parameters in one vector, for one user
+or one each.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,14 +22,17 @@ _relu_backward_into = torch.ops.aten.threshold_backward.grad_input
 class PolicyNetwork:
     """The shape of a policy, with everything about it that is fixed and public.
 
-    A ReLU network f on the standardised observation. Discrete actions are drawn with probabilities softmax(f); without
-    hidden layers that is a log-linear policy. In a box, u ~ N(f, diag(exp(2 ℓ))) is drawn with learned ℓ, and the
-    action is low + (high - low)·(tanh u + 1)/2. Probabilities are of u: the squashing does not depend on the
-    parameters, so it changes no gradient and no ratio.
+    A ReLU network f on the standardised observation. Discrete actions are drawn with probabilities
+    softmax(f); without hidden layers that is a log-linear policy. In a box, u ~ N(f, diag(exp(2
+    ℓ))) is drawn with learned ℓ, and the action is low + (high - low)·(tanh u + 1)/2. Probabilities
+    are of u: the squashing does not depend on the parameters, so it changes no gradient and no
+    ratio.
 
-    Parameters are one vector ``[d]``: weights ``[out, in]`` and biases in turn, first layer first, then ℓ.
+    Parameters are one vector ``[d]``: weights ``[out, in]`` and biases in turn, first layer first,
+    then ℓ.
 
-    Layers may be ``fixed``: those of a released policy, of which the last layer alone is learned. Noise grows with √d.
+    Layers may be ``fixed``: those of a released policy, of which the last layer alone is learned.
+    Noise grows with √d.
 
     Attributes:
         hidden: sizes of the hidden layers.
@@ -36,7 +41,8 @@ class PolicyNetwork:
         action_low: ``[A]``; 0 for discrete actions.
         action_high: ``[A]``; 1 for discrete actions.
         discrete_actions: whether actions are 0 … A - 1.
-        fixed: weights ``[1, out, in]`` and biases ``[1, 1, out]`` in turn of layers before those that are learned.
+        fixed: weights ``[1, out, in]`` and biases ``[1, 1, out]`` in turn of layers before those
+            that are learned.
     """
 
     hidden: tuple[int, ...]
@@ -80,7 +86,8 @@ class PolicyNetwork:
         return 0 if self.discrete_actions else len(self.action_low)
 
     def initial(self, seed: int, standard_deviation: float = 1.0) -> Tensor:
-        """First parameters ``[d]``, as ``torch.nn.Linear`` begins, with a last layer a hundredth as large.
+        """First parameters ``[d]``, as ``torch.nn.Linear`` begins, with a last layer a hundredth as
+        large.
 
         Args:
             seed: of the weights.
@@ -207,10 +214,11 @@ class PolicyNetwork:
 class StepGradients:
     """ψ_t = ∇ log π(a_t | s_t) of every step of U users, in factors. Sensitive.
 
-    In a layer, ψ_t is the outer product of the error at the layer's output and of its input. The backward pass is
-    written by hand: autograd would take longer than the products. All products are those of one user's rows, and
-    exponentials have a gap behind each user (`Workspace.apart`). So for the same U on one thread, the numbers of one
-    user depend neither on the others nor on her place among them, to the last bit.
+    In a layer, ψ_t is the outer product of the error at the layer's output and of its input. The
+    backward pass is written by hand: autograd would take longer than the products. All products are
+    those of one user's rows, and exponentials have a gap behind each user (`Workspace.apart`). So
+    for the same U on one thread, the numbers of one user depend neither on the others nor on her
+    place among them, to the last bit.
 
     Attributes:
         network: shape of the policy.
@@ -270,7 +278,9 @@ class StepGradients:
 
 
 def drawn(outputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``. The draw of one row does not depend on the others.
+    """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``.
+
+    The draw of one row does not depend on the others.
 
     The largest sum of an output and a Gumbel variate has that output's probability.
     """

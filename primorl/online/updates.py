@@ -19,11 +19,13 @@ _RIDGE = 1e-3
 
 
 def returns_to_go(met: Trajectories, discount: float) -> Tensor:
-    """Sum the discounted rewards from each step to the end of its episode, ``[U, T]``; 0 at padding.
+    """Sum the discounted rewards from each step to the end of its episode, ``[U, T]``; 0 at
+    padding.
 
-    Where an episode was cut off, rewards go on as they were: the mean reward of the user's own steps for ever, so that
-    the last steps before a time limit do not look worse than the first ones. In float64, so that equal returns are
-    equal: `normalised` would make advantages of rounding errors.
+    Where an episode was cut off, rewards go on as they were: the mean reward of the user's own
+    steps for ever, so that the last steps before a time limit do not look worse than the first
+    ones. In float64, so that equal returns are equal: `normalised` would make advantages of
+    rounding errors.
     """
     rewards = met.rewards.double()
     counts = met.valid.sum(1, keepdim=True).clamp(min=1)
@@ -68,8 +70,8 @@ def generalised_advantages(
 ) -> Tensor:
     """Compute GAE (Schulman et al. 2016, equation 16), ``[U, T]``; 0 at padding.
 
-    Â_t = δ_t + γλ Â_{t+1} inside an episode, δ_t = r_t + γ V(s_{t+1}) - V(s_t). V is 0 after a terminal step; it
-    counts after one at which an episode was cut off.
+    Â_t = δ_t + γλ Â_{t+1} inside an episode, δ_t = r_t + γ V(s_{t+1}) - V(s_t). V is 0 after a
+    terminal step; it counts after one at which an episode was cut off.
 
     Args:
         met: trajectories.
@@ -85,10 +87,11 @@ def generalised_advantages(
 def own_baseline(
     network: PolicyNetwork, met: Trajectories, discount: float
 ) -> tuple[Tensor, Tensor]:
-    """Estimate V of observations and next ones, float64 ``[U, T]`` each, by ridge regression on a user's own returns.
+    """Estimate V of observations and next ones, float64 ``[U, T]`` each, by ridge regression on a
+    user's own returns.
 
-    Features are (s, s², t/T, 1), with s standardised as the policy does it. All users' normal equations are solved at
-    once, each for herself.
+    Features are (s, s², t/T, 1), with s standardised as the policy does it. All users' normal
+    equations are solved at once, each for herself.
     """
     returns = returns_to_go(met, discount)
     counts = met.valid.sum(1, keepdim=True).clamp(min=1)
@@ -115,7 +118,9 @@ def _features(network: PolicyNetwork, observations: Tensor, time: Tensor) -> Ten
 
 
 def own_mean(values: Tensor, valid: Tensor) -> Tensor:
-    """Average over each user's own valid steps: ``[U, T]`` to ``[U, 1]``; 0 for a user without steps."""
+    """Average over each user's own valid steps: ``[U, T]`` to ``[U, 1]``; 0 for a user without
+    steps.
+    """
     return torch.where(valid, values, 0.0).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(
         min=1
     )
@@ -145,7 +150,9 @@ def within(vectors: Tensor, bound: float) -> Tensor:
     return scaled
 
 
-_AT_ONCE = 16  # users who are computed side by side: more are hardly faster, and small cohorts are filled up to them
+# users who are computed side by side: more are hardly faster, and small cohorts are filled up to
+# them
+_AT_ONCE = 16
 
 
 def by_pieces(
@@ -153,10 +160,12 @@ def by_pieces(
     met: Trajectories,
     values: Tensor,
 ) -> Iterator[Tensor]:
-    """Compute one row for each user from trajectories, rows of ``values``, memory to work in and a piece's number.
+    """Compute one row for each user from trajectories, rows of ``values``, memory to work in and a
+    piece's number.
 
-    The rounding of a product may depend on the number of users, and that of an operation that threads share on where it
-    is cut. So every piece has the same number of users, the last one with empty users, and one thread computes it.
+    The rounding of a product may depend on the number of users, and that of an operation that
+    threads share on where it is cut. So every piece has the same number of users, the last one with
+    empty users, and one thread computes it.
     """
     threads = torch.get_num_threads() if values.device.type == "cpu" else 1
     workspaces: SimpleQueue[Workspace] = SimpleQueue()
@@ -196,15 +205,16 @@ def by_pieces(
 class DPPG:
     """DPPG of Rio et al.: their Algorithm 2 with the local update of Algorithm 3.
 
-    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean of (π_θ
-    / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is scaled back to norm at most S. What a user
-    contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). Users are computed side by
-    side: their parameters are ``[U, d]``, and a step is one batched product for all (`by_pieces`).
+    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step
+    climbs the mean of (π_θ / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is
+    scaled back to norm at most S. What a user contributes is the last θ - θ₀; then θ₀ ← θ₀ + η
+    (mean of the contributions + noise). Users are computed side by side: their parameters are ``[U,
+    d]``, and a step is one batched product for all (`by_pieces`).
 
-    Where this departs from the paper: there is no critic, because one that is carried from user to user without noise
-    would void ε (`research.paper_mode`). Â is GAE over a linear baseline that is fitted inside the user's data
-    (`own_baseline`), and normalised inside her data. Steps follow the gradient itself, which suits runs of few cohorts;
-    the paper's experiments take Adam's.
+    Where this departs from the paper: there is no critic, because one that is carried from user to
+    user without noise would void ε (`research.paper_mode`). Â is GAE over a linear baseline that is
+    fitted inside the user's data (`own_baseline`), and normalised inside her data. Steps follow the
+    gradient itself, which suits runs of few cohorts; the paper's experiments take Adam's.
 
     Attributes:
         clipping_norm: S.
@@ -290,7 +300,8 @@ class DPPG:
     def gradients(
         self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor
     ) -> Tensor:
-        """Compute the gradient of Σ_t w_t (π_θ / π_θ0)(a_t | s_t) Â_t, which the local steps climb, ``[U, d]``.
+        """Compute the gradient of Σ_t w_t (π_θ / π_θ0)(a_t | s_t) Â_t, which the local steps climb,
+        ``[U, d]``.
 
         Args:
             steps: log-probabilities and gradients at every user's θ.
@@ -303,7 +314,9 @@ class DPPG:
         return steps.sums(torch.where(weights > 0, gains, 0.0))
 
     def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
-        """Make the rule from users' gradients ``[U, d]`` to uphill steps, for parameters of this shape."""
+        """Make the rule from users' gradients ``[U, d]`` to uphill steps, for parameters of this
+        shape.
+        """
         return lambda gradients: gradients
 
     def schedule(self, steps: int, number: int) -> list[Tensor]:
@@ -330,10 +343,11 @@ class ReturnBasedUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyGradient(ReturnBasedUpdate):
-    """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients + noise).
+    """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients +
+    noise).
 
-    A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside her data, clipped
-    to S. The paper assumes a bound on ∇ log π instead.
+    A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside
+    her data, clipped to S. The paper assumes a bound on ∇ log π instead.
 
     Attributes:
         learning_rate: η.
@@ -357,7 +371,9 @@ class PolicyGradient(ReturnBasedUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class Regression(ReturnBasedUpdate):
-    """Base of updates that take K noisy steps on one cohort. A user is in each: the plan composes K releases.
+    """Base of updates that take K noisy steps on one cohort.
+
+    A user is in each: the plan composes K releases.
 
     Attributes:
         clipping_norm: S.
@@ -381,7 +397,9 @@ class Regression(ReturnBasedUpdate):
         gradients: Callable[[Tensor], Tensor | Iterator[Tensor]],
         ball: float = float("inf"),
     ) -> Tensor:
-        """K times: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to norm at most ``ball``."""
+        """K times: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to norm
+        at most ``ball``.
+        """
         for _ in range(self.steps):
             step = cohort.noisy_mean(gradients(point), self.clipping_norm)
             point = within(point + self.step_size * step, ball)
@@ -390,10 +408,12 @@ class Regression(ReturnBasedUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalGradientByDescent(Regression):
-    """DP-NPG (private policy optimisation, Algorithm 3) by clipped noisy gradient steps over a ball, for networks.
+    """DP-NPG (private policy optimisation, Algorithm 3) by clipped noisy gradient steps over a
+    ball, for networks.
 
-    From w = 0, K times: w ← Π_B(w + α · noisy mean of Σ_t (Â_t - wᵀψ_t) ψ_t / n), each user's term clipped to S. Then
-    θ ← θ + η w. wᵀψ is a product with the Jacobian and the sum one with its transpose, so no ψ is ever stored.
+    From w = 0, K times: w ← Π_B(w + α · noisy mean of Σ_t (Â_t - wᵀψ_t) ψ_t / n), each user's term
+    clipped to S. Then θ ← θ + η w. wᵀψ is a product with the Jacobian and the sum one with its
+    transpose, so no ψ is ever stored.
 
     Attributes:
         learning_rate: η.
@@ -429,11 +449,12 @@ class NaturalGradientByDescent(Regression):
 class Rebel(Regression):
     """DP-REBEL (private policy optimisation, Algorithm 5).
 
-    θ_{t+1} approximates argmin_θ E[(q(s, a) - q(s', a') - (Â - Â'))²], q(s, a) = (1/η) ln π_θ(a | s) / π_t(a | s),
-    where (s, a) and (s', a') are two decisions. The paper pairs two answers to one prompt; here all pairs of one user's
-    own decisions are taken. Their mean is twice the variance of q - Â inside her data, so her gradient is
-    Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n with e = Â - q, of n steps. K steps of length α go up the noisy mean of these
-    gradients, clipped to S. The paper leaves the oracle open.
+    θ_{t+1} approximates argmin_θ E[(q(s, a) - q(s', a') - (Â - Â'))²], q(s, a) = (1/η) ln π_θ(a |
+    s) / π_t(a | s), where (s, a) and (s', a') are two decisions. The paper pairs two answers to one
+    prompt; here all pairs of one user's own decisions are taken. Their mean is twice the variance
+    of q - Â inside her data, so her gradient is Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n with e = Â -
+    q, of n steps. K steps of length α go up the noisy mean of these gradients, clipped to S. The
+    paper leaves the oracle open.
 
     Attributes:
         temperature: η. The larger, the farther θ may go from θ_t.

@@ -1,4 +1,6 @@
-"""The project's ledger: opening it, requests to it, and the public split, which it must allow to be read."""
+"""The project's ledger: opening it, requests to it, and the public split, which it must allow to be
+read.
+"""
 
 import hashlib
 import json
@@ -36,13 +38,14 @@ from primorl.tracking import StageRun
 
 
 def project_ledger(params: Params | Reading) -> Ledger:
-    """Open the project's ledger to charge, or begin it: ``ledger.url``, by default ``.primorl/ledger.db``.
+    """Open the project's ledger to charge, or begin it: ``ledger.url``, by default
+    ``.primorl/ledger.db``.
 
     A relative path of a SQLite file starts at the project, also inside DVC's temporary copies.
 
     Raises:
-        PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or ``dvc.lock`` names; the
-            message holds no credentials.
+        PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or
+            ``dvc.lock`` names; the message holds no credentials.
     """
     begun = begun_ledger(params)
     with nullcontext() if begun is None else closing(begun):
@@ -55,7 +58,8 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
     """Check that the ledger has its head, and every charge that models and private answers name.
 
     Raises:
-        PipelineError: the head or a charge is missing: the ledger was deleted, cut, or is another one.
+        PipelineError: the head or a charge is missing: the ledger was deleted, cut, or is another
+            one.
     """
     known = set() if ledger is None else {charge.id for charge in ledger.charges()}
     for root in dict.fromkeys((workspace().resolve(), home())):
@@ -63,8 +67,9 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
             for charge in _named(read_json(file)) if file.exists() else ():
                 if charge not in known:
                     raise PipelineError(
-                        f"{file}: charge {charge} is not in the ledger; restore .primorl (or the database of "
-                        "ledger.url) from its backup, or delete it if its charge is in another ledger"
+                        f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
+                        "database of ledger.url) from its backup, or delete it if its charge is "
+                        "in another ledger"
                     )
     if ledger is not None:
         ledger.check_head()
@@ -85,7 +90,9 @@ def _named(content: Any) -> Iterator[str]:
 
 
 def begun_ledger(params: Params | Reading) -> Ledger | None:
-    """Open the project's ledger with read access only; None where none was begun yet. Creates and changes nothing.
+    """Open the project's ledger with read access only; None where none was begun yet.
+
+    Creates and changes nothing.
 
     Raises:
         PipelineError: it cannot be used, or the secret that it was written under is gone.
@@ -95,7 +102,8 @@ def begun_ledger(params: Params | Reading) -> Ledger | None:
         return None
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore .primorl from its backup"
+            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore "
+            ".primorl from its backup"
         )
     return open_ledger(params, read_only=True)
 
@@ -111,7 +119,8 @@ def open_ledger(params: Params | Reading, *, read_only: bool) -> Ledger:
 
 
 def check_secret(manifest: Manifest, partitions: Path) -> None:
-    """Check that the partitions were made under the project's secret, before anything is charged to their units.
+    """Check that the partitions were made under the project's secret, before anything is charged to
+    their units.
 
     Under another one the ledger would not recognise the units.
 
@@ -120,12 +129,14 @@ def check_secret(manifest: Manifest, partitions: Path) -> None:
     """
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and {partitions} was made under it; restore .primorl from its backup"
+            f"{home() / SECRET}: not there, and {partitions} was made under it; restore .primorl "
+            "from its backup"
         )
     if manifest.secret_check != secret_check(project_secret()):
         raise PipelineError(
-            f"{partitions / 'manifest.json'}: secret_check: made under another secret than {home() / SECRET}, so the "
-            f"ledger would recognise nobody; restore .primorl from its backup, or make them anew: {REMAKE}"
+            f"{partitions / 'manifest.json'}: secret_check: made under another secret than "
+            f"{home() / SECRET}, so the ledger would recognise nobody; restore .primorl from its "
+            f"backup, or make them anew: {REMAKE}"
         )
 
 
@@ -144,7 +155,9 @@ def _public_digests(manifest: Manifest, partitions: Path) -> bytes:
 
 
 def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
-    """The units of a partition as the ledger knows them, by the digests of its two sides (`Membership`)."""
+    """The units of a partition as the ledger knows them, by the digests of its two sides
+    (`Membership`).
+    """
     info = manifest.info
     return Version(
         info.dataset_fingerprint,
@@ -171,11 +184,12 @@ def refuse_published(params: Params | Reading, dataset: str, version: Version) -
 
 
 def publish(params: Params, dataset: str, version: Version, *, people: bool) -> None:
-    """Refuse a split that the ledger does not allow and, of people, record the public units, also where there are none.
+    """Refuse a split that the ledger does not allow and, of people, record the public units, also
+    where there are none.
 
     Raises:
-        Refused: as `refuse_published`; or units become public that were private, and ``partition.publish`` does not
-            confirm it. Nothing was written.
+        Refused: as `refuse_published`; or units become public that were private, and
+            ``partition.publish`` does not confirm it. Nothing was written.
     """
     if people or params.partition.publish is not None:
         with closing(project_ledger(params)) as ledger:
@@ -187,8 +201,8 @@ def publish(params: Params, dataset: str, version: Version, *, people: bool) -> 
 def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) -> UnitStore:
     """Read the public split, once the ledger knows of no charge for one of its units as private.
 
-    Such a split can be there without a charge of its own, brought back by DVC. Outside the trust boundary, without the
-    project's secret, this cannot be told.
+    Such a split can be there without a charge of its own, brought back by DVC. Outside the trust
+    boundary, without the project's secret, this cannot be told.
 
     Args:
         params: name the ledger; None: it is not asked.
@@ -196,13 +210,14 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
 
     Raises:
         Refused: a unit was charged for as private.
-        PipelineError: a file is missing or broken, the ledger cannot be read, or the rows are not of the units in
-            ``public_units.bin``.
+        PipelineError: a file is missing or broken, the ledger cannot be read, or the rows are not
+            of the units in ``public_units.bin``.
     """
     if not (home() / SECRET).exists():
         if (workspace() / SECRET).exists():
             raise PipelineError(
-                f"DVC_ROOT: names {home()}, and this project is {workspace()}: its ledger would not be asked; unset it"
+                f"DVC_ROOT: names {home()}, and this project is {workspace()}: its ledger would "
+                "not be asked; unset it"
             )
         return UnitStore.open(partitions / "public")
     manifest = Manifest.load(partitions / "manifest.json")
@@ -225,8 +240,9 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
     rows = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != public:
         raise PipelineError(
-            f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} under this project's "
-            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
+            f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} "
+            "under this project's secret; by it the ledger knows who must not be published; run "
+            f"{REMAKE} to make it again"
         )
     return rows
 
@@ -277,9 +293,11 @@ def solved_noise(
 
 
 def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> float:
-    """Compute the noise multiplier of a query of all units that takes a share of the ε of a key of params.yaml.
+    """Compute the noise multiplier of a query of all units that takes a share of the ε of a key of
+    params.yaml.
 
-    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and rounds of all units.
+    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and
+    rounds of all units.
 
     Raises:
         PipelineError: no noise is enough.
@@ -288,7 +306,9 @@ def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> floa
 
 
 def digest(content: dict[str, Any]) -> str:
-    """Digest plain values, as identities of paid work are made; the order of keys does not matter."""
+    """Digest plain values, as identities of paid work are made; the order of keys does not
+    matter.
+    """
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -314,14 +334,16 @@ def budget(params: Params, units: int) -> Budget | None:
 
 
 def check_evaluation(params: Params, manifest: Manifest) -> None:
-    """Refuse questions about a model without first states: before the model is paid for, not after."""
+    """Refuse questions about a model without first states: before the model is paid for,
+    not after.
+    """
     names = list(params.evaluation.private.estimators)
     nowhere = not manifest.public_units and not params.privacy.statistics.starts
     if names and nowhere:
         raise PipelineError(
-            f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit is public and "
-            "privacy.statistics.starts is false, so rollouts have no first states; allowed: starts: true (charged), "
-            "public units, or no estimators"
+            f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit "
+            "is public and privacy.statistics.starts is false, so rollouts have no first states; "
+            "allowed: starts: true (charged), public units, or no estimators"
         )
 
 
@@ -336,6 +358,7 @@ def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
     too_many = info.unit == "trajectory" and len(content) > least
     if len(content) < least or too_many or len(content) % DIGEST_BYTES:
         raise PipelineError(
-            f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to make it again"
+            f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to "
+            "make it again"
         )
     return content

@@ -52,8 +52,8 @@ class Arrivals:
         """Read or make the list of arrivals, and put them into cohorts.
 
         Raises:
-            PipelineError: the list cannot be read, holds too few people for one cohort, or spells an id in two ways, or
-                in another one than the list of who withdrew.
+            PipelineError: the list cannot be read, holds too few people for one cohort, or spells
+                an id in two ways, or in another one than the list of who withdrew.
         """
         asked = params.online
         if asked.arrivals is None:
@@ -72,8 +72,9 @@ class Arrivals:
         cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
         if not cohorts:
             raise PipelineError(
-                f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users come"
-                f"{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at most their number; lower it"
+                f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users "
+                f"come{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at "
+                "most their number; lower it"
             )
         return cls(
             cohorts,
@@ -128,8 +129,9 @@ def in_cohorts(
 ) -> tuple[tuple[int, ...], ...]:
     """Numbers of the arrivals in cohorts of ``size``.
 
-    A user who came ``appearances`` times already is turned away, and an id that is already in the cohort being filled
-    is skipped. Only ids decide, never actions or outcomes. Users left over at the end are not met.
+    A user who came ``appearances`` times already is turned away, and an id that is already in the
+    cohort being filled is skipped. Only ids decide, never actions or outcomes. Users left over at
+    the end are not met.
     """
     met: Counter[str] = Counter()
     cohorts: list[tuple[int, ...]] = []
@@ -147,8 +149,8 @@ def in_cohorts(
 def _population(params: Params) -> tuple[str, str]:
     """Name the population within which ids mean the same, and one of its units.
 
-    Where the log's unit is a person, users with the same ids are the same people, and their charges add up. Where it is
-    a trajectory, it is unknown which users are in it.
+    Where the log's unit is a person, users with the same ids are the same people, and their charges
+    add up. Where it is a trajectory, it is unknown which users are in it.
     """
     own = params.chosen.population or params.dataset
     if params.online.arrivals is None or params.chosen.unit == _TRAJECTORY:

@@ -1,7 +1,9 @@
-"""The bill: charges of the next `dvc repro`, those that are paid, and whether the budget allows the rest.
+"""The bill: charges of the next `dvc repro`, those that are paid, and whether the budget allows the
+rest.
 
-Model, clone and questions are paid one after the other by the same people. A budget that allows the first and not all
-would leave a run without its answers, so it is refused before the first. Reads no private byte.
+Model, clone and questions are paid one after the other by the same people. A budget that allows the
+first and not all would leave a run without its answers, so it is refused before the first. Reads no
+private byte.
 """
 
 import math
@@ -32,8 +34,8 @@ from primorl.privacy.statement import RELATION_NAME
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (
-    "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc repro partition` "
-    "charges nothing"
+    "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc "
+    "repro partition` charges nothing"
 )
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
@@ -87,9 +89,15 @@ class Bill:
             return f"the next `dvc repro` charges nothing: all of it is paid{self.online}"
         if self.model.epsilon is None:
             variant = self.params.dynamics.variant
-            return f"the next `dvc repro` has no guarantee (variant {variant}): all ε then counts as spent"
+            return (
+                f"the next `dvc repro` has no guarantee (variant {variant}): all ε then counts as "
+                "spent"
+            )
         most = "at most " if any(each.question is not None for each in self.unpaid) else ""
-        line = f"the next `dvc repro` charges {most}{list_charges(self.unpaid)}: ε {_shown(self.spent)} is spent, "
+        line = (
+            f"the next `dvc repro` charges {most}{list_charges(self.unpaid)}: ε "
+            f"{_shown(self.spent)} is spent, "
+        )
         line += f"{_shown(self.after)} afterwards"
         if self.budget is None:
             return f"{line}, without a budget{self.online}"
@@ -108,10 +116,13 @@ class Bill:
         event: dp_event.DpEvent,
         account: Account | None = None,
     ) -> "Bill":
-        """Make the bill of a model that is charged as ``event``. Nothing of it counts as paid; see `mark_paid`.
+        """Make the bill of a model that is charged as ``event``.
+
+        Nothing of it counts as paid; see `mark_paid`.
 
         Raises:
-            PipelineError: no noise is enough for the ε of the clone or of a question, or the budget's δ bounds nothing.
+            PipelineError: no noise is enough for the ε of the clone or of a question, or the
+                budget's δ bounds nothing.
         """
         training = Training.of(event)
         epsilon = None
@@ -157,10 +168,11 @@ class Bill:
     def mark_paid(self, partitions: Partitions, questions_stay: Callable[[], bool]) -> "Bill":
         """Mark the charges that are paid.
 
-        Model and clone are looked up by the identity of their paid work. The subject of a question is known only when
-        it is asked. So questions are paid only where ``questions_stay``: nothing before them will run again, and they
-        themselves will not. Then those in the ledger with the same name and ε, after the model and the clone that they
-        are about, are meant. Otherwise they count as unpaid, although the same answer may be found after all.
+        Model and clone are looked up by the identity of their paid work. The subject of a question
+        is known only when it is asked. So questions are paid only where ``questions_stay``: nothing
+        before them will run again, and they themselves will not. Then those in the ledger with the
+        same name and ε, after the model and the clone that they are about, are meant. Otherwise
+        they count as unpaid, although the same answer may be found after all.
         """
         known = {
             charge.identity: charge for charge in self.account.charges if charge.state != "aborted"
@@ -186,13 +198,15 @@ class Bill:
         return replace(self, charges=tuple(found))
 
     def refuse(self) -> None:
-        """Refuse to pay for a model where the clone or the questions after it could not be paid for any more.
+        """Refuse to pay for a model where the clone or the questions after it could not be paid for
+        any more.
 
-        A model that is paid for is restored at no cost, and is not refused for the budget; a total of the run holds
-        for it too. A model that is charged alone is left to the ledger.
+        A model that is paid for is restored at no cost, and is not refused for the budget; a total
+        of the run holds for it too. A model that is charged alone is left to the ledger.
 
         Raises:
-            BudgetExceeded: budget or total do not allow the model and all that is asked with it. Nothing was charged.
+            BudgetExceeded: budget or total do not allow the model and all that is asked with it.
+                Nothing was charged.
         """
         if self.params.dynamics.variant != "private":
             return
@@ -201,10 +215,10 @@ class Bill:
             return
         assert self.budget is not None
         raise BudgetExceeded(
-            f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which {at_most(self.spent, 6)} is "
-            f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, "
-            f"{list_charges(self.beside)} it would be about {at_most(self.after, 4)}; ask for a smaller ε. Nothing "
-            "was charged"
+            f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
+            f"{at_most(self.spent, 6)} is spent and {left_of(self.budget.epsilon, self.spent, 6)} "
+            f"is left; with the model, {list_charges(self.beside)} it would be about "
+            f"{at_most(self.after, 4)}; ask for a smaller ε. Nothing was charged"
         )
 
     def refuse_total(self) -> None:
@@ -221,10 +235,10 @@ class Bill:
         together = Account(()).with_events([each.event for each in self.charges], delta)
         if together > total:
             raise BudgetExceeded(
-                f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with "
-                f"{list_charges(self.charges[1:])} costs about {at_most(together, 4)}; ask for less in behaviour and "
-                "evaluation.private; with a larger total the model is another one, which is charged anew. Nothing was "
-                "charged"
+                f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model "
+                f"with {list_charges(self.charges[1:])} costs about {at_most(together, 4)}; ask "
+                "for less in behaviour and evaluation.private; with a larger total the model is "
+                "another one, which is charged anew. Nothing was charged"
             )
 
 
@@ -255,8 +269,8 @@ def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]
         The choices with fitted values in place, the fit, and the plan.
 
     Raises:
-        PipelineError: the choices fit neither each other nor the data, no clone can be made of these actions, or no
-            noise multiplier reaches the target ε.
+        PipelineError: the choices fit neither each other nor the data, no clone can be made of
+            these actions, or no noise multiplier reaches the target ε.
     """
     manifest, public = partitions.manifest, partitions.public
     chosen, fit = fitted(params, manifest, public)
@@ -269,9 +283,11 @@ def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]
 def next_bill(
     params: Params, partitions: Partitions, plan: Plan, questions_stay: Callable[[], bool]
 ) -> Bill:
-    """Make the bill of a planned run on partitions, with the charges marked that are paid; see `Bill.mark_paid`.
+    """Make the bill of a planned run on partitions, with the charges marked that are paid; see
+    `Bill.mark_paid`.
 
-    The account is read again: another process may have charged since the partitions were opened, as fits take a while.
+    The account is read again: another process may have charged since the partitions were opened, as
+    fits take a while.
     """
     account, ledger = Account(()), accounts.begun_ledger(params)
     if ledger is not None:
@@ -288,7 +304,9 @@ def never() -> bool:
 
 
 def same_questions(changed: Set[str] | None = None) -> bool:
-    """Tell whether `dvc repro` would leave model, clone, policy and the questions about them as they are."""
+    """Tell whether `dvc repro` would leave model, clone, policy and the questions about them as
+    they are.
+    """
     stages = {TRAIN_MODEL, CLONE_BEHAVIOUR, _POLICY_STAGE, EVALUATE_PRIVATE}
     return not (changed_stages() if changed is None else changed) & stages
 
@@ -302,7 +320,8 @@ def list_charges(charges: Sequence[PendingCharge]) -> str:
 
 
 def preview(params: Params) -> Bill | None:
-    """Make the bill of the next run on the partitioned units; None: they will be made, or made anew.
+    """Make the bill of the next run on the partitioned units; None: they will be made, or made
+    anew.
 
     Raises:
         PipelineError: the settings do not fit the data, or `dvc status` fails.
@@ -323,7 +342,10 @@ def _online(params: Params) -> str:
 
     shared = share_ids(params)
     uncounted = ", and what they are charged is not counted here" if shared else ""
-    return f"; the stage `online` charges the users who arrive: {whose_account(shared=shared)}{uncounted}"
+    return (
+        "; the stage `online` charges the users who arrive: "
+        f"{whose_account(shared=shared)}{uncounted}"
+    )
 
 
 def _shown(epsilon: float) -> str:

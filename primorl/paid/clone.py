@@ -1,4 +1,5 @@
-"""The private clone of the behaviour as paid work: its settings, which were measured (docs/privacy.md), and identity.
+"""The private clone of the behaviour as paid work: its settings, which were measured
+(docs/privacy.md), and identity.
 
 Loading this module needs no torch.
 """
@@ -44,9 +45,10 @@ CLONE_BEHAVIOUR = "clone_behaviour"
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
-"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
-see `clipping_norm`."""
-# One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
+"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those
+of the public split; see `clipping_norm`."""
+# One step on all rows of a unit: with several, each unit moves towards its own habits, and their
+# mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
     learning_rate=1.0,
@@ -97,7 +99,9 @@ def clone_event(params: Params, epsilon: float, manifest: Manifest | None) -> dp
 
 
 def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float, ...]:
-    """Noise multipliers of the rounds of a linear clone at ε, and of the query of its spread, which logits lack."""
+    """Noise multipliers of the rounds of a linear clone at ε, and of the query of its spread, which
+    logits lack.
+    """
     key = "behaviour.target_epsilon"
     queries = () if discrete else (noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE),)
     return solved_noise(key, epsilon, delta, 1.0, heads.ROUNDS, queries), *queries
@@ -115,22 +119,27 @@ def check_clone(params: Params, manifest: Manifest) -> None:
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
     if not all(math.isfinite(high - low) and low < high for low, high in sides):
         raise PipelineError(
-            f"params.yaml: behaviour.target_epsilon: found a value, and a clone needs finite bounds of actions, which "
-            f"dataset {params.dataset} does not have; declare them, or set it to null"
+            "params.yaml: behaviour.target_epsilon: found a value, and a clone needs finite "
+            f"bounds of actions, which dataset {params.dataset} does not have; declare them, or "
+            "set it to null"
         )
 
 
 def normaliser_of_clone(params: Params) -> Literal["public", "model"]:
-    """Choose the normaliser: of the public split, or of the released model where the people were asked for it."""
+    """Choose the normaliser: of the public split, or of the released model where the people were
+    asked for it.
+    """
     linear = params.dynamics.model == "linear"
     return "public" if params.privacy.statistics.normaliser == "public" and not linear else "model"
 
 
 def clone_identity(params: Params, partitions: Partitions) -> str:
-    """Digest the settings that were asked for. Constants of this module are left out, as in `model_identity`.
+    """Digest the settings that were asked for.
 
-    So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
-    another, and a charge is neither resumed nor restored under another one.
+    Constants of this module are left out, as in `model_identity`.
+
+    So a version with other constants does not charge the same people again: `TrainingSetup.digest`
+    tells a plan from another, and a charge is neither resumed nor restored under another one.
     """
     normaliser = normaliser_of_clone(params)
     content = {
@@ -166,7 +175,8 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     )
     if not linear:
         return network
-    # Logits of discrete actions gained nothing from cubes, and noise is no share of their variance: degree 2, always.
+    # Logits of discrete actions gained nothing from cubes, and noise is no share of their variance:
+    # degree 2, always.
     for degree in (
         (2,) if spaces.discrete_actions else heads.degrees(size, spaces.one_hot, cubes=True)
     ):
@@ -180,10 +190,11 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
 def clipping_norm(
     parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK
 ) -> float:
-    """Choose C: the largest at which the noise of all rounds moves the weights by at most ``walk``, up to 0.2.
+    """Choose C: the largest at which the noise of all rounds moves the weights by at most ``walk``,
+    up to 0.2.
 
-    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β)) away from where
-    they began. K, the number of units, is public.
+    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β))
+    away from where they began. K, the number of units, is public.
 
     Args:
         parameters: d, of the network.
@@ -206,7 +217,8 @@ def clone_plan(
     norm: float | None = None,
     walk: float = _LARGEST_WALK,
 ) -> Plan:
-    """Plan the clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given.
+    """Plan the clone's mechanism on the units of the manifest; its clip is that of `clipping_norm`
+    where none is given.
 
     Raises:
         PipelineError: the noise of so many weights leaves no clip.
@@ -215,9 +227,9 @@ def clone_plan(
         norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier, walk)
         if norm < _SMALLEST_NORM:
             raise PipelineError(
-                f"params.yaml: behaviour.hidden: found {list(shape.hidden)}, {shape.parameters} weights, whose noise "
-                f"leaves a clip of {norm:g} with {manifest.private_units} units; make it smaller, or raise "
-                "behaviour.target_epsilon"
+                f"params.yaml: behaviour.hidden: found {list(shape.hidden)}, {shape.parameters} "
+                f"weights, whose noise leaves a clip of {norm:g} with {manifest.private_units} "
+                "units; make it smaller, or raise behaviour.target_epsilon"
             )
     return Plan(
         units=manifest.private_units,
@@ -231,10 +243,12 @@ def clone_plan(
 
 
 def cloning_setup(params: Params, manifest: Manifest, public: UnitStore) -> "TrainingSetup":
-    """Set up the training of the clone that params.yaml asks for, on the data that the manifest describes.
+    """Set up the training of the clone that params.yaml asks for, on the data that the manifest
+    describes.
 
     Raises:
-        PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
+        PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise
+            reaches the ε.
     """
     from primorl.engine.setup import CloningSetup
     from primorl.paid.compute import execution
@@ -293,13 +307,15 @@ def _released_scales(params: Params, manifest: Manifest) -> "Normaliser":
     same = same and statement.private == (params.dynamics.variant == "private")
     if not same or statement.dataset_fingerprint != manifest.info.dataset_fingerprint:
         raise PipelineError(
-            f"{MODEL}: of other settings or data, and the clone would take its scales; run `dvc repro train_model`"
+            f"{MODEL}: of other settings or data, and the clone would take its scales; run `dvc "
+            "repro train_model`"
         )
     return GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser
 
 
 def _heads_plan(params: Params, manifest: Manifest, network: "PolicyNetwork") -> Plan:
-    """Plan the mechanism of linear heads of the clone: rounds of all units, and the query of their spread.
+    """Plan the mechanism of linear heads of the clone: rounds of all units, and the query of their
+    spread.
 
     Raises:
         PipelineError: no noise reaches the ε.

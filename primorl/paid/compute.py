@@ -18,7 +18,9 @@ from primorl.engine.shards import Group
 
 
 def kept_bytes(compute: Compute) -> int:
-    """Return how many bytes of rows this process may keep: its share of ``data_mb``, or of half the free memory."""
+    """Return how many bytes of rows this process may keep: its share of ``data_mb``, or of half the
+    free memory.
+    """
     half = int(psutil.virtual_memory().available) // 2
     whole = half if compute.data_mb is None else compute.data_mb << 20
     return whole // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -48,10 +50,13 @@ def chosen_device(compute: Compute) -> torch.device:
 
 
 def policy_device(compute: Compute, width: int) -> torch.device:
-    """Return the device of `chosen_device` for SAC. Small networks get one thread, unless params.yaml sets ``threads``.
+    """Return the device of `chosen_device` for SAC.
 
-    Up to 192 units a second thread saves a sixth of the time at best. Beyond, it saves a third and more
-    (benchmarks/performance.md). The number is not changed during training, so that equal seeds give equal policies.
+    Small networks get one thread, unless params.yaml sets ``threads``.
+
+    Up to 192 units a second thread saves a sixth of the time at best. Beyond, it saves a third and
+    more (benchmarks/performance.md). The number is not changed during training, so that equal seeds
+    give equal policies.
     """
     device = chosen_device(compute)
     if compute.threads is None and width <= ONE_THREAD_UP_TO:
@@ -60,7 +65,9 @@ def policy_device(compute: Compute, width: int) -> torch.device:
 
 
 def execution(compute: Compute) -> Execution:
-    """Choose the device, the bound on a chunk's memory and the place of this process; see `chosen_device`."""
+    """Choose the device, the bound on a chunk's memory and the place of this process; see
+    `chosen_device`.
+    """
     device = chosen_device(compute)
     chunk_bytes = CHUNK_BYTES[device.type]
     if compute.memory_mb is not None:
@@ -73,7 +80,8 @@ def execution(compute: Compute) -> Execution:
 
 @contextmanager
 def joined(execution: Execution, stage: str) -> Iterator[Group | None]:
-    """Yield the group of all processes, of which this is the first; None if there is no other process.
+    """Yield the group of all processes, of which this is the first; None if there is no other
+    process.
 
     Raises:
         PipelineError: a process ended or hangs.
@@ -86,11 +94,14 @@ def joined(execution: Execution, stage: str) -> Iterator[Group | None]:
             yield group
     except RuntimeError as lost:  # torch's own, which quotes addresses
         raise PipelineError(
-            f"{stage}: another process of the training is gone, or hangs; a round that had begun is spent, and the "
-            "next run resumes the others that were paid for, with any number of processes"
+            f"{stage}: another process of the training is gone, or hangs; a round that had begun "
+            "is spent, and the next run resumes the others that were paid for, with any number of "
+            "processes"
         ) from lost
 
 
 def run_worker(name: str, work: Callable[[Params], None]) -> int:
-    """Run a stage's part in every process but the first, without an MLflow run or files; return the exit status."""
+    """Run a stage's part in every process but the first, without an MLflow run or files; return the
+    exit status.
+    """
     return exit_status(name, lambda: work(params.load()), debug=False)

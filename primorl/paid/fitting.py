@@ -1,7 +1,9 @@
-"""Settings of a private training fitted to public facts of the data, and whether they can learn. Reads no private byte.
+"""Settings of a private training fitted to public facts of the data, and whether they can learn.
 
-A rule decides: the noise of all rounds over what all rounds can move, s = z √d / (q K √T), must be small, or of linear
-heads the variance that the noise adds to predictions (docs/fitted-plan.md).
+Reads no private byte.
+
+A rule decides: the noise of all rounds over what all rounds can move, s = z √d / (q K √T), must be
+small, or of linear heads the variance that the noise adds to predictions (docs/fitted-plan.md).
 """
 
 import math
@@ -47,9 +49,13 @@ _FROM_SCRATCH: dict[str, Any] = {
     "privacy.rounds": 100,
     "privacy.clipping_norm": 1.0,
 }
-"""Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
+"""Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves
+room for.
+"""
 _LARGE_STEPS, _NOISE_OF_CLIP = 0.03, 0.1
-"""Learning rate of local steps where there is little noise, and s C, of which C is made: at most 1."""
+"""Learning rate of local steps where there is little noise, and s C, of which C is made: at
+most 1.
+"""
 _FROM_PUBLIC: dict[str, Any] = {
     "dynamics.start": "public",
     "dynamics.beta_nll": 1.0,
@@ -77,9 +83,13 @@ _LINEAR: dict[str, Any] = {
 _MOST_ROWS_OF_HEADS = 1.2e8  # that all rounds read
 _SHARES = 0.05, 0.5
 _BLURRED_YES, _BLURRED_NO = 0.35, 1.0
-"""Noise of the variances that scale the features, as a share of them: up to which heads learn, and from which not."""
+"""Noise of the variances that scale the features, as a share of them: up to which heads learn, and
+from which not.
+"""
 _LOST_NO = 1.0
-"""Share of a target's variance that the noise adds to predictions, from which heads do not learn (`heads.LOST_YES`)."""
+"""Share of a target's variance that the noise adds to predictions, from which heads do not learn
+(`heads.LOST_YES`).
+"""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 
@@ -106,7 +116,8 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
         The choices with fitted values in place, and the fit.
 
     Raises:
-        PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier
+            reaches the target ε.
     """
     rule = _of_heads if params.dynamics.model == "linear" else _of_network
     fit = rule(params, manifest, public)
@@ -114,7 +125,8 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
 
 
 def check_verdict(params: Params, fit: Fit) -> None:
-    """Refuse to pay for a private training that cannot learn, unless params.yaml says to train anyway.
+    """Refuse to pay for a private training that cannot learn, unless params.yaml says to train
+    anyway.
 
     Raises:
         PipelineError: the verdict is no.
@@ -122,8 +134,8 @@ def check_verdict(params: Params, fit: Fit) -> None:
     dynamics = params.dynamics
     if fit.answer == "no" and dynamics.variant == "private" and not dynamics.train_anyway:
         raise PipelineError(
-            f"params.yaml: {params.target_key}: {fit.reason}. Nothing was charged; to train all the same, set "
-            "dynamics.train_anyway: true"
+            f"params.yaml: {params.target_key}: {fit.reason}. Nothing was charged; to train all "
+            "the same, set dynamics.train_anyway: true"
         )
 
 
@@ -137,7 +149,9 @@ def say_fit(stage: str, chosen: Params, fit: Fit) -> None:
 
 
 def noise_share(plan: Plan, shape: "Network") -> float:
-    """Return the noise norm of all rounds over the most that all rounds can move: s = z √d / (q K √T)."""
+    """Return the noise norm of all rounds over the most that all rounds can move: s = z √d / (q K
+    √T).
+    """
     return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 
 
@@ -170,15 +184,17 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     return _judged(
         values,
         answer,
-        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from {_NOISE_NO})",
+        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
+        f"{_NOISE_NO})",
     )
 
 
 def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
-    """Fit linear heads: features of the largest degree at which the noise is small enough, or else of degree 1.
+    """Fit linear heads: features of the largest degree at which the noise is small enough, or else
+    of degree 1.
 
-    Degree 3 makes members disagree away from the data, which holds policies back: it is tried where no environment can
-    tell a wrong policy from a good one.
+    Degree 3 makes members disagree away from the data, which holds policies back: it is tried where
+    no environment can tell a wrong policy from a good one.
     """
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
     common = _LINEAR | {"privacy.sampling_probability": _rounded(everybody, 2)}
@@ -196,16 +212,16 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         if heads.affords(lost, shape):
             break
     why = (
-        f"the noise in what linear heads predict has {lost:.2g} of the variance of the target (yes to "
-        f"{heads.LOST_YES:g}, no from {_LOST_NO:g}), before small weights are shrunk; whether polynomials fit these "
-        "data is known after training"
+        f"the noise in what linear heads predict has {lost:.2g} of the variance of the target "
+        f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before small weights are shrunk; "
+        "whether polynomials fit these data is known after training"
     )
     blur = 0.0
     if blurred is not None:
         blur = blurred
         why += (
-            f"; the variances that scale their features have a noise of {blur:.0%} (yes to {_BLURRED_YES:.0%}, no "
-            f"from {_BLURRED_NO:.0%})"
+            f"; the variances that scale their features have a noise of {blur:.0%} (yes to "
+            f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
         )
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
     if lost <= heads.LOST_YES and blur <= _BLURRED_YES:
@@ -237,8 +253,8 @@ MODEL_TRAINING = PrivateStage(
     setup=_fitted_setup,
     identity=model_identity,
     diverged=(
-        "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
-        "privacy.clipping_norm"
+        "params.yaml: dynamics: training diverged (weights that are not finite); lower "
+        "dynamics.learning_rate or privacy.clipping_norm"
     ),
     must_learn=True,
 )

@@ -9,7 +9,10 @@ from primorl.config.params import Params, Reading
 
 
 def ledger_url(params: Params | Reading) -> str:
-    """Return SQLAlchemy's URL of the ledger's database. A relative path of a SQLite file starts at the project."""
+    """Return SQLAlchemy's URL of the ledger's database.
+
+    A relative path of a SQLite file starts at the project.
+    """
     declared = params.ledger.url
     if declared is None:
         return URL.create("sqlite", database=str(home() / LEDGER)).render_as_string()

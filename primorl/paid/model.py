@@ -1,6 +1,8 @@
-"""The training of the model as paid work: its settings, identity and set-up, and those shared with the clone.
+"""The training of the model as paid work: its settings, identity and set-up, and those shared with
+the clone.
 
-Reads no private byte; everything that can be refused without private data is refused here. Loading it needs no torch.
+Reads no private byte; everything that can be refused without private data is refused here. Loading
+it needs no torch.
 """
 
 import math
@@ -47,9 +49,10 @@ class PrivateStage:
         name: of the stage, as the ledger, errors and processes name it.
         output: folder of the trained model or clone.
         what: name of the result in errors: model or clone.
-        setup: makes the training from params.yaml, the manifest and the public split, or refuses it.
-        identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
-            paid work.
+        setup: makes the training from params.yaml, the manifest and the public split, or refuses
+            it.
+        identity: a digest of everything that determines the result but chance and code. Equal
+            digests are one piece of paid work.
         diverged: the error for weights that are not finite: the key, and the remedy.
         must_learn: whether a result that is no better than a constant is refused.
     """
@@ -64,7 +67,9 @@ class PrivateStage:
 
 
 def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
-    """Begin the rounds with weights that the public split makes; see `primorl.engine.public_start`."""
+    """Begin the rounds with weights that the public split makes; see
+    `primorl.engine.public_start`.
+    """
     from primorl.engine.public_start import public_start
 
     normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
@@ -77,7 +82,8 @@ def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
 def observation_bounds(
     params: Params, manifest: Manifest, public: UnitStore
 ) -> tuple[Floats, Floats]:
-    """Bound model states, [S] each: as declared, or by the environment or the public split; never by private data.
+    """Bound model states, [S] each: as declared, or by the environment or the public split; never
+    by private data.
 
     Raises:
         PipelineError: the bounds are infinite, or of another number of dimensions.
@@ -100,14 +106,17 @@ def observation_bounds(
         raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
     if not np.isfinite((low, high)).all():
         raise PipelineError(
-            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to public, or declare "
+            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to "
+            "public, or declare "
             "{low: [..], high: [..]}"
         )
     return low, high
 
 
 def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> "Bounds":
-    """Bound model states (see `observation_bounds`), actions and rewards, those as declared or by the public split."""
+    """Bound model states (see `observation_bounds`), actions and rewards, those as declared or by
+    the public split.
+    """
     import torch
 
     from primorl.model.ensemble import Bounds
@@ -130,7 +139,8 @@ def observation_columns(manifest: Manifest) -> "ObservationColumns":
 
 
 def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> None:
-    """Refuse parts of different datasets, public statistics where no unit is public, and infinite bounds of actions.
+    """Refuse parts of different datasets, public statistics where no unit is public, and infinite
+    bounds of actions.
 
     Raises:
         PipelineError: names the first such choice.
@@ -144,8 +154,9 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
     sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
     if normaliser != "public" and not all(map(math.isfinite, sides)):
         raise PipelineError(
-            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which needs finite bounds "
-            f"of actions, and those of dataset {params.dataset} are infinite; declare them, or use public"
+            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which needs finite "
+            f"bounds of actions, and those of dataset {params.dataset} are infinite; declare "
+            "them, or use public"
         )
     for key, found, allowed in (
         ("params.yaml: privacy.statistics.normaliser", normaliser, "private (charged)"),
@@ -159,8 +170,9 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
 def needs_public(key: str, found: object, allowed: str) -> PipelineError:
     """Build the refusal of a choice that needs public units where there are none."""
     return PipelineError(
-        f"{key}: found {found}, which needs public units, and data/partitions has none (where partition in params.yaml "
-        f"was changed since, run `dvc repro partition`); allowed: {allowed}"
+        f"{key}: found {found}, which needs public units, and data/partitions has none (where "
+        "partition in params.yaml was changed since, run `dvc repro partition`); allowed: "
+        f"{allowed}"
     )
 
 
@@ -242,7 +254,8 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
 
 
 def query_noises(params: Params) -> dict[str, float]:
-    """Return noise multipliers of the queries beside the rounds, by name: each takes its share of the ε.
+    """Return noise multipliers of the queries beside the rounds, by name: each takes its share of
+    the ε.
 
     Raises:
         PipelineError: no noise multiplier reaches the target.
@@ -295,8 +308,8 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
         )
     if patience is not None and params.dynamics.model == "linear":
         raise PipelineError(
-            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, which nobody public "
-            "judges; allowed: null, all rounds are run"
+            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, "
+            "which nobody public judges; allowed: null, all rounds are run"
         )
     if manifest.info.environment is None:
         _check_starts(params, manifest)
@@ -308,36 +321,45 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     delta, units = params.privacy.delta, manifest.private_units
     if params.dynamics.variant == "private" and delta >= 1 / units:
         print(
-            f"warning: params.yaml: privacy.delta = {delta:g} is not below 1/{units}, one over the number of "
-            "units: a mechanism that publishes a whole unit would pass; choose a smaller delta",
+            f"warning: params.yaml: privacy.delta = {delta:g} is not below 1/{units}, one over "
+            "the number of units: a mechanism that publishes a whole unit would pass; choose a "
+            "smaller delta",
             file=sys.stderr,
         )
 
 
 def _check_public_start(params: Params, public: UnitStore) -> None:
-    """Refuse weights from a public split that is too small, or where the normaliser is not known beforehand."""
+    """Refuse weights from a public split that is too small, or where the normaliser is not known
+    beforehand.
+    """
     key = "params.yaml: dynamics.start: found public"
     if public.units < LEAST_UNITS:
         raise PipelineError(f"{key}, and {public.units} units are; needed are {LEAST_UNITS}")
     if params.privacy.statistics.normaliser == "private":
         raise PipelineError(
-            f"{key}, with privacy.statistics.normaliser: private, whose answer comes later; allowed: random"
+            f"{key}, with privacy.statistics.normaliser: private, whose answer comes later; "
+            "allowed: random"
         )
 
 
 def _check_starts(params: Params, manifest: Manifest) -> None:
-    """Refuse a model without an environment in which no policy could start: without public or released states."""
+    """Refuse a model without an environment in which no policy could start: without public or
+    released states.
+    """
     if manifest.public_units:
         return
     if not params.privacy.statistics.starts:
         raise PipelineError(
-            "params.yaml: privacy.statistics.starts: found false, and policies have nowhere to start: nobody is public "
-            f"and datasets/{params.dataset}.yaml says environment: null; allowed is true (charged), or public units"
+            "params.yaml: privacy.statistics.starts: found false, and policies have nowhere to "
+            f"start: nobody is public and datasets/{params.dataset}.yaml says environment: null; "
+            "allowed is true (charged), or public units"
         )
 
 
 def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
-    """Refuse a termination rule that is unknown, or of another task, or contradicted by the public split."""
+    """Refuse a termination rule that is unknown, or of another task, or contradicted by the public
+    split.
+    """
     chosen, size = manifest.info.termination, public.observation_size
     key = f"datasets/{params.dataset}.yaml: termination"
     fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
@@ -348,16 +370,20 @@ def _check_termination(params: Params, manifest: Manifest, public: UnitStore) ->
         )
     if chosen == NONE and public.terminates:
         raise PipelineError(
-            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule"
+            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is "
+            f"{LEARNED} or a rule"
         )
 
 
 def model_identity(params: Params, partitions: Partitions) -> str:
-    """Digest everything that determines a model but chance and code. Equal digests are one piece of paid work.
+    """Digest everything that determines a model but chance and code.
 
-    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too where the
-    noise is given: it reads the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays
-    for another draw. For fitted settings the digest holds the inputs of the fit, not its results.
+    Equal digests are one piece of paid work.
+
+    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is
+    left out too where the noise is given: it reads the same release's ε elsewhere on its curve.
+    `privacy.draw` is in it: another number pays for another draw. For fitted settings the digest
+    holds the inputs of the fit, not its results.
     """
     privacy, unfitted = params.privacy, params.unfitted & TRAINING_KEYS
     of_noise: tuple[str, ...] = ("noise_multiplier",)
@@ -380,7 +406,9 @@ def model_identity(params: Params, partitions: Partitions) -> str:
 
 
 def training_setup(params: Params, manifest: Manifest, public: UnitStore) -> "TrainingSetup":
-    """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
+    """Set up the training that params.yaml describes, on the data that the manifest describes.
+
+    Reads no private byte.
 
     Args:
         params: every choice.
@@ -388,7 +416,8 @@ def training_setup(params: Params, manifest: Manifest, public: UnitStore) -> "Tr
         public: the public split; it may be empty.
 
     Raises:
-        PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier
+            reaches the target ε.
     """
     from primorl.engine.setup import TrainingSetup
     from primorl.paid.compute import execution

@@ -1,4 +1,6 @@
-"""Online learning as paid work: the run that params.yaml describes, its payment, and its outputs."""
+"""Online learning as paid work: the run that params.yaml describes, its payment, and its
+outputs.
+"""
 
 import hashlib
 import math
@@ -66,7 +68,8 @@ RELEASES: dict[str, int] = {
 
 
 def update_of(asked: Online, discount: float) -> Update:
-    """Make the update that ``online.algorithm`` names (`dppg` is measured in benchmarks/results.md).
+    """Make the update that ``online.algorithm`` names (`dppg` is measured in
+    benchmarks/results.md).
 
     Args:
         asked: the block ``online``.
@@ -92,7 +95,9 @@ def update_of(asked: Online, discount: float) -> Update:
 
 
 class SimulatedUsers:
-    """Every user is an environment of her own, which is reset when she arrives. All of a cohort step together.
+    """Every user is an environment of her own, which is reset when she arrives.
+
+    All of a cohort step together.
 
     Args:
         environments: that they are reset in.
@@ -129,7 +134,8 @@ class SimulatedUsers:
             present = present & (left > 0)
             if not present.any():
                 break
-            # With several episodes each, at every step: else one user's end would move the starts that others draw.
+            # With several episodes each, at every step: else one user's end would move the starts
+            # that others draw.
             restart = self._episodes != 1 or bool(over.any())
             observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
         return _padded(kept, T)
@@ -196,20 +202,20 @@ def online_run(params: Params) -> OnlineRun:
     """Prepare the run that params.yaml describes. Meets no user.
 
     Raises:
-        PipelineError: the choices fit neither each other nor the environment or the offline policy, or no noise is
-            enough for ε.
+        PipelineError: the choices fit neither each other nor the environment or the offline policy,
+            or no noise is enough for ε.
     """
     asked, environment = params.online, params.chosen.environment
     if environment is None:
         raise PipelineError(
-            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage online act in one; name "
-            f"a simulator, or set {_KEY}.users and arrivals to null"
+            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
+            f"online act in one; name a simulator, or set {_KEY}.users and arrivals to null"
         )
     arrivals = Arrivals.of(params)
     if arrivals.turned_away:
         print(
-            f"{STAGE}: {arrivals.turned_away} arrivals are not met: they came more than online.appearances times, "
-            "twice to one cohort, or after the last full cohort",
+            f"{STAGE}: {arrivals.turned_away} arrivals are not met: they came more than "
+            "online.appearances times, twice to one cohort, or after the last full cohort",
             file=sys.stderr,
         )
     environments = GymBatch(environment)
@@ -217,8 +223,8 @@ def online_run(params: Params) -> OnlineRun:
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
-            f"{_KEY}.steps: found null, and neither {environment} nor datasets/{params.dataset}.yaml (horizon) limits "
-            "an episode; give a number"
+            f"{_KEY}.steps: found null, and neither {environment} nor "
+            f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     start = _from_offline(params, environments)
@@ -229,9 +235,10 @@ def online_run(params: Params) -> OnlineRun:
     if noise > _MOST_NOISE:
         needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
         print(
-            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {noise:.2g} times "
-            f"as large as the largest mean of {start.network.parameters} parameters, so the policy may get worse; "
-            f"{needed} or more suit this ε, or a smaller network",
+            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is "
+            f"{noise:.2g} times as large as the largest mean of {start.network.parameters} "
+            f"parameters, so the policy may get worse; {needed} or more suit this ε, or a smaller "
+            "network",
             file=sys.stderr,
         )
     return OnlineRun(start, update, plan, arrivals, users, steps)
@@ -244,14 +251,16 @@ def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
     found = (policy.observation_size, policy.action_size, policy.discrete_actions)
     if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
         raise PipelineError(
-            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, {params.chosen.environment} "
-            f"has {needed.observation_size} and {len(needed.action_low)}; run `dvc repro`"
+            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
+            f"{params.chosen.environment} has {needed.observation_size} and "
+            f"{len(needed.action_low)}; run `dvc repro`"
         )
     names, statement = (config.observation_names, config.action_names), Statement.read(POLICY)
     if statement.delta not in (None, params.privacy.delta):
         raise PipelineError(
-            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and {POLICY}/privacy.json is at "
-            f"{statement.delta!r}: use the δ that the offline policy was made with"
+            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
+            f"{POLICY}/privacy.json is at {statement.delta!r}: use the δ that the offline policy "
+            "was made with"
         )
     return Start(
         network,
@@ -284,10 +293,13 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
 def paid_online(
     params: Params, run: OnlineRun, log: StageRun
 ) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
-    """Pay for all users, meet them, and learn. The block writes the released policies and commits the work.
+    """Pay for all users, meet them, and learn.
 
-    Work that was paid for under the same `identity` is resumed or restored at no cost, after any edit of code. A run
-    that was killed goes on with the users after those that it met, or may have met.
+    The block writes the released policies and commits the work.
+
+    Work that was paid for under the same `identity` is resumed or restored at no cost, after any
+    edit of code. A run that was killed goes on with the users after those that it met, or may have
+    met.
 
     Raises:
         PipelineError: the budget does not allow it.
@@ -310,20 +322,23 @@ def _learn(
     state = payment.state or begin
     if state.about != begin.about:
         raise PipelineError(
-            f"{POLICY}: charge {payment.charge.id} of {payment.charge.time} paid for learning that began with another "
-            "offline policy of the same settings (an edit of code, or another machine); bring that policy back, or set "
-            "online.draw in params.yaml to a new number to pay for another run"
+            f"{POLICY}: charge {payment.charge.id} of {payment.charge.time} paid for learning "
+            "that began with another offline policy of the same settings (an edit of code, or "
+            "another machine); bring that policy back, or set online.draw in params.yaml to a new "
+            "number to pay for another run"
         )
     if payment.finished:
         print(
-            f"{STAGE}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this run: it is "
-            "restored, and nobody is met. To pay for another draw of the noise, set online.draw to a new number",
+            f"{STAGE}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly "
+            "this run: it is restored, and nobody is met. To pay for another draw of the noise, "
+            "set online.draw to a new number",
             file=sys.stderr,
         )
         return state.ended()
     if state.started:
         print(
-            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met again",
+            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met "
+            "again",
             file=sys.stderr,
         )
     with progress_bar(state.cohorts, STAGE, "cohort") as bar:
@@ -342,9 +357,12 @@ def _learn(
 
 
 def identity(params: Params, run: OnlineRun) -> str:
-    """A digest of everything that determines the result but chance and code. Equal digests are one piece of paid work.
+    """A digest of everything that determines the result but chance and code.
 
-    Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code may change.
+    Equal digests are one piece of paid work.
+
+    Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code
+    may change.
     """
     offline, name = run.start.statement, run.update.name
     content: dict[str, Any] = {
@@ -370,7 +388,9 @@ def write_online(
     log: StageRun,
     seconds: float,
 ) -> None:
-    """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest."""
+    """Replace the outputs by those of a finished run, log them, and commit the charge with every
+    file's digest.
+    """
     network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
     environment = str(params.chosen.environment)
     users = [after * asked.cohort for after in state.kept_after]
@@ -396,8 +416,9 @@ def write_online(
         before, after = returns_of([policies[0], policies[-1]], episodes)
         if after.high < before.low:
             print(
-                f"warning: {ONLINE}: the policy is worse than the one it began with: return {after.mean:.4g}, before "
-                f"{before.mean:.4g}; a larger online.cohort or a smaller online.learning_rate may help",
+                f"warning: {ONLINE}: the policy is worse than the one it began with: return "
+                f"{after.mean:.4g}, before {before.mean:.4g}; a larger online.cohort or a smaller "
+                "online.learning_rate may help",
                 file=sys.stderr,
             )
         summary = OnlineSummary(
@@ -450,8 +471,10 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     """Make the statement for one user, before payment."""
     asked = params.online
     assumptions = [
-        f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} make one update",
-        f"that one user takes at most {run.steps} steps and is in at most {asked.appearances} cohorts",
+        f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} "
+        "make one update",
+        f"that one user takes at most {run.steps} steps and is in at most {asked.appearances} "
+        "cohorts",
         "observation and action sizes, the environment and its declared spaces",
         "the wall time of the run",
     ]

@@ -39,11 +39,13 @@ class Partitions:
 
     @classmethod
     def open(cls, folder: Path, params: Params | None) -> "Partitions":
-        """Read the manifest, the public split and the digests of the units; check all that needs no private row.
+        """Read the manifest, the public split and the digests of the units; check all that needs no
+        private row.
 
         Args:
             folder: ``data/partitions``.
-            params: name the ledger, which knows the units that must not be public; None: another process has asked it.
+            params: name the ledger, which knows the units that must not be public; None: another
+                process has asked it.
 
         Raises:
             PipelineError: see `read`; or the ledger cannot be read.
@@ -54,11 +56,13 @@ class Partitions:
 
     @classmethod
     def read(cls, folder: Path, ledger: Ledger | None) -> "Partitions":
-        """Read and check as `open` does, with the project's ledger open already; None: none was begun.
+        """Read and check as `open` does, with the project's ledger open already; None: none was
+        begun.
 
         Raises:
             Refused: a public unit was charged for as private.
-            PipelineError: a file is missing, broken or of another partition, or was made under another secret.
+            PipelineError: a file is missing, broken or of another partition, or was made under
+                another secret.
         """
         manifest = Manifest.load(folder / "manifest.json")
         check_secret(manifest, folder)
@@ -105,7 +109,9 @@ def privacy_statement(plan: Plan, manifest: Manifest, params: Params) -> Stateme
 
 
 def assumptions(manifest: Manifest) -> list[str]:
-    """List the public facts that the guarantee assumes; none of them may be read off private rows."""
+    """List the public facts that the guarantee assumes; none of them may be read off
+    private rows.
+    """
     info = manifest.info
     simulated = info.environment is not None
     declared = (
@@ -115,7 +121,8 @@ def assumptions(manifest: Manifest) -> list[str]:
     )
     assumptions = [
         f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, {PUBLIC_BY[manifest.public_by]})"
+        f"every unit of the public split ({manifest.public_units} units, "
+        f"{PUBLIC_BY[manifest.public_by]})"
         if manifest.public_units
         else "no unit: there is no public split",
         f"observation and action sizes, the {declared}",
@@ -138,9 +145,11 @@ def assumptions(manifest: Manifest) -> list[str]:
 
 
 def log_statement(run: StageRun, statement: Statement) -> None:
-    """Tag the run with the statement. ε is that of the reservation, also where training stopped early.
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped
+    early.
 
-    It is no metric here: the pipeline's run has that, so that a search by ε lists every result once.
+    It is no metric here: the pipeline's run has that, so that a search by ε lists every result
+    once.
     """
     for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
         run.tag(key, str(getattr(statement, key)))

@@ -1,4 +1,6 @@
-"""Settings that the policy stage fits: from public rows where there are some, else from declared facts."""
+"""Settings that the policy stage fits: from public rows where there are some, else from declared
+facts.
+"""
 
 import math
 import sys
@@ -28,7 +30,8 @@ RESETS = 4096
 # what a return of one standard deviation a step is scaled to, and its steps
 _RETURN = 10.0
 _LONGEST_RETURN = 100
-_ALONE = 3.0  # times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
+# times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
+_ALONE = 3.0
 _LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
 _EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
 _BOUNDS_IN_STD = 6.0
@@ -39,20 +42,26 @@ class PublicLog:
     """The public rows as the policy stage sees them.
 
     Attributes:
-        store: the public split; None: nothing is public, or nothing that stands for the private people.
+        store: the public split; None: nothing is public, or nothing that stands for the private
+            people.
     """
 
     store: UnitStore | None
 
     @classmethod
     def open(cls, params: Params) -> "PublicLog":
-        """Read the part of the public split that stands for the private units; raises the errors of `open_public`."""
+        """Read the part of the public split that stands for the private units; raises the errors of
+        `open_public`.
+        """
         store = open_public(params)
         return cls(store if store.units > 0 and not asked_of_private(MODEL) else None)
 
     @cached_property
     def recorded(self) -> PublicTrajectories | None:
-        """Every public trajectory; a unit may have several, and each counts once. None: nothing is public."""
+        """Every public trajectory; a unit may have several, and each counts once.
+
+        None: nothing is public.
+        """
         if self.store is None:
             return None
         found = PublicTrajectories.of(self.store)
@@ -60,26 +69,32 @@ class PublicLog:
 
     @property
     def mean_length(self) -> float:
-        """Mean steps of a trajectory; where nothing is public, of the charged answer or the declared horizon."""
+        """Mean steps of a trajectory; where nothing is public, of the charged answer or the
+        declared horizon.
+        """
         if self.recorded is None:
             return float(self._survival(by_model=False).sum())
         return float(self.recorded.length.double().mean())
 
     @property
     def mean_return(self) -> tuple[float, float] | None:
-        """Mean undiscounted return of a public trajectory and its standard error; None: fewer than two are public."""
+        """Mean undiscounted return of a public trajectory and its standard error; None: fewer than
+        two are public.
+        """
         if self.recorded is None or len(self.recorded.length) < 2:
             return None
         returns = self.recorded.reward.sum(1)
         return float(returns.mean()), float(returns.std()) / math.sqrt(len(returns))
 
     def going_on(self, *, by_model: bool) -> Tensor:
-        """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
+        """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64
+        ``[T]``.
 
         Where nothing is public: by a charged query, or ones up to the declared horizon.
 
         Args:
-            by_model: whether the model ends episodes, so that terminations are its own business and no end here.
+            by_model: whether the model ends episodes, so that terminations are its own business and
+                no end here.
         """
         if self.recorded is None:
             return self._survival(by_model=by_model)
@@ -94,7 +109,8 @@ class PublicLog:
     def reward_std(self, model: GaussianEnsemble) -> float:
         """Standard deviation of public rewards; 1 for 0.
 
-        Where nothing is public: the charged scale of linear heads, or a sixth of the declared range.
+        Where nothing is public: the charged scale of linear heads, or a sixth of the declared
+        range.
         """
         bounds = model.bounds
         if self.store is None and model.architecture.features is not None:
@@ -108,7 +124,9 @@ class PublicLog:
         return spread if spread > 0 else 1.0
 
     def first_states(self, params: Params) -> Tensor:
-        """``[n, S]``: where public trajectories begin; else the released start model's; else the environment's."""
+        """``[n, S]``: where public trajectories begin; else the released start model's; else the
+        environment's.
+        """
         if self.store is not None:
             return self.store.first_observations()
         environment = params.chosen.environment
@@ -118,7 +136,8 @@ class PublicLog:
         return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
 
     def start_states(self, params: Params) -> Tensor:
-        """Return ``[n, S]``: public states, draws from the released start model, or resets, as ``policy.starts`` asks.
+        """Return ``[n, S]``: public states, draws from the released start model, or resets, as
+        ``policy.starts`` asks.
 
         Raises:
             PipelineError: no unit is public, or no start model was released.
@@ -131,13 +150,15 @@ class PublicLog:
             return torch.from_numpy(reset_states(params.chosen.environment, RESETS, params.seed))
         if self.store is None:
             raise PipelineError(
-                "params.yaml: policy.starts: found public, and no unit is public (partition.public_fraction); allowed: "
-                "reset, pool, released (privacy.statistics.starts)"
+                "params.yaml: policy.starts: found public, and no unit is public "
+                "(partition.public_fraction); allowed: reset, pool, released "
+                "(privacy.statistics.starts)"
             )
         return self.store.flat()[0][:, : self.store.observation_size]
 
     def believes(self, model: GaussianEnsemble) -> bool:
-        """Whether the public rows support how the model ends episodes; declared rules need no support. Says so if not.
+        """Whether the public rows support how the model ends episodes; declared rules need no
+        support. Says so if not.
 
         A learned end that is wrong is a way out of all costs that would follow.
         """
@@ -161,10 +182,12 @@ class PublicLog:
 def clone_reference(
     params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device
 ) -> CloneReference:
-    """Load the clone that policies are regularised towards, and set up the comparison of candidates.
+    """Load the clone that policies are regularised towards, and set up the comparison of
+    candidates.
 
     Raises:
-        PipelineError: the clone's files are missing or broken, or it is of other actions than the model.
+        PipelineError: the clone's files are missing or broken, or it is of other actions than the
+            model.
     """
     cpu = torch.device("cpu")
     behaviour, bounds = BehaviourPolicy.load(BEHAVIOUR, cpu), model.bounds
@@ -207,8 +230,9 @@ def fitted_policy(
 ) -> dict[str, Any]:
     """Values for all keys of the block ``policy`` that can be fitted.
 
-    Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about 10, which the
-    entropy and the divergence are measured against. A batch of rollouts has about 5,000 transitions.
+    Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about
+    10, which the entropy and the divergence are measured against. A batch of rollouts has about
+    5,000 transitions.
     """
     length = public.mean_length
     horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))

@@ -1,4 +1,7 @@
-"""Open private rows, for a granted charge only. No other module may: see the import contracts in pyproject.toml."""
+"""Open private rows, for a granted charge only.
+
+No other module may: see the import contracts in pyproject.toml.
+"""
 
 from typing import TypeAlias
 
@@ -28,11 +31,12 @@ def open_private(
 
     Args:
         partitions: of the units.
-        charge: that the ledger granted; None: this is not the first of several processes, and the first one, which
-            holds the charge, has announced the grant.
+        charge: that the ledger granted; None: this is not the first of several processes, and the
+            first one, which holds the charge, has announced the grant.
         keep_bytes: how much of the rows may stay in memory.
         own: the units of this process; all are read, and compared with the account.
-        episodes: whether the store also tells where trajectories begin and the probabilities of logged actions.
+        episodes: whether the store also tells where trajectories begin and the probabilities of
+            logged actions.
 
     Raises:
         ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.

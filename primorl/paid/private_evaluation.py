@@ -1,4 +1,6 @@
-"""Private evaluation: charge the ledger, ask the private units, and write the answers with their statements."""
+"""Private evaluation: charge the ledger, ask the private units, and write the answers with their
+statements.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,19 +81,22 @@ def evaluation_problem(
         partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
         discount: γ.
-        return_bounds: declared bounds of a trajectory's return, or from the public returns, if there are any; None:
-            the bounds that follow from those of rewards.
-        ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the model says.
+        return_bounds: declared bounds of a trajectory's return, or from the public returns, if
+            there are any; None: the bounds that follow from those of rewards.
+        ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the
+            model says.
 
     Raises:
-        PipelineError: neither a horizon nor a discount bounds the return, or the model is missing or broken.
+        PipelineError: neither a horizon nor a discount bounds the return, or the model is missing
+            or broken.
     """
     manifest, public = partitions.manifest, partitions.public
     info = manifest.info
     if info.horizon is None and discount == 1.0:
         raise PipelineError(
-            f"datasets/{info.dataset}.yaml: horizon: not declared, while evaluation.private.discount is 1, so nothing "
-            "bounds a return; declare a horizon, or set a discount below 1"
+            f"datasets/{info.dataset}.yaml: horizon: not declared, while "
+            "evaluation.private.discount is 1, so nothing bounds a return; declare a horizon, or "
+            "set a discount below 1"
         )
     ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends)
     bounds, size = ensemble.bounds, ensemble.architecture.observation_size
@@ -156,7 +161,9 @@ def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
 
 
 def first_states(public: UnitStore, seed: int) -> Tensor:
-    """Collect first states ``[n, S]`` of public trajectories, or draw them from the released model of first states."""
+    """Collect first states ``[n, S]`` of public trajectories, or draw them from the released model
+    of first states.
+    """
     if public.units > 0 and not asked_of_private(MODEL):
         return public.first_observations()
     return StartModel.load(MODEL, torch.device("cpu")).sample(
@@ -219,14 +226,14 @@ def paid_evaluation(
 ) -> Iterator[list[PaidAnswer]]:
     """Pay for every question and ask it. The block writes the results and commits the charges.
 
-    Work that was paid for under the same identity is resumed or restored at no cost, after any edit of code. If the
-    budget does not allow all that is still to be paid for, nothing is charged. Each charge is reserved before a private
-    row is read for it. The charges stay open until the block commits them, so a kill costs nothing: the next call finds
-    the finished states.
+    Work that was paid for under the same identity is resumed or restored at no cost, after any edit
+    of code. If the budget does not allow all that is still to be paid for, nothing is charged. Each
+    charge is reserved before a private row is read for it. The charges stay open until the block
+    commits them, so a kill costs nothing: the next call finds the finished states.
 
     Raises:
-        PipelineError: see `check_blocks`; or the budget does not allow it, or the model is another one than was paid
-            for under the same settings.
+        PipelineError: see `check_blocks`; or the budget does not allow it, or the model is another
+            one than was paid for under the same settings.
     """
     device = chosen_device(params.compute)
     exact = in_float64(problem.ensemble, device)
@@ -281,13 +288,13 @@ def _checked_state(name: str, payment: Payment[Asked], about: str) -> Asked:
     remedy = "to pay for another answer, set evaluation.private.draw in params.yaml to a new number"
     if state.about != about:
         raise PipelineError(
-            f"models: {name}: {paid} paid for its answer about another model that was made with the same settings, or "
-            f"about other bounds of rewards or returns; {remedy}"
+            f"models: {name}: {paid} paid for its answer about another model that was made with "
+            f"the same settings, or about other bounds of rewards or returns; {remedy}"
         )
     if state.started and not state.finished:
         raise PipelineError(
-            f"{name}: {paid}: the run died while it drew its answer, and a charge pays for one answer only; it stays "
-            f"spent; {remedy}"
+            f"{name}: {paid}: the run died while it drew its answer, and a charge pays for one "
+            f"answer only; it stays spent; {remedy}"
         )
     if state.finished:
         print(
@@ -305,7 +312,9 @@ def _request(
     plan: Plan,
     files: EvaluatedFiles,
 ) -> Request:
-    """Build the request of a question; its identity hashes what determines the answer except chance and code."""
+    """Build the request of a question; its identity hashes what determines the answer except chance
+    and code.
+    """
     chosen, dataset = params.evaluation.private, partitions.manifest.info.dataset
     content = {
         "data": partitions.identity,

@@ -17,12 +17,16 @@ from primorl.model.termination import LEARNED, NONE
 Floats = npt.NDArray[np.floating]
 
 STOP, WARNING = 0.2, 0.01
-"""Shares of public values outside a column's bounds from which a training is refused, and from which it is warned."""
+"""Shares of public values outside a column's bounds from which a training is refused, and from
+which it is warned.
+"""
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """A column and its declared bounds; infinite where none are declared, or where the public split gives them."""
+    """A column and its declared bounds; infinite where none are declared, or where the public split
+    gives them.
+    """
 
     name: str
     key: str
@@ -31,13 +35,17 @@ class Bounded:
     of_public: bool = False
 
     def outside(self, values: Floats) -> float:
-        """The share of ``values`` [rows] outside the bounds, which are rounded to float32 as the values are."""
+        """The share of ``values`` [rows] outside the bounds, which are rounded to float32 as the
+        values are.
+        """
         low, high = np.float32(self.low), np.float32(self.high)
         return float(((values < low) | (values > high)).mean())
 
 
 def bounded(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
-    """Every dimension of an observation, then the reward, with the bounds that the model will keep to."""
+    """Every dimension of an observation, then the reward, with the bounds that the model will keep
+    to.
+    """
     observation = "space" if dataset is None else dataset.bounds.observation
     low, high = spaces.observation_low, spaces.observation_high
     if isinstance(observation, DeclaredBounds) and len(observation.low) == len(low):
@@ -59,7 +67,9 @@ def bounded(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
 
 
 def cuts_last_rows(dataset: AnyDataset | None) -> bool:
-    """Whether the last row of a trajectory that does not terminate is dropped, and its reward with it."""
+    """Whether the last row of a trajectory that does not terminate is dropped, and its reward with
+    it.
+    """
     if not isinstance(dataset, TabularDataset) or dataset.options.end == "outcome":
         return False
     return dataset.options.columns.next_observation is None
@@ -94,15 +104,17 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
         warned = []
         if cut:
             warned.append(
-                f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its "
-                "reward with it, and nobody is public to tell whether any is left; if an outcome score is there, set "
-                "options.end: outcome and termination: learned; or name next_observation columns"
+                f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory "
+                "is dropped, and its reward with it, and nobody is public to tell whether any is "
+                "left; if an outcome score is there, set options.end: outcome and termination: "
+                "learned; or name next_observation columns"
             )
         if manifest.info.termination == LEARNED:
             warned.append(
-                f"datasets/{params.dataset}.yaml: termination: learned: nobody is public to tell whether the model's "
-                "ends are right, so rollouts do not end by them, and an outcome score in last rows may not be learned; "
-                "consent of some people (partition.public) helps, or rewards in every row"
+                f"datasets/{params.dataset}.yaml: termination: learned: nobody is public to tell "
+                "whether the model's ends are right, so rollouts do not end by them, and an "
+                "outcome score in last rows may not be learned; consent of some people "
+                "(partition.public) helps, or rewards in every row"
             )
         return Objections((), tuple(warned))
     inputs, targets = public.arrays()
@@ -113,10 +125,10 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
         share = column.outside(seen)
         if share >= WARNING:
             (stops if share > STOP else warnings).append(
-                f"datasets/{params.dataset}.yaml: {column.key}: {100 * share:.3g}% of the public values of "
-                f"{column.name!r} lie outside its bounds [{column.low:g}, {column.high:g}] (public minimum "
-                f"{seen.min():.4g}, maximum {seen.max():.4g}); correct them to what is possible, or set {column.key} "
-                "to public"
+                f"datasets/{params.dataset}.yaml: {column.key}: {100 * share:.3g}% of the public "
+                f"values of {column.name!r} lie outside its bounds [{column.low:g}, "
+                f"{column.high:g}] (public minimum {seen.min():.4g}, maximum {seen.max():.4g}); "
+                f"correct them to what is possible, or set {column.key} to public"
             )
     if params.dynamics.train_anyway:
         return Objections((), (*stops, *warnings))
@@ -130,12 +142,14 @@ def check_public(params: Params, manifest: Manifest, public: UnitStore) -> tuple
         The warnings, which bar a trial of a policy (`primorl.evaluate.private.results.Veto`).
 
     Raises:
-        PipelineError: most values of a column lie outside its bounds, or no reward differs from another.
+        PipelineError: most values of a column lie outside its bounds, or no reward differs from
+            another.
     """
     found = objections(params, manifest, public)
     if found.stops and params.dynamics.variant == "private":
         raise PipelineError(
-            f"{'; '.join(found.stops)}. Nothing was charged; to train all the same, set dynamics.train_anyway: true"
+            f"{'; '.join(found.stops)}. Nothing was charged; to train all the same, set "
+            "dynamics.train_anyway: true"
         )
     warnings = (*found.stops, *found.warnings)
     say_public("train_model", warnings)
@@ -151,7 +165,9 @@ def say_public(stage: str, lines: tuple[str, ...]) -> None:
 def _no_reward(
     params: Params, manifest: Manifest, public: UnitStore, reward: Floats
 ) -> Iterator[str]:
-    """Nothing can be learned where every step earns the same, unless episodes can end sooner or later."""
+    """Nothing can be learned where every step earns the same, unless episodes can end sooner or
+    later.
+    """
     if reward.min() < reward.max():
         return
     ends = manifest.info.termination
@@ -160,8 +176,9 @@ def _no_reward(
         return
     cut = cuts_last_rows(params.chosen) and not public.terminates
     why = (
-        "the last row of a trajectory that does not terminate is dropped, and its reward with it; if an outcome score "
-        "is there, set options.end: outcome and termination: learned; or name next_observation columns"
+        "the last row of a trajectory that does not terminate is dropped, and its reward with it; "
+        "if an outcome score is there, set options.end: outcome and termination: learned; or name "
+        "next_observation columns"
         if cut
         else "correct options.columns.reward, or the log"
     )

@@ -1,4 +1,5 @@
-"""Questions of private evaluation as settings name them: their cost, and the file where nothing was asked.
+"""Questions of private evaluation as settings name them: their cost, and the file where nothing was
+asked.
 
 Loading this module needs no torch: a stage with nothing to do takes less time than that does.
 """

@@ -43,7 +43,9 @@ from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.ledger.history import Charge
 from primorl.tracking import StageRun
 
-_COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
+# of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
+# model
+_COPIES = 8
 
 
 _ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
@@ -70,17 +72,19 @@ class PaidModel:
 def paid_training(
     stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun
 ) -> Iterator[PaidModel]:
-    """Pay for the training and train, as the first process. The block writes the model and commits the charge.
+    """Pay for the training and train, as the first process.
 
-    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
-    before the private partition is opened.
+    The block writes the model and commits the charge.
 
-    Work that was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, after any edit of
-    code.
+    Everything that can be refused without private data is refused before the ledger is asked. The
+    ledger is asked before the private partition is opened.
+
+    Work that was paid for under the same `PrivateStage.identity` is resumed or restored at no cost,
+    after any edit of code.
 
     Raises:
-        PipelineError: the choices or an estimator of private evaluation do not fit the data, the budget does not allow
-            the training, it diverged, or another process was lost.
+        PipelineError: the choices or an estimator of private evaluation do not fit the data, the
+            budget does not allow the training, it diverged, or another process was lost.
     """
     setup = stage.setup(params, partitions.manifest, partitions.public)
     if setup.plan.is_private:
@@ -99,8 +103,8 @@ def paid_training(
         if payment.finished:
             paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this"
             print(
-                f"{stage.name}: {paid} {stage.what}: it is restored, and nothing is spent. To pay for another draw of "
-                "the noise, set privacy.draw to a new number",
+                f"{stage.name}: {paid} {stage.what}: it is restored, and nothing is spent. To pay "
+                "for another draw of the noise, set privacy.draw to a new number",
                 file=sys.stderr,
             )
         started = payment.state.started if payment.state else 0
@@ -117,7 +121,8 @@ def paid_training(
 
 
 def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
-    """Sum over the units of this process, which is not the first, once the ledger has granted the charge.
+    """Sum over the units of this process, which is not the first, once the ledger has granted the
+    charge.
 
     Raises:
         PipelineError: this process would train another model than the first one has paid for.
@@ -128,15 +133,16 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
             return
         if not (home() / SECRET).exists():
             raise PipelineError(
-                f"{SECRET}: not there; all processes need the project's secret and data/partitions as the first has "
-                "them: share the project's folder, or copy both (inside the trust boundary)"
+                f"{SECRET}: not there; all processes need the project's secret and "
+                "data/partitions as the first has them: share the project's folder, or copy both "
+                "(inside the trust boundary)"
             )
         partitions = Partitions.open(folder, None)
         setup = stage.setup(params, partitions.manifest, partitions.public)
         if not torch.equal(_agreed(stage.identity(params, partitions), setup), granted):
             raise PipelineError(
-                "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
-                "processes the same"
+                "params.yaml, data/partitions or the project's code differ from those of the "
+                "first process; give all processes the same"
             )
         if setup.plan.is_private:
             check_setup(setup)
@@ -176,7 +182,9 @@ def _train(
 
 
 def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, Tensor] | None:
-    """Return the public rows that judge; linear heads are not judged by people who may differ from the others."""
+    """Return the public rows that judge; linear heads are not judged by people who may differ from
+    the others.
+    """
     of_all = setup.architecture.features is None or setup.normaliser == "public"
     if not of_all or not partitions.public.units:
         return None
@@ -194,17 +202,20 @@ def _private_units(
 def _restored(
     setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]
 ) -> TrainingState:
-    """Restore the state of a checkpoint. Its settings must be those of this training: the charge paid for no others.
+    """Restore the state of a checkpoint.
+
+    Its settings must be those of this training: the charge paid for no others.
 
     Raises:
-        PipelineError: settings that are fitted, or set by this version, were others when the charge was reserved.
+        PipelineError: settings that are fitted, or set by this version, were others when the charge
+            was reserved.
         ValueError, KeyError, TypeError: see `TrainingState.restore`.
     """
     if facts.get("settings") != setup.digest:
         raise PipelineError(
-            "the settings that are fitted to the data, or set by this version, were others when this result was paid "
-            "for; bring back the version that it was paid for with; to pay for another draw with the new ones, set "
-            "privacy.draw in params.yaml to a new number"
+            "the settings that are fitted to the data, or set by this version, were others when "
+            "this result was paid for; bring back the version that it was paid for with; to pay "
+            "for another draw with the new ones, set privacy.draw in params.yaml to a new number"
         )
     return TrainingState.restore(setup.architecture, tensors, facts)
 
@@ -218,16 +229,18 @@ def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
 
 
 def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
-    """Say why weights are refused that are not finite, or no better than a constant; None: they are accepted."""
+    """Say why weights are refused that are not finite, or no better than a constant; None: they are
+    accepted.
+    """
     if not trained.finite:
         return stage.diverged
     loss = trained.public_loss
     if stage.must_learn and loss is not None and loss.diverged:
         return (
-            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
-            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
-            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
-            "dynamics.hidden"
+            "params.yaml: dynamics: the trained model is no better than a constant: its public "
+            f"loss is {loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a "
+            f"constant {loss.constant:.4g}; lower dynamics.learning_rate, raise "
+            "privacy.sampling_probability or the target ε, or train a smaller dynamics.hidden"
         )
     return None
 
@@ -238,7 +251,8 @@ def training_report(
 ) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar and MLflow metrics, of released things only.
 
-    ε is computed at evaluations, but never for more than a 200th of the time, and after the last round.
+    ε is computed at evaluations, but never for more than a 200th of the time, and after the last
+    round.
 
     Args:
         run: the stage's MLflow run.
@@ -247,7 +261,8 @@ def training_report(
         started: rounds that an earlier run began.
 
     Yields:
-        A function that takes the number of rounds spent so far, and the evaluation where the round had one.
+        A function that takes the number of rounds spent so far, and the evaluation where the round
+        had one.
     """
     plan, due = setup.plan, 0.0
     with progress_bar(plan.rounds, stage, "round") as bar:
@@ -282,9 +297,11 @@ def _released(
     run: StageRun,
     logged: Sequence[str],
 ) -> Iterator[Path]:
-    """Replace ``folder`` by the files that the block writes and their statement, log both, and commit the charge.
+    """Replace ``folder`` by the files that the block writes and their statement, log both, and
+    commit the charge.
 
-    The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
+    The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks
+    of.
     """
     statement = privacy_statement(paid.setup.plan, partitions.manifest, params)
     statement = paid.work.add_charge_to(statement)
@@ -307,27 +324,32 @@ def write_model(
     paid: PaidModel,
     run: StageRun,
 ) -> None:
-    """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
+    """Replace ``folder`` by the trained model and its statement, log both, and commit the
+    charge.
+    """
     setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
     if lost := setup.late_queries().keys() - trained.answers.keys():
         print(
-            f"train_model: warning: answers to {', '.join(sorted(lost))} were lost with a process that died, and the "
-            "same charge cannot ask again: what they would tell counts as unknown; privacy.draw pays for another draw",
+            f"train_model: warning: answers to {', '.join(sorted(lost))} were lost with a process "
+            "that died, and the same charge cannot ask again: what they would tell counts as "
+            "unknown; privacy.draw pays for another draw",
             file=sys.stderr,
         )
     info, spaces = partitions.manifest.info, partitions.manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
     if hidden := setup.hidden_by_noise(trained.answers, names):
         print(
-            f"train_model: warning: noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
-            f"little of them is learned; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
+            "train_model: warning: noise hides how much these vary within their declared bounds: "
+            f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
+            f"datasets/{params.dataset}.yaml help, or a larger ε",
             file=sys.stderr,
         )
     loss = trained.public_loss
     if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
         print(
-            f"train_model: warning: the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
-            f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none",
+            "train_model: warning: the private rounds added nothing (public loss "
+            f"{loss.final:.4g}) to what the public people alone give ({loss.public_alone:.4g}): ε "
+            "was spent for a model that costs none",
             file=sys.stderr,
         )
     if "reward" in hidden:
@@ -361,7 +383,9 @@ def write_model(
 def write_behaviour(
     folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun
 ) -> None:
-    """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
+    """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see
+    `write_model`.
+    """
     info, trained = partitions.manifest.info, paid.trained
     setup, bounds = paid.setup, paid.setup.bounds
     network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser

@@ -1,6 +1,7 @@
 """Pay for a piece of work once, run or restore it, and commit it with the files that it made.
 
-A stage opens `paid_work`, adds the charge to its privacy statement, writes its files, and commits their digests.
+A stage opens `paid_work`, adds the charge to its privacy statement, writes its files, and commits
+their digests.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,9 @@ class Work(Generic[S]):
         return statement.with_payment(self.payment.charge.id, self.spent)
 
     def commit(self, made: Mapping[str, str] | None = None) -> None:
-        """Record in the ledger that the work is finished; ``made`` maps each written file's name to its SHA-256."""
+        """Record in the ledger that the work is finished; ``made`` maps each written file's name to
+        its SHA-256.
+        """
         self.ledger.commit(self.payment.charge.id, made)
 
 
@@ -60,7 +63,8 @@ def paid_work(
         params: name the ledger and the budget.
         run: gets the id of the charge as a tag.
         request: the charge to make; its ``identity`` finds an earlier payment.
-        begin: the state before the first release; None: work without a guarantee, which is neither saved nor resumed.
+        begin: the state before the first release; None: work without a guarantee, which is neither
+            saved nor resumed.
         restore: rebuilds a state from a checkpoint's tensors and facts.
 
     Raises:

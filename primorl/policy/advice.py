@@ -1,8 +1,10 @@
-"""Which policy may be used: the one that was recommended, or another one only against advice and by name.
+"""Which policy may be used: the one that was recommended, or another one only against advice and by
+name.
 
-A recommendation is made where no simulator measured the policy (`primorl.evaluate.recommendation`). It is found in
-``evaluation.json`` of the bundle that a policy's folder lies in, or in ``metrics/summary.json`` of its project. Of a
-copy of the folder elsewhere this is unknown, and a warning says so.
+A recommendation is made where no simulator measured the policy (`primorl.evaluate.recommendation`).
+It is found in ``evaluation.json`` of the bundle that a policy's folder lies in, or in
+``metrics/summary.json`` of its project. Of a copy of the folder elsewhere this is unknown, and a
+warning says so.
 """
 
 import warnings
@@ -26,7 +28,8 @@ class Advice:
 
     Attributes:
         answer: `trial`, `keep` or `more_data`.
-        policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is recommended.
+        policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is
+            recommended.
         reason: why, in a sentence or two.
         file: where it stands.
     """
@@ -38,16 +41,19 @@ class Advice:
 
 
 def follows(folder: str | None, answer: str, recommended: str | None) -> bool:
-    """Whether the use of ``folder`` follows an answer; beside a trial, the clone of today's practice is free too."""
+    """Whether the use of ``folder`` follows an answer; beside a trial, the clone of today's
+    practice is free too.
+    """
     return answer == "trial" or (folder is not None and folder == recommended)
 
 
 def advice_on(folder: Path) -> Advice | None:
-    """Return the recommendation about the policy in ``folder``; None: an environment measured it, or nothing tells.
+    """Return the recommendation about the policy in ``folder``; None: an environment measured it,
+    or nothing tells.
 
     Raises:
-        PipelineError: the folder lies in a project whose last evaluation was of other weights or answers, or there was
-            none.
+        PipelineError: the folder lies in a project whose last evaluation was of other weights or
+            answers, or there was none.
     """
     config, place = PolicyConfig.read(folder), folder.resolve()
     if config.environment is not None:
@@ -63,8 +69,8 @@ def advice_on(folder: Path) -> Advice | None:
         )
         if project is None:
             warnings.warn(
-                f"{folder}: lies in no bundle and no project, so nothing tells whether this policy is recommended; "
-                "keep a bundle's files together",
+                f"{folder}: lies in no bundle and no project, so nothing tells whether this "
+                "policy is recommended; keep a bundle's files together",
                 stacklevel=3,
             )
             return None
@@ -73,14 +79,17 @@ def advice_on(folder: Path) -> Advice | None:
     advice = said.get("recommendation")
     if judged != file_sha256(folder / _WEIGHTS) or not isinstance(advice, dict):
         raise PipelineError(
-            f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc repro` evaluates "
-            f"models/policy; to use it all the same: {AGAINST} (in Python: against_advice=True)"
+            f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc "
+            f"repro` evaluates models/policy; to use it all the same: {AGAINST} (in Python: "
+            "against_advice=True)"
         )
     return Advice(advice["answer"], advice["policy"], advice["reason"], file)
 
 
 def _said_in(project: Path, *, cloned: bool) -> tuple[dict[str, Any], str | None]:
-    """The summary, empty where it repeats other answers than those that are here, and the weights that are judged."""
+    """The summary, empty where it repeats other answers than those that are here, and the weights
+    that are judged.
+    """
     summary, answers = project / SUMMARY, project / PRIVATE_EVALUATION
     if not (summary.exists() and answers.exists()):
         return {}, None
@@ -91,7 +100,8 @@ def _said_in(project: Path, *, cloned: bool) -> tuple[dict[str, Any], str | None
 
 
 def refuse_against_advice(folder: Path) -> None:
-    """Refuse a policy that was advised against, unless it is the clone of today's practice and a trial is recommended.
+    """Refuse a policy that was advised against, unless it is the clone of today's practice and a
+    trial is recommended.
 
     Raises:
         PipelineError: names the policy that is recommended instead.
@@ -103,15 +113,17 @@ def refuse_against_advice(folder: Path) -> None:
     if advice.policy is not None:
         instead = f"keep today's practice, whose clone is {advice.policy}"
     raise PipelineError(
-        f"{folder}: advised against in {advice.file}: {instead}. {advice.reason} To use it all the same: --policy "
-        f"{folder} {AGAINST} (in Python: against_advice=True)"
+        f"{folder}: advised against in {advice.file}: {instead}. {advice.reason} To use it all "
+        f"the same: --policy {folder} {AGAINST} (in Python: against_advice=True)"
     )
 
 
 def described(folder: Path) -> str | None:
-    """Return the recommendation about the policy in ``folder`` in a few words; None where an environment measured it.
+    """Return the recommendation about the policy in ``folder`` in a few words; None where an
+    environment measured it.
 
-    Its reason quotes answers of the private units, which the policy's own ε does not count, and is left out.
+    Its reason quotes answers of the private units, which the policy's own ε does not count, and is
+    left out.
     """
     try:
         advice = advice_on(folder)
@@ -127,10 +139,12 @@ def described(folder: Path) -> str | None:
 
 
 def chosen(folder: Path | None, *, against_advice: bool) -> Path:
-    """Return the folder to use: ``folder`` if it may be used, or, without a name, the one that is recommended.
+    """Return the folder to use: ``folder`` if it may be used, or, without a name, the one that is
+    recommended.
 
     Raises:
-        PipelineError: the policy was advised against, or none is recommended; or ``against_advice`` without a name.
+        PipelineError: the policy was advised against, or none is recommended; or ``against_advice``
+            without a name.
     """
     if against_advice:
         if folder is None:

@@ -1,4 +1,6 @@
-"""A cloned behaviour: a stochastic policy, the released policy that is made of it, its files, a KL constraint to it."""
+"""A cloned behaviour: a stochastic policy, the released policy that is made of it, its files, a KL
+constraint to it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +28,14 @@ _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 class BehaviourPolicy:
     """How the people in a log acted, as a distribution over actions at every observation.
 
-    Actions in a box, scaled to [-1, 1], are independent normals. Discrete actions are one-hot vectors.
+    Actions in a box, scaled to [-1, 1], are independent normals. Discrete actions are one-hot
+    vectors.
 
     Attributes:
-        policy: its mean or likeliest action; one network (P = 1); its output is the mean before tanh, or the logits.
-        spread: weight ``[1, A, in]`` and bias ``[1, 1, A]`` of the raw log-variance in the last layer; None: discrete.
+        policy: its mean or likeliest action; one network (P = 1); its output is the mean before
+            tanh, or the logits.
+        spread: weight ``[1, A, in]`` and bias ``[1, 1, A]`` of the raw log-variance in the last
+            layer; None: discrete.
         log_variance: its bounds.
     """
 
@@ -43,18 +48,21 @@ class BehaviourPolicy:
         """Read the files of `save`. Executes nothing from them.
 
         Raises:
-            PipelineError: no clone was made, a file is missing or broken, or the files contradict each other.
+            PipelineError: no clone was made, a file is missing or broken, or the files contradict
+                each other.
         """
         config = BehaviourConfig.read(folder)
         if not config.made:
             raise PipelineError(
-                f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml (charged)"
+                f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml "
+                "(charged)"
             )
         policy = DeterministicPolicy.load(folder, device=device)
         spread = read_policy(folder).spread
         if policy.discrete_actions != (config.log_variance is None):
             raise PipelineError(
-                f"{folder / BEHAVIOUR_FILE}: log_variance: of another policy than the one beside it; {NO_BEHAVIOUR}"
+                f"{folder / BEHAVIOUR_FILE}: log_variance: of another policy than the one beside "
+                f"it; {NO_BEHAVIOUR}"
             )
         if spread is None:
             if not policy.discrete_actions:
@@ -69,7 +77,8 @@ class BehaviourPolicy:
         return self.policy.discrete_actions
 
     def mean_and_std(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of actions in a box, scaled to [-1, 1]; no gradient flows through them.
+        """Mean and standard deviation of actions in a box, scaled to [-1, 1]; no gradient flows
+        through them.
 
         Args:
             observation: ``[.., S]``, in the environment's units.
@@ -90,7 +99,8 @@ class BehaviourPolicy:
         return mean.tanh(), torch.exp(0.5 * soft_bounded(raw, *self.log_variance))
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
-        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``; no gradient flows through.
+        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``; no
+        gradient flows through.
 
         Raises:
             TypeError: actions are in a box.
@@ -102,7 +112,8 @@ class BehaviourPolicy:
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
     def log_density(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Log-density of ``action [.., A]``, scaled to [-1, 1] or one-hot, at ``observation [.., S]``: ``[..]``.
+        """Log-density of ``action [.., A]``, scaled to [-1, 1] or one-hot, at ``observation [..,
+        S]``: ``[..]``.
 
         Gradients flow to ``action``.
         """
@@ -112,7 +123,9 @@ class BehaviourPolicy:
         return (-0.5 * ((action - mean) / std).square() - std.log() - _LOG_ROOT).sum(-1)
 
     def sample(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
-        """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held within [-1, 1]."""
+        """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held
+        within [-1, 1].
+        """
         if self.discrete_actions:
             logs = self.log_probabilities(observation)
             # The least wins with its probability.
@@ -130,8 +143,8 @@ class BehaviourPolicy:
     def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
         """Layers of SAC's actor (`primorl.policy.sac`) that acts as this policy does.
 
-        Its mean action or its logits are this policy's. Its log σ, before tanh, is the middle of this policy's bounds
-        at every observation.
+        Its mean action or its logits are this policy's. Its log σ, before tanh, is the middle of
+        this policy's bounds at every observation.
 
         Args:
             observation_mean: ``[S]``, of the observations as the actor is given them.
@@ -164,7 +177,9 @@ class BehaviourPolicy:
 
 @dataclass(frozen=True)
 class Normals:
-    """Independent normals, ``[.., A]``, truncated to [-1, 1], so that the divergence from them can fall to zero."""
+    """Independent normals, ``[.., A]``, truncated to [-1, 1], so that the divergence from them can
+    fall to zero.
+    """
 
     mean: Tensor
     std: Tensor
@@ -205,7 +220,8 @@ class KLConstraint:
         divergences: Sequence[float],
         device: torch.device,
     ) -> "KLConstraint":
-        """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if they are discrete.
+        """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if
+        they are discrete.
 
         Raises:
             ValueError: the prior's actions are of the other kind.
@@ -216,7 +232,8 @@ class KLConstraint:
         return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
 
     def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
-        """The prior's own layers, one network, for a policy to begin with; None: its hidden layers have other sizes.
+        """The prior's own layers, one network, for a policy to begin with; None: its hidden layers
+        have other sizes.
 
         Args:
             hidden: units of each hidden layer of the policy.
@@ -254,7 +271,8 @@ class SampledClone:
 def released(
     behaviour: BehaviourPolicy, generators: SeedGenerators
 ) -> SampledClone | DeterministicPolicy:
-    """Make the clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
+    """Make the clone as it is released: discrete actions are drawn, of actions in a box the mean is
+    taken.
 
     The likeliest of discrete actions may leave out rare and timely ones, such as a repair.
     """

@@ -1,4 +1,7 @@
-"""Settings of SAC. The block ``policy`` of ``params.yaml`` inherits them; loading this module needs no torch."""
+"""Settings of SAC.
+
+The block ``policy`` of ``params.yaml`` inherits them; loading this module needs no torch.
+"""
 
 import math
 from dataclasses import dataclass
@@ -36,7 +39,8 @@ class SacConfig:
         discount: γ.
         target_rate: τ in target ← target + τ (critic - target).
         target_entropy: H̄ of actions in a box, scaled to [-1, 1].
-        discrete_target_entropy: H̄ of discrete actions, as a share of the largest possible entropy, log A.
+        discrete_target_entropy: H̄ of discrete actions, as a share of the largest possible entropy,
+            log A.
         reward_scale: multiplies every reward before the critics see it.
         batch_size: transitions an update.
         epochs: how often training reports.
@@ -83,7 +87,9 @@ NO_BEHAVIOUR = (
     "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
 )
 DOUBT_SHARE = 3.0
-"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
+"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond
+the clone.
+"""
 
 _Count = Annotated[int, Within(ge=1)]
 Folder = Literal["models/policy", "models/behaviour", "models/online"]
@@ -91,11 +97,14 @@ Folder = Literal["models/policy", "models/behaviour", "models/online"]
 
 @record
 class CandidateRecord:
-    """One of the policies of a seed that were trained near a clone of the behaviour; the best one is written."""
+    """One of the policies of a seed that were trained near a clone of the behaviour; the best one
+    is written.
+    """
 
     divergence: Annotated[
         Annotated[float, Within(gt=0)],
-        "κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if they are discrete.",
+        "κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if "
+        "they are discrete.",
     ]
     gains: Annotated[
         tuple[float, ...],
@@ -103,14 +112,17 @@ class CandidateRecord:
     ]
     doubt: Annotated[
         float,
-        "How much more uncertain the model is along its way than along the clone's, in units of the return.",
+        "How much more uncertain the model is along its way than along the clone's, in units of "
+        "the return.",
     ]
     chosen: Annotated[bool, "Whether this is the policy."]
 
 
 @record
 class PolicyConfig:
-    """Sizes and facts of an exported policy that its weights do not tell; from params.yaml and the model."""
+    """Sizes and facts of an exported policy that its weights do not tell; from params.yaml and the
+    model.
+    """
 
     FORMAT: ClassVar[int] = 1
 
@@ -119,7 +131,8 @@ class PolicyConfig:
     environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
     seeds: Annotated[
         tuple[Annotated[int, Within(ge=0)], ...] | None,
-        "Seeds of the policies that were trained together, the first one's in the folder itself; `null`: one seed.",
+        "Seeds of the policies that were trained together, the first one's in the folder itself; "
+        "`null`: one seed.",
     ] = None
     observation_size: Annotated[_Count, "Dimensions of an observation."]
     action_size: Annotated[_Count, "Dimensions of an action, or the number of discrete actions."]
@@ -130,7 +143,8 @@ class PolicyConfig:
     ] = None
     one_hot: Annotated[
         tuple[tuple[int, int], ...] | None,
-        "Parts of the observation of which one category is 1: first dimension and number of categories; `null`: none.",
+        "Parts of the observation of which one category is 1: first dimension and number of "
+        "categories; `null`: none.",
     ] = None
     action_names: Annotated[
         tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."
@@ -145,14 +159,14 @@ class PolicyConfig:
     observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
     drawn: Annotated[
         bool,
-        "Whether a discrete action is drawn, with probabilities softmax(output), as of a clone that acts as people do; "
-        "`false`: the action of the largest output is taken.",
+        "Whether a discrete action is drawn, with probabilities softmax(output), as of a clone "
+        "that acts as people do; `false`: the action of the largest output is taken.",
     ] = False
     epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
     ends: Annotated[
         Line | None,
-        "`none`: rollouts did not end by themselves, since public rows do not support the model's learned termination; "
-        "`null`: they ended as the model says.",
+        "`none`: rollouts did not end by themselves, since public rows do not support the model's "
+        "learned termination; `null`: they ended as the model says.",
     ] = None
     uncertainty: Annotated[
         Line | None,
@@ -163,13 +177,15 @@ class PolicyConfig:
     ] = None
     candidates: Annotated[
         tuple[CandidateRecord, ...],
-        "What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is largest, if that is "
-        "above half of `clone_error`, or else the first; empty: there was no clone.",
+        "What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is "
+        "largest, if that is above half of `clone_error`, or else the first; empty: there was no "
+        "clone.",
     ] = ()
     clone_error: Annotated[
         Annotated[float, Within(ge=0)] | None,
-        "The difference between the model's value of the clone and the mean return of public episodes, less what their "
-        "sampling explains; 0: none is public; `null`: there was no clone.",
+        "The difference between the model's value of the clone and the mean return of public "
+        "episodes, less what their sampling explains; 0: none is public; `null`: there was no "
+        "clone.",
     ] = None
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
     model_sha256: Annotated[
@@ -192,7 +208,9 @@ class PolicyConfig:
 
 @record
 class BehaviourConfig:
-    """``behaviour.json``: facts of a clone that are not those of any policy, or that none was made."""
+    """``behaviour.json``: facts of a clone that are not those of any policy, or that none
+    was made.
+    """
 
     FORMAT: ClassVar[int] = 1
 

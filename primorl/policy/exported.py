@@ -15,7 +15,9 @@ from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
 
 Names = tuple[tuple[str, ...], tuple[str, ...]]
-"""Names of the dimensions of an observation, and of those of an action or of the discrete actions."""
+"""Names of the dimensions of an observation, and of those of an action or of the discrete
+actions.
+"""
 Layers = tuple[Tensor, ...]
 """Weights ``[.., out, in]`` and biases ``[.., 1, out]`` in turn, first layer first.
 
@@ -24,7 +26,9 @@ Layers = tuple[Tensor, ...]
 
 
 def mlp(layers: Layers, inputs: Tensor) -> Tensor:
-    """ReLU network: ``[B, in]`` to ``[B, out]``, or P of them side by side, ``[P, B, in]`` to ``[P, B, out]``."""
+    """ReLU network: ``[B, in]`` to ``[B, out]``, or P of them side by side, ``[P, B, in]`` to ``[P,
+    B, out]``.
+    """
     product = torch.addmm if inputs.dim() == 2 else torch.baddbmm
     hidden = inputs
     for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
@@ -33,7 +37,9 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
 
 
 def in_bounds(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and ``high``, ``[A]``."""
+    """Actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and ``high``,
+    ``[A]``.
+    """
     # Rounding can step over a bound.
     return (low + (unit + 1) * 0.5 * (high - low)).clamp(low, high)
 
@@ -45,7 +51,8 @@ def side_by_side(parts: Sequence[Layers]) -> Layers:
 
 @dataclass(frozen=True)
 class DeterministicPolicy:
-    """P policies of one shape side by side: low + (high - low)·(tanh MLP(standardised observation) + 1)/2.
+    """P policies of one shape side by side: low + (high - low)·(tanh MLP(standardised observation)
+    + 1)/2.
 
     With discrete actions: the one with the largest output, as a one-hot vector.
 
@@ -82,7 +89,9 @@ class DeterministicPolicy:
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """Actions in the environment's units, inside its bounds, or one-hot: ``[P, B, S]`` to ``[P, B, A]``."""
+        """Actions in the environment's units, inside its bounds, or one-hot: ``[P, B, S]`` to ``[P,
+        B, A]``.
+        """
         output = mlp(self.layers, (observation - self.observation_mean) / self.observation_scale)
         if self.discrete_actions:
             return one_hot(output.argmax(-1), self.action_size).to(output.dtype)
@@ -109,7 +118,9 @@ class DeterministicPolicy:
 
     @classmethod
     def load_epochs(cls, folder: Path) -> "DeterministicPolicy":
-        """Read the policies at the end of every epoch (P = epochs); raises the errors of `read_policy`."""
+        """Read the policies at the end of every epoch (P = epochs); raises the errors of
+        `read_policy`.
+        """
         return cls.load(folder, EPOCHS)
 
 
@@ -124,8 +135,8 @@ def save(
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
-    Makes ``policy.safetensors``, ``epochs.safetensors`` (normaliser and action bounds inside both) and ``config.json``
-    in ``folder``.
+    Makes ``policy.safetensors``, ``epochs.safetensors`` (normaliser and action bounds inside both)
+    and ``config.json`` in ``folder``.
 
     Args:
         folder: an existing folder.
@@ -133,7 +144,8 @@ def save(
         policy: folder that these files are of; None: that of the variant's policy.
         names: of the dimensions of observations, then of the actions; None: without names.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
-        facts: other fields of `PolicyConfig`: ``variant``, ``environment``, and those that have a default.
+        facts: other fields of `PolicyConfig`: ``variant``, ``environment``, and those that have a
+            default.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
@@ -160,7 +172,9 @@ def save(
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """The folder of each seed's policy: ``folder`` itself for the first, ``folder/seeds/<seed>`` for the others."""
+    """The folder of each seed's policy: ``folder`` itself for the first, ``folder/seeds/<seed>``
+    for the others.
+    """
     return [
         folder if number == 0 else folder / "seeds" / str(seed) for number, seed in enumerate(seeds)
     ]

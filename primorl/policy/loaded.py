@@ -1,6 +1,7 @@
 """A trained policy on NumPy: its files, its actions, and when it has none.
 
-Needs numpy, safetensors and pydantic, and no torch. Runs nothing from the files, and guesses nothing.
+Needs numpy, safetensors and pydantic, and no torch. Runs nothing from the files, and guesses
+nothing.
 """
 
 import itertools
@@ -32,11 +33,15 @@ Floats = npt.NDArray[np.float64]
 
 
 class ObservationError(PipelineError, ValueError):
-    """An observation that a policy cannot be asked about; the message is one line and quotes no value."""
+    """An observation that a policy cannot be asked about; the message is one line and quotes no
+    value.
+    """
 
 
 class OutsideRangeError(ObservationError):
-    """An observation far outside the public range, or of no single category, so that an action would be a guess."""
+    """An observation far outside the public range, or of no single category, so that an action
+    would be a guess.
+    """
 
 
 class _MismatchError(ValueError):
@@ -47,9 +52,10 @@ class _MismatchError(ValueError):
 class Policy:
     """A ReLU network on standardised observations; of P networks of one shape, the first one acts.
 
-    With actions in a box: low + (high - low)·(tanh network + 1)/2. With discrete actions: the number of the largest
-    output. A clone of today's practice is stochastic: its discrete actions have the probabilities softmax(output), its
-    actions in a box a standard deviation. It draws only where the caller gives a generator.
+    With actions in a box: low + (high - low)·(tanh network + 1)/2. With discrete actions: the
+    number of the largest output. A clone of today's practice is stochastic: its discrete actions
+    have the probabilities softmax(output), its actions in a box a standard deviation. It draws only
+    where the caller gives a generator.
 
     Attributes:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn.
@@ -59,13 +65,17 @@ class Policy:
         action_high: ``[A]``; above ``action_low``.
         discrete_actions: whether actions are numbers 0 … A - 1.
         drawn: whether discrete actions have probabilities.
-        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each; None: unknown.
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each;
+            None: unknown.
         simulated: whether the policy is for a simulator, and not for the people of a log.
-        observation_names: names of the S dimensions, in the order that `act` takes them; empty if unknown.
+        observation_names: names of the S dimensions, in the order that `act` takes them; empty if
+            unknown.
         action_names: names of the A dimensions or discrete actions; empty if unknown.
         elapsed: the dimension that is the time since the row before; None: there is none.
-        categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and ``meal=snack``.
-        spread: weight and bias of the raw log-variance of actions in a box, and its bounds; None: it has no spread.
+        categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and
+            ``meal=snack``.
+        spread: weight and bias of the raw log-variance of actions in a box, and its bounds; None:
+            it has no spread.
     """
 
     layers: tuple[Array, ...] = field(repr=False)
@@ -104,18 +114,20 @@ class Policy:
         """Return the environment's action for one observation or for each of a batch.
 
         Args:
-            observation: ``[S]`` or ``[n, S]``, in the environment's units, its dimensions in the order of
-                `observation_names`: an array, a list or a tensor.
-            generator: to draw the actions of a stochastic policy with. Without one, the mean is taken of actions in a
-                box, and discrete actions, which have none, are refused.
+            observation: ``[S]`` or ``[n, S]``, in the environment's units, its dimensions in the
+                order of `observation_names`: an array, a list or a tensor.
+            generator: to draw the actions of a stochastic policy with. Without one, the mean is
+                taken of actions in a box, and discrete actions, which have none, are refused.
 
         Returns:
-            In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64 ``[n]``.
+            In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64
+                ``[n]``.
 
         Raises:
-            OutsideRangeError: a value lies outside `answerable_range`, or not exactly one category of a column is 1.
-            ObservationError: the width is wrong, or a value is missing, masked or not a finite real number. Text is
-                never read as a number.
+            OutsideRangeError: a value lies outside `answerable_range`, or not exactly one category
+                of a column is 1.
+            ObservationError: the width is wrong, or a value is missing, masked or not a finite real
+                number. Text is never read as a number.
             PipelineError: discrete actions of a stochastic policy, and no generator.
         """
         values, single = self._answerable(observation)
@@ -130,11 +142,13 @@ class Policy:
         """Return actions for the rows that `act` would answer, and no action for the others.
 
         Args:
-            observations: ``[n, S]``, as `act` takes them; NaN, None or a mask marks a missing value.
+            observations: ``[n, S]``, as `act` takes them; NaN, None or a mask marks a missing
+                value.
             generator: see `act`.
 
         Returns:
-            Actions, and whether the policy abstained, ``[n]``. In a box: float32 ``[n, A]``, NaN where it abstained.
+            Actions, and whether the policy abstained, ``[n]``. In a box: float32 ``[n, A]``, NaN
+                where it abstained.
             Discrete: int64 ``[n]``, -1 where it abstained.
         """
         values, _ = self._matrix(observations)
@@ -146,7 +160,8 @@ class Policy:
         return actions, abstained
 
     def probabilities(self, observations: Any) -> Floats:
-        """Return the probability of every discrete action of a stochastic policy: ``[n, S]`` to ``[n, A]``.
+        """Return the probability of every discrete action of a stochastic policy: ``[n, S]`` to
+        ``[n, A]``.
 
         Raises:
             ObservationError: as `act` does.
@@ -179,11 +194,13 @@ class Policy:
 
     @property
     def answerable_range(self) -> tuple[Floats, Floats]:
-        """The lowest and the highest value of each dimension that `act` answers, ``[S]``; infinite if none is stated.
+        """The lowest and the highest value of each dimension that `act` answers, ``[S]``; infinite
+        if none is stated.
 
-        The public range, widened on both sides by one standard deviation of the public data. That of a simulator's
-        policy is widened by its own width as well: the public episodes often know a small part of its states, and a
-        wrong action there does no harm. A time that counts as `elapsed.most` where it is longer has no highest value.
+        The public range, widened on both sides by one standard deviation of the public data. That
+        of a simulator's policy is widened by its own width as well: the public episodes often know
+        a small part of its states, and a wrong action there does no harm. A time that counts as
+        `elapsed.most` where it is longer has no highest value.
         """
         if self.observation_range is None:
             return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
@@ -194,14 +211,18 @@ class Policy:
 
     @property
     def longest(self) -> Floats:
-        """The most that each dimension counts, ``[S]``: infinite, but for the time since the row before."""
+        """The most that each dimension counts, ``[S]``: infinite, but for the time since the row
+        before.
+        """
         longest = np.full(self.observation_size, np.inf)
         if self.elapsed is not None:
             longest[self.observation_names.index(self.elapsed.name)] = self.elapsed.most
         return longest
 
     def reasons(self, observations: Any) -> list[str]:
-        """Say why each row ``[n, S]`` gets no action, in words that quote no value; empty where it gets one."""
+        """Say why each row ``[n, S]`` gets no action, in words that quote no value; empty where it
+        gets one.
+        """
         values, _ = self._matrix(observations)
         said = [""] * len(values)
         for what, wrong in self._unanswerable(values).items():
@@ -210,7 +231,9 @@ class Policy:
         return said
 
     def _matrix(self, observation: Any) -> tuple[Floats, bool]:
-        """Return ``[n, S]`` with NaN for a missing value, and whether one observation was given and no batch."""
+        """Return ``[n, S]`` with NaN for a missing value, and whether one observation was given and
+        no batch.
+        """
         values = _real(observation)
         single, size = values.ndim == 1, self.observation_size
         if values.ndim not in (1, 2) or values.shape[-1] != size:
@@ -221,7 +244,9 @@ class Policy:
         return values[None] if single else values, single
 
     def _answerable(self, observation: Any) -> tuple[Floats, bool]:
-        """Return the rows as `_matrix` does; refuse the first wrong value by its place, which a person may be."""
+        """Return the rows as `_matrix` does; refuse the first wrong value by its place, which a
+        person may be.
+        """
         values, single = self._matrix(observation)
         for what, wrong in self._unanswerable(values).items():
             if not wrong.any():
@@ -278,8 +303,9 @@ class Policy:
         if self.drawn:
             if generator is None:
                 raise PipelineError(
-                    "policy: found a clone whose actions have probabilities; ask for policy.probabilities, or give a "
-                    "generator to draw with: policy.act(observation, numpy.random.default_rng(N))"
+                    "policy: found a clone whose actions have probabilities; ask for "
+                    "policy.probabilities, or give a generator to draw with: "
+                    "policy.act(observation, numpy.random.default_rng(N))"
                 )
             below = self.probabilities(values).cumsum(axis=1)
             chosen: npt.NDArray[np.int64] = (below < generator.random((len(below), 1))).sum(axis=1)
@@ -302,11 +328,12 @@ def load_policy(folder: str | os.PathLike[str], *, against_advice: bool = False)
 
     Args:
         folder: with ``policy.safetensors`` and ``config.json``.
-        against_advice: read it also where its run or bundle advises against it, or a project did not evaluate it.
+        against_advice: read it also where its run or bundle advises against it, or a project did
+            not evaluate it.
 
     Raises:
-        PipelineError: a file is missing or broken, the files contradict each other, or the policy was advised against;
-            one line.
+        PipelineError: a file is missing or broken, the files contradict each other, or the policy
+            was advised against; one line.
     """
     if not against_advice:
         refuse_against_advice(Path(folder))
@@ -314,7 +341,8 @@ def load_policy(folder: str | os.PathLike[str], *, against_advice: bool = False)
 
 
 def read_policy(folder: Path, name: str = FINAL) -> Policy:
-    """Read the final policy of a folder (P = 1), or with ``EPOCHS`` those at the end of every epoch (P = epochs).
+    """Read the final policy of a folder (P = 1), or with ``EPOCHS`` those at the end of every epoch
+    (P = epochs).
 
     Raises:
         PipelineError: a file is missing or broken, or the files contradict each other.
@@ -418,7 +446,11 @@ def _spread(folder: Path, layers: tuple[Array, ...]) -> tuple[Array, Array, tupl
 
 
 def _real(given: Any) -> Floats:
-    """Float64. Text is not read as numbers, no imaginary part is dropped, and masked values and None become NaN."""
+    """Float64.
+
+    Text is not read as numbers, no imaginary part is dropped, and masked values and None become
+    NaN.
+    """
     if hasattr(given, "detach"):  # a tensor, of any device
         given = given.detach().cpu()
     try:
@@ -435,5 +467,6 @@ def _real(given: Any) -> Floats:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         pass
     raise ObservationError(
-        "observation: not numbers; give real numbers, all rows of one width, and NaN for a missing one"
+        "observation: not numbers; give real numbers, all rows of one width, and NaN for a "
+        "missing one"
     )

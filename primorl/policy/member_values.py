@@ -1,11 +1,12 @@
 """Compute returns of policies in each member of an ensemble, and choose among candidates by them.
 
-A candidate's gain is reduced by `DOUBT_SHARE` times its doubt: the uncertainty along its rollouts less the clone's.
-Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
-only if it is larger than half of the model's error on the clone itself, whose return public episodes tell
-within their own sampling error.
+A candidate's gain is reduced by `DOUBT_SHARE` times its doubt: the uncertainty along its rollouts
+less the clone's. Members that were trained on the same noised rounds are wrong alike, which their
+spread does not show. So a gain counts only if it is larger than half of the model's error on the
+clone itself, whose return public episodes tell within their own sampling error.
 
-Candidates, clone and ensemble are released or made from released files, so the choice costs no privacy.
+Candidates, clone and ensemble are released or made from released files, so the choice costs no
+privacy.
 """
 
 import math
@@ -24,7 +25,9 @@ from primorl.policy.exported import DeterministicPolicy
 DIVERGENCES = (0.3, 1.0, 3.0)
 """Targets κ of the candidates: from nearly the clone to where the clone hardly holds."""
 DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
-"""Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate badly."""
+"""Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate
+badly.
+"""
 _ROLLOUTS = 512
 _MOST_STATES = 100_000  # of which quantiles are computed
 _SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
@@ -47,7 +50,8 @@ def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None
     Args:
         horizon: steps of a rollout that does not terminate.
         discount: γ.
-        survival: S(t), ``[horizon]``, see evaluation's `PublicTrajectories`; None: 1, every rollout has all its steps.
+        survival: S(t), ``[horizon]``, see evaluation's `PublicTrajectories`; None: 1, every rollout
+            has all its steps.
     """
     weights = discount ** torch.arange(horizon, dtype=torch.float64)
     return weights if survival is None else weights * survival
@@ -65,8 +69,9 @@ def returns_by_member(
 ) -> Tensor:
     """Compute the weighted return Σ_t w_t r_t of rollouts, each in one member alone.
 
-    States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the episode
-    terminates. Members and policies share their start states, and policies the model's draws.
+    States and rewards are held within the ensemble's bounds, and rollouts end where the model says
+    that the episode terminates. Members and policies share their start states, and policies the
+    model's draws.
 
     Args:
         ensemble: on the CPU.
@@ -105,10 +110,12 @@ def uncertainty_of(
     weights: Tensor,
     seed: int,
 ) -> Tensor:
-    """Compute the uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
+    """Compute the uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards'
+    public scale.
 
-    The uncertainty is `primorl.model.pessimism.standardised_difference`, 0 of one member. A member is drawn anew
-    at every step. The arguments are those of `returns_by_member`; gives float64 ``[P, rollouts]``.
+    The uncertainty is `primorl.model.pessimism.standardised_difference`, 0 of one member. A member
+    is drawn anew at every step. The arguments are those of `returns_by_member`; gives float64 ``[P,
+    rollouts]``.
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
     begin = _drawn(starts, rollouts, seed)
@@ -127,11 +134,13 @@ def share_beyond(
     weights: Tensor,
     seed: int,
 ) -> tuple[float, float]:
-    """Compute the shares of the steps of a policy, and of another, that lie beyond the range of the other's steps.
+    """Compute the shares of the steps of a policy, and of another, that lie beyond the range of the
+    other's steps.
 
-    Beyond is a step after which some dimension of the state is below the 1% quantile, or above the 99% quantile, of the
-    other's. Members that were trained on the same rows are wrong alike there, so that their spread does not show it.
-    The arguments are those of `returns_by_member`, with one policy each.
+    Beyond is a step after which some dimension of the state is below the 1% quantile, or above the
+    99% quantile, of the other's. Members that were trained on the same rows are wrong alike there,
+    so that their spread does not show it. The arguments are those of `returns_by_member`, with one
+    policy each.
     """
     model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
     begin, seen = _drawn(starts, rollouts, seed), list[Tensor]()
@@ -169,7 +178,9 @@ def _rolled_out(
     seed: int,
     term: Callable[[Step], Tensor],
 ) -> Tensor:
-    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a step; float64 ``[P, rollouts]``."""
+    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a step; float64
+    ``[P, rollouts]``.
+    """
     generators = SeedGenerators.of([seed] * policy.policies, begin.device)
     observation = begin.repeat(policy.policies, 1)
     alive = torch.ones(len(observation), dtype=torch.bool)
@@ -196,7 +207,8 @@ class CandidateComparison:
         starts: first states in the environment's units, ``[n, S]``.
         weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
         seed: of the draws, which all policies share.
-        observed: mean return of public episodes and its standard error; None: fewer than two are public.
+        observed: mean return of public episodes and its standard error; None: fewer than two are
+            public.
         divergences: κ of every candidate, ascending.
     """
 
@@ -209,7 +221,9 @@ class CandidateComparison:
     divergences: Sequence[float] = DIVERGENCES
 
     def compare(self, candidates: DeterministicPolicy) -> "CandidateChoice":
-        """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
+        """Roll the clone and all candidates out in every member: ``G = seeds · candidates``
+        policies side by side.
+        """
         clone_returns = self._measure(returns_by_member, self.clone)
         gains = (self._measure(returns_by_member, candidates) - clone_returns).mean(-1)
         error = 0.0
@@ -241,8 +255,8 @@ class CandidateChoice:
         gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
         doubts: uncertainty less the clone's, in units of the return: ``[seeds, candidates]``.
         divergences: κ of every candidate, ascending.
-        error: the difference between the model's value of the clone and the return of public episodes, less their
-            sampling error.
+        error: the difference between the model's value of the clone and the return of public
+            episodes, less their sampling error.
     """
 
     gains: Tensor
@@ -264,7 +278,9 @@ class CandidateChoice:
         ]
 
     def policy(self, seed: int) -> int:
-        """Return the index, among all policies, of the candidate chosen for seed number ``seed``."""
+        """Return the index, among all policies, of the candidate chosen for seed number
+        ``seed``.
+        """
         return seed * len(self.divergences) + self.chosen[seed]
 
     def records(self, seed: int) -> tuple[CandidateRecord, ...]:

@@ -13,7 +13,8 @@ _relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 def initial_layers(sizes: Sequence[int], networks: int, generator: torch.Generator) -> Layers:
-    """Layers ``[networks, out, in]`` and ``[networks, 1, out]``, U(-1/√in, 1/√in), as ``torch.nn.Linear`` begins.
+    """Layers ``[networks, out, in]`` and ``[networks, 1, out]``, U(-1/√in, 1/√in), as
+    ``torch.nn.Linear`` begins.
 
     Drawn on the CPU, so that a seed means the same weights on every device.
     """
@@ -28,11 +29,13 @@ def initial_layers(sizes: Sequence[int], networks: int, generator: torch.Generat
 
 
 class Networks:
-    """P ReLU MLPs of one shape: parameters and gradient as one vector each, layers as views of them.
+    """P ReLU MLPs of one shape: parameters and gradient as one vector each, layers as views of
+    them.
 
-    There is no graph: ``forward`` keeps the activations in buffers that are used again, and ``backward`` reads them.
-    It makes only the products it is asked for. The first weight lies as [in, out] in memory, the others
-    as [out, in]: products are several times as fast where the narrow side is the rows of the stored matrix.
+    There is no graph: ``forward`` keeps the activations in buffers that are used again, and
+    ``backward`` reads them. It makes only the products it is asked for. The first weight lies as
+    [in, out] in memory, the others as [out, in]: products are several times as fast where the
+    narrow side is the rows of the stored matrix.
 
     Args:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn; copied.
@@ -46,7 +49,8 @@ class Networks:
         self._shapes = [layer.shape for layer in stored]
         self._parameters, self._gradients = self._views(self.vector), self._views(self.gradient)
         self.layers: Layers = (self._parameters[0].mT, *self._parameters[1:])
-        # Views that every update needs: making them anew would take as long as a small network's products.
+        # Views that every update needs: making them anew would take as long as a small network's
+        # products.
         self._forward = [
             (bias, weight.mT)
             for weight, bias in zip(self.layers[::2], self.layers[1::2], strict=True)
@@ -65,7 +69,9 @@ class Networks:
         return (self._gradients[0].mT, *self._gradients[1:])
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call with as many rows."""
+        """``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call with as
+        many rows.
+        """
         buffers = self._buffers(self._outputs, inputs.shape[1])
         hidden = inputs
         self._kept = [inputs, *buffers]
@@ -76,7 +82,8 @@ class Networks:
         return hidden
 
     def backward(self, slope: Tensor, begin: int = 0) -> None:
-        """Put ∂loss/∂parameters into ``gradient``, given the slope of a loss on the last ``forward``'s output.
+        """Put ∂loss/∂parameters into ``gradient``, given the slope of a loss on the last
+        ``forward``'s output.
 
         The slope, ``[P, b, out]``, is of the rows from ``begin`` on; the other rows have none.
         """
@@ -92,7 +99,9 @@ class Networks:
                 slope = self._slope_before(layer, slope, inputs)
 
     def input_slope(self, slope: Tensor, begin: int) -> Tensor:
-        """∂loss/∂inputs ``[P, B, in - begin]`` of the inputs from number ``begin`` on, from the output's ``slope``."""
+        """∂loss/∂inputs ``[P, B, in - begin]`` of the inputs from number ``begin`` on, from the
+        output's ``slope``.
+        """
         for layer in reversed(range(1, len(self.layers) // 2)):
             slope = self._slope_before(layer, slope, self._kept[layer])
         return torch.bmm(slope, self._parameters[0][:, begin:].mT)

@@ -1,4 +1,6 @@
-"""Transitions as SAC sees them: their rows, the ring buffer that holds them, rollouts that fill it, and batches."""
+"""Transitions as SAC sees them: their rows, the ring buffer that holds them, rollouts that fill it,
+and batches.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +18,13 @@ _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for 
 
 
 class ReplayColumns:
-    """Where the parts of a transition lie in its row: next_observation, observation, action, reward, continues.
+    """Where the parts of a transition lie in its row: next_observation, observation, action,
+    reward, continues.
 
-    One row a transition makes a batch a single gather; next_observation comes first so that the critics'
-    input (observation, action) is one slice. Observations are standardised, actions lie in [-1, 1] or are one-hot
-    (0 and 1) where they are discrete, rewards are multiplied by the reward scale, and ``continues`` is 0 after a
-    termination, 1 otherwise.
+    One row a transition makes a batch a single gather; next_observation comes first so that the
+    critics' input (observation, action) is one slice. Observations are standardised, actions lie in
+    [-1, 1] or are one-hot (0 and 1) where they are discrete, rewards are multiplied by the reward
+    scale, and ``continues`` is 0 after a termination, 1 otherwise.
     """
 
     def __init__(self, observation_size: int, action_size: int) -> None:
@@ -37,8 +40,9 @@ class ReplayColumns:
 class Scaling:
     """Maps between the environment's units and the rows of a buffer.
 
-    ``observation_*`` ``[S]`` are of the public normaliser, ``action_*`` ``[A]`` finite bounds; discrete actions are
-    one-hot vectors, the same here and there. SAC's entropy bonus is measured against rewards times ``reward_scale``.
+    ``observation_*`` ``[S]`` are of the public normaliser, ``action_*`` ``[A]`` finite bounds;
+    discrete actions are one-hot vectors, the same here and there. SAC's entropy bonus is measured
+    against rewards times ``reward_scale``.
     """
 
     observation_mean: Tensor
@@ -58,7 +62,8 @@ class Scaling:
         low, high = model.action_low, model.action_high
         if not bool((torch.isfinite(low) & torch.isfinite(high)).all()):
             raise PipelineError(
-                "models/dynamics: found actions without finite bounds; SAC needs a low and a high for each"
+                "models/dynamics: found actions without finite bounds; SAC needs a low and a high "
+                "for each"
             )
         return cls(
             model.observation_mean,
@@ -79,7 +84,9 @@ class Scaling:
         return (observation - self.observation_mean) / self.observation_scale
 
     def environment_action(self, action: Tensor) -> Tensor:
-        """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``; one-hot ones as they are."""
+        """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``; one-hot
+        ones as they are.
+        """
         if self.discrete_actions:
             return action
         return in_bounds(action, self.action_low, self.action_high)
@@ -105,7 +112,9 @@ class Scaling:
 
 
 class ReplayBuffer:
-    """A ring of rows for each of G seeds, preallocated on the device; the newest rows overwrite the oldest."""
+    """A ring of rows for each of G seeds, preallocated on the device; the newest rows overwrite the
+    oldest.
+    """
 
     def __init__(self, capacity: int, width: int, device: torch.device, seeds: int = 1) -> None:
         self._rows = torch.zeros(seeds, capacity, width, device=device)
@@ -139,7 +148,8 @@ class ReplayBuffer:
     def batches(
         self, updates: int, batch_size: int, generators: SeedGenerators
     ) -> Iterator[Tensor]:
-        """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
+        """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each
+        seed's of its own rows.
 
         A buffer made for one seed serves any number of them. All indices are drawn at once.
         """
@@ -158,12 +168,15 @@ class ReplayBuffer:
 
 
 Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
-"""From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
+"""From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B,
+width]``.
 
 ``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
 """
 Act = Callable[[Tensor], Tensor]
-"""Stochastic policies: standardised observations ``[G, B, S]`` to actions ``[G, B, A]`` in [-1, 1], or one-hot."""
+"""Stochastic policies: standardised observations ``[G, B, S]`` to actions ``[G, B, A]`` in [-1, 1],
+or one-hot.
+"""
 
 
 class Rollouts:
@@ -171,8 +184,8 @@ class Rollouts:
 
     Each rollout begins at a start state with probability ``resets`` and otherwise where the same
     rollout of the previous batch ended, so that episodes go on beyond H: with 1 every rollout is
-    fresh. A rollout that terminates is not bootstrapped there and begins again at a start state; the last
-    transition of one that is cut off at H is bootstrapped like all others.
+    fresh. A rollout that terminates is not bootstrapped there and begins again at a start state;
+    the last transition of one that is cut off at H is bootstrapped like all others.
 
     Args:
         model: where they run.

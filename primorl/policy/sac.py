@@ -1,13 +1,16 @@
 """Soft actor-critic on a model's transitions (Haarnoja et al. 2018; PriMORL, Algorithm 4).
 
-`Sac` is for actions in a box. `DiscreteSac` (Christodoulou 2019) is for finitely many: its critics have a value for
-each, so that where the other samples an action it takes the exact expectation over all of them.
+`Sac` is for actions in a box. `DiscreteSac` (Christodoulou 2019) is for finitely many: its critics
+have a value for each, so that where the other samples an action it takes the exact expectation over
+all of them.
 
-With a prior, such as a clone of the behaviour in the log, log π(a|s) - log π_b(a|s) takes the place of log π(a|s), and
-the temperature α holds the divergence KL(π‖π_b) at a target κ (as in BRAC, Wu et al. 2019).
+With a prior, such as a clone of the behaviour in the log, log π(a|s) - log π_b(a|s) takes the place
+of log π(a|s), and the temperature α holds the divergence KL(π‖π_b) at a target κ (as in BRAC, Wu et
+al. 2019).
 
-Several seeds train side by side: G leads every shape, and nothing of one seed enters another. All gradients are written
-out by hand (`tests/policy/reference.py` has the same by autograd), which leaves out those that are not needed.
+Several seeds train side by side: G leads every shape, and nothing of one seed enters another. All
+gradients are written out by hand (`tests/policy/reference.py` has the same by autograd), which
+leaves out those that are not needed.
 """
 
 import math
@@ -43,7 +46,9 @@ _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which librarie
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch: its number from 1, means over it of each seed, and all policies at its end side by side."""
+    """An epoch: its number from 1, means over it of each seed, and all policies at its end side by
+    side.
+    """
 
     number: int
     metrics: tuple[dict[str, float], ...]
@@ -56,11 +61,11 @@ class ActorCritic(ABC):
     Args:
         config: see `SacConfig`.
         columns: layout of the rows given to ``update``.
-        generators: of the actions' randomness, one policy each; their seeds are also those of initial weights. The
-            networks live on their device.
+        generators: of the actions' randomness, one policy each; their seeds are also those of
+            initial weights. The networks live on their device.
         constraint: a prior π_b that every policy is held near; None: there is none. With one,
-            log π(a|s) - log π_b(a|s) takes the place of log π(a|s) everywhere, and κ that of -H̄. A prior with the
-            hidden layers of ``config`` is also where every actor begins.
+            log π(a|s) - log π_b(a|s) takes the place of log π(a|s) everywhere, and κ that of -H̄. A
+            prior with the hidden layers of ``config`` is also where every actor begins.
     """
 
     def __init__(
@@ -114,7 +119,9 @@ class ActorCritic(ABC):
 
     @abstractmethod
     def act(self, observation: Tensor) -> Tensor:
-        """Sample actions for standardised observations: ``[G, B, S]`` to ``[G, B, A]``, in [-1, 1] or one-hot."""
+        """Sample actions for standardised observations: ``[G, B, S]`` to ``[G, B, A]``, in [-1, 1]
+        or one-hot.
+        """
 
     @abstractmethod
     def _look(self, rows: Tensor) -> tuple[Any, Any]:
@@ -122,21 +129,25 @@ class ActorCritic(ABC):
 
     @abstractmethod
     def _critic_gradient(self, rows: Tensor, following: Any) -> Tensor:
-        """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``; give the loss, ``[G]``."""
+        """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``; give the
+        loss, ``[G]``.
+        """
 
     @abstractmethod
     def _actor_gradient(self, rows: Tensor, current: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Leave the gradient of E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s), in ``actor``.
 
-        Gives the loss, E log π(a|s) (with a constraint the divergence) and E min_j Q_j(s, a), all ``[G]``.
+        Gives the loss, E log π(a|s) (with a constraint the divergence) and E min_j Q_j(s, a), all
+        ``[G]``.
         """
 
     @torch.inference_mode()
     def update(self, rows: Tensor) -> None:
-        """One step of critics, targets, actor and α on ``rows [G, B, width]``, the same shape in every call.
+        """One step of critics, targets, actor and α on ``rows [G, B, width]``, the same shape in
+        every call.
 
-        On a GPU, after a few steps, one recorded graph is launched instead of every kernel. The GPU is waited for once,
-        when it is recorded.
+        On a GPU, after a few steps, one recorded graph is launched instead of every kernel. The GPU
+        is waited for once, when it is recorded.
         """
         self._updates += 1
         if rows.device.type != "cuda" or self._updates_before_recording:
@@ -159,8 +170,8 @@ class ActorCritic(ABC):
     def _step(self, rows: Tensor) -> None:
         """See `update`.
 
-        α descends -log α (E log π + H̄), a form with steps that do not shrink with α itself. With a constraint it
-        descends log α (κ - KL) by plain steps, with a gradient held within ±1.
+        α descends -log α (E log π + H̄), a form with steps that do not shrink with α itself. With a
+        constraint it descends log α (κ - KL) by plain steps, with a gradient held within ±1.
         """
         following, current = self._look(rows)
         critic_loss = self._critic_gradient(rows, following)
@@ -205,7 +216,9 @@ class ActorCritic(ABC):
         return both.reshape(G, 2 * B, S)
 
     def _wanted(self, rows: Tensor, value: Tensor) -> Tensor:
-        """The critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a termination."""
+        """The critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a
+        termination.
+        """
         columns = self._columns
         return (
             rows[..., columns.reward] + self._config.discount * rows[..., columns.continues] * value
@@ -233,7 +246,9 @@ class Squashed:
 
     @classmethod
     def of(cls, output: Tensor, noise: Tensor) -> "Squashed":
-        """From the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and standard normal ``noise``."""
+        """From the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and standard normal
+        ``noise``.
+        """
         mean, raw = output.chunk(2, dim=-1)
         log_std = raw.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
         spread = noise * log_std.exp()
@@ -243,9 +258,11 @@ class Squashed:
         return cls(x.tanh(), log_density.sum(-1) - constant, spread, log_std.eq(raw).to(raw.dtype))
 
     def slope(self, action_slope: Tensor, density_slope: Tensor) -> Tensor:
-        """∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π ``[G, 1, 1]``.
+        """∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π ``[G,
+        1, 1]``.
 
-        d tanh(x)/dx = 1 - a², d log π/dx = 2a at fixed noise, d log π/d log σ = that times σ·noise, minus 1.
+        d tanh(x)/dx = 1 - a², d log π/dx = 2a at fixed noise, d log π/d log σ = that times σ·noise,
+        minus 1.
         """
         of_x = action_slope * (1 - self.action.square()) + 2 * density_slope * self.action
         return torch.cat((of_x, (of_x * self.spread - density_slope) * self.free), dim=-1)
@@ -258,7 +275,9 @@ class _SampledAction(NamedTuple):
 
 
 class Sac(ActorCritic):
-    """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
+    """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised
+    sample a ~ π(s).
+    """
 
     @cached_property
     def _pairs(self) -> Tensor:
@@ -344,7 +363,9 @@ class _Logs(NamedTuple):
 
 
 class DiscreteSac(ActorCritic):
-    """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
+    """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou
+    2019, eq. 10).
+    """
 
     @staticmethod
     def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
@@ -353,7 +374,9 @@ class DiscreteSac(ActorCritic):
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """Sample one-hot actions: the first of A exponential clocks, running at the rates π(a|s), to ring."""
+        """Sample one-hot actions: the first of A exponential clocks, running at the rates π(a|s),
+        to ring.
+        """
         log_policy = self.actor.forward(observation).log_softmax(-1)
         G, B, A = log_policy.shape
         clocks = self._generators.exponential(G * B, A).view(G, B, A)
@@ -414,12 +437,14 @@ def train(
     prior: BehaviourPolicy | None = None,
     divergences: Sequence[float] = (),
 ) -> Iterator[Epoch]:
-    """Train a policy for every seed, or for every seed and κ, in ``model`` (PriMORL, Algorithm 4); yield every epoch.
+    """Train a policy for every seed, or for every seed and κ, in ``model`` (PriMORL, Algorithm 4);
+    yield every epoch.
 
-    Every ``rollout_every`` updates the current policies are rolled out and their transitions enter the ring.
-    Nothing but ``model``, ``starts`` and ``prior`` is seen, so by post-processing the policies, however many, are as
-    private as these together, unless ``sampler`` brings rows from elsewhere. The same seeds give the same weights on a
-    CPU, and a seed gives the same as alone but for rounding.
+    Every ``rollout_every`` updates the current policies are rolled out and their transitions enter
+    the ring. Nothing but ``model``, ``starts`` and ``prior`` is seen, so by post-processing the
+    policies, however many, are as private as these together, unless ``sampler`` brings rows from
+    elsewhere. The same seeds give the same weights on a CPU, and a seed gives the same as alone but
+    for rounding.
 
     Args:
         model: the pessimistic MDP.
@@ -428,12 +453,15 @@ def train(
         sampler: picks the batches.
         seeds: of initial weights, rollouts and batches; one policy each.
         reset_fraction: share of rollouts that begin at a start state, see `Rollouts`.
-        prior: a policy on the device of ``starts`` that all others are held near; None: there is none.
-        divergences: with a prior, targets κ of KL(π‖π_b), per dimension of actions in a box, or in all if they are
-            discrete. There is a policy for each of them and every seed: all of the first seed's, then the second's.
+        prior: a policy on the device of ``starts`` that all others are held near; None: there is
+            none.
+        divergences: with a prior, targets κ of KL(π‖π_b), per dimension of actions in a box, or in
+            all if they are discrete. There is a policy for each of them and every seed: all of the
+                first seed's, then the second's.
 
     Raises:
-        ValueError: a prior without divergences or the other way round, or one with actions of the other kind.
+        ValueError: a prior without divergences or the other way round, or one with actions of the
+            other kind.
         PipelineError: actions have no finite bounds, or training diverged.
     """
     if (prior is None) != (not divergences):

@@ -1,4 +1,6 @@
-"""Train the policies of all seeds in a released model, and write them with the model's privacy statement."""
+"""Train the policies of all seeds in a released model, and write them with the model's privacy
+statement.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -37,7 +39,8 @@ class Released:
         variant: of the model.
         environment: Gymnasium id; None if there is no simulator.
         statement: the privacy statement.
-        names: of the dimensions of observations, and of the actions; None if the data do not name them.
+        names: of the dimensions of observations, and of the actions; None if the data do not name
+            them.
         elapsed: the dimension that is the time since the row before; None: there is none.
         model_sha256: SHA-256 of ``model.safetensors``.
         ends: how rollouts end; None: as the model says.
@@ -54,19 +57,21 @@ class Released:
     one_hot: OneHot = ()
 
     def with_clone(self, folder: Path) -> "Released":
-        """The same with the statement of both, model and clone, for policies that are made from both.
+        """The same with the statement of both, model and clone, for policies that are made from
+        both.
 
         Args:
             folder: of the clone.
 
         Raises:
-            PipelineError: a file is missing or broken, or the clone is of another variant or about other data.
+            PipelineError: a file is missing or broken, or the clone is of another variant or about
+                other data.
         """
         config, statement = PolicyConfig.read(folder), Statement.read(folder)
         if config.variant != self.variant:
             raise PipelineError(
-                f"{folder / 'config.json'}: found variant {config.variant!r}, params.yaml asks for {self.variant!r}; "
-                "run `dvc repro clone_behaviour`"
+                f"{folder / 'config.json'}: found variant {config.variant!r}, params.yaml asks "
+                f"for {self.variant!r}; run `dvc repro clone_behaviour`"
             )
         both = {"models/dynamics": self.statement, "models/behaviour": statement}
         return replace(self, statement=composed_statement(both))
@@ -78,17 +83,19 @@ class Released:
         Args:
             folder: of the model.
             variant: that params.yaml asks for.
-            environment: that the dataset names. An id may name a module to import, so it is never taken from a file.
+            environment: that the dataset names. An id may name a module to import, so it is never
+                taken from a file.
 
         Raises:
-            PipelineError: if a file is missing or broken, or the model is of another variant or environment, so that
-                its statement would not be about this policy.
+            PipelineError: if a file is missing or broken, or the model is of another variant or
+                environment, so that its statement would not be about this policy.
         """
         config, statement = ModelConfig.read(folder), Statement.read(folder)
         if (config.variant, config.environment) != (variant, environment):
             raise PipelineError(
-                f"{folder / 'config.json'}: found variant {config.variant!r} for environment {config.environment!r}, "
-                f"params.yaml asks for {variant!r} for {environment!r}; run `dvc repro train_model`"
+                f"{folder / 'config.json'}: found variant {config.variant!r} for environment "
+                f"{config.environment!r}, params.yaml asks for {variant!r} for {environment!r}; "
+                "run `dvc repro train_model`"
             )
         if not (file := folder / "model.safetensors").is_file():
             raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
@@ -100,7 +107,9 @@ class Released:
 
 
 CloneReference = tuple[BehaviourPolicy, CandidateComparison]
-"""A clone that policies are regularised towards, on the device of the start states, and the comparison that chooses."""
+"""A clone that policies are regularised towards, on the device of the start states, and the
+comparison that chooses.
+"""
 
 
 def write_trained(
@@ -120,10 +129,10 @@ def write_trained(
 ) -> None:
     """Train a policy for every seed, and write them to ``output`` with their privacy statement.
 
-    The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the statement, which
-    covers all of them: policies made from a released model alone are post-processing, and more of them reveal no more.
-    No policy is selected by its return on data. With a clone, each seed has several candidates, of which the released
-    model chooses one.
+    The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the
+    statement, which covers all of them: policies made from a released model alone are
+    post-processing, and more of them reveal no more. No policy is selected by its return on data.
+    With a clone, each seed has several candidates, of which the released model chooses one.
 
     Args:
         output: the folder that is replaced.
@@ -136,17 +145,19 @@ def write_trained(
         seed: of params.yaml.
         seeds: one policy each; None: one policy, of ``seed``.
         settings: all settings, for the log.
-        run: gets settings, the statement as tags and every epoch's metrics: the mean over seeds. Each of several
-            seeds has a run of its own inside it.
-        reference: a clone of the behaviour that policies are regularised towards; None: there is none.
+        run: gets settings, the statement as tags and every epoch's metrics: the mean over seeds.
+            Each of several seeds has a run of its own inside it.
+        reference: a clone of the behaviour that policies are regularised towards; None: there is
+            none.
 
     Raises:
         PipelineError: if the start states do not fit the model, or training diverged.
     """
     if starts.shape[1:] != (model.observation_size,):
         raise PipelineError(
-            f"{released.folder}: found observations of size {model.observation_size}, the start states "
-            f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+            f"{released.folder}: found observations of size {model.observation_size}, the start "
+            f"states (params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc "
+            "repro`"
         )
     prior, comparison = reference or (None, None)
     trained = tuple(seeds or (seed,))

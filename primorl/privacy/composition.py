@@ -27,8 +27,13 @@ SHARED = (
 FIGURES = ("epsilon", "epsilon_rdp", "epsilon_replace_one", "profile", "groups", "attacks")
 """Keys that the accountant computes from the event."""
 
-BEFOREHAND = "that the settings of all mechanisms were fixed before any result was seen; else spent_on_dataset holds"
-"""Assumption of the ε of several mechanisms together; `Statement.spent_on_dataset` does without it."""
+BEFOREHAND = (
+    "that the settings of all mechanisms were fixed before any result was seen; else "
+    "spent_on_dataset holds"
+)
+"""Assumption of the ε of several mechanisms together; `Statement.spent_on_dataset` does
+without it.
+"""
 
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
@@ -44,8 +49,9 @@ def mechanism(what: str, statement: Statement) -> MechanismStatement:
 def composed_statement(statements: Mapping[str, Statement]) -> Statement:
     """Make the statement of a result of several releases, by folder, and of nothing else.
 
-    Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile, groups and attacks
-    are those of the composed event. Reasons to distrust one are reasons to distrust the whole.
+    Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile,
+    groups and attacks are those of the composed event. Reasons to distrust one are reasons to
+    distrust the whole.
 
     Raises:
         PipelineError: two statements are not about the same data, or not at the same δ.
@@ -55,7 +61,8 @@ def composed_statement(statements: Mapping[str, Statement]) -> Statement:
         for key in SHARED:
             if getattr(statement, key) != getattr(first, key):
                 raise PipelineError(
-                    f"{what}/privacy.json: {key}: differs from that of the releases it is used with; run `dvc repro`"
+                    f"{what}/privacy.json: {key}: differs from that of the releases it is used "
+                    "with; run `dvc repro`"
                 )
     origin: dict[str, str] = {}
     for statement in statements.values():
@@ -73,12 +80,14 @@ def composed_statement(statements: Mapping[str, Statement]) -> Statement:
 
 
 def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) -> None:
-    """Check that a statement at ``path`` is of the releases in other folders: the first one's, or of several together.
+    """Check that a statement at ``path`` is of the releases in other folders: the first one's, or
+    of several together.
 
     Figures of several together (`FIGURES`) are left to the accountant.
 
     Raises:
-        PipelineError: a release is gone or is another one, or a key is not that of these releases together.
+        PipelineError: a release is gone or is another one, or a key is not that of these releases
+            together.
         ValueError: an event is not of a kind that this project accounts.
     """
     names = [each.what for each in whole.mechanisms] or list(parts)[:1]
@@ -102,15 +111,18 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
 def after_offline(offline: Statement, online: Statement) -> Statement:
     """Make the statement of a policy that was trained offline and went on learning from users.
 
-    Its ε is of a person in the log and among the users: of both mechanisms, one after the other. For a person in one of
-    them only, the ε of that one holds; ``mechanisms`` has it.
+    Its ε is of a person in the log and among the users: of both mechanisms, one after the other.
+    For a person in one of them only, the ε of that one holds; ``mechanisms`` has it.
 
     Raises:
         ValueError: they are not at the same δ.
     """
     if offline.delta not in (None, online.delta):
         raise ValueError("the statements are at different δ, so their figures do not compare")
-    both = f"that a user who is in the log as well is one {offline.unit} of it; epsilon is of somebody who is both"
+    both = (
+        f"that a user who is in the log as well is one {offline.unit} of it; epsilon is of "
+        "somebody who is both"
+    )
     whole = _one_after_another(online, {"models/policy": offline, "models/online": online}, both)
     return replace(whole, charge=online.charge, spent_on_dataset=online.spent_on_dataset)
 

@@ -1,4 +1,7 @@
-"""The privacy statement: the content of ``privacy.json``. This class is the file's only writer and reader."""
+"""The privacy statement: the content of ``privacy.json``.
+
+This class is the file's only writer and reader.
+"""
 
 from dataclasses import field, replace
 from importlib.metadata import version
@@ -113,9 +116,9 @@ class AttackPoint:
 class OnlineProtocol:
     """Protocol of online learning. All later users may see every policy of the run.
 
-    The guarantee is also a joint one: the outputs to all other users, in any coalition, are (ε, δ)-private in one
-    user's data, by the billboard lemma (Hsu et al. 2016). The outputs to that user depend on the user's own data and
-    are not covered.
+    The guarantee is also a joint one: the outputs to all other users, in any coalition, are (ε,
+    δ)-private in one user's data, by the billboard lemma (Hsu et al. 2016). The outputs to that
+    user depend on the user's own data and are not covered.
     """
 
     algorithm: Annotated[Line, "Name of the update."]
@@ -136,12 +139,13 @@ class SpentOnDataset:
 
     epsilon: Annotated[
         _Epsilon | None,
-        "ε of all charges on the same units together, by the adaptive filter: holds however later runs were chosen "
-        "after looking at earlier results. `null`: no guarantee is left.",
+        "ε of all charges on the same units together, by the adaptive filter: holds however later "
+        "runs were chosen after looking at earlier results. `null`: no guarantee is left.",
     ]
     epsilon_fixed: Annotated[
         _Epsilon | None,
-        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed beforehand.",
+        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were "
+        "fixed beforehand.",
     ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
     delta: Annotated[_Delta, "δ of all three: `privacy.budget.delta`."]
@@ -152,9 +156,10 @@ class SpentOnDataset:
 class Statement:
     """Guarantee of a release, and its assumptions (``privacy.json``).
 
-    Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
-    null for other mechanisms. A result of several releases has null for the keys of rounds: its event is the composed
-    one, and ``mechanisms`` lists each by itself. The ledger adds ``charge`` and ``spent_on_dataset``.
+    Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the
+    dynamics model, and are null for other mechanisms. A result of several releases has null for the
+    keys of rounds: its event is the composed one, and ``mechanisms`` lists each by itself. The
+    ledger adds ``charge`` and ``spent_on_dataset``.
 
     Raises:
         ValueError: private, yet a number that a guarantee needs is null.
@@ -173,7 +178,8 @@ class Statement:
     ]
     neighboring_relation: Annotated[
         Literal["zero_out_one"],
-        "How neighbouring datasets differ: everything that one unit contributes is replaced by zeros. K stays.",
+        "How neighbouring datasets differ: everything that one unit contributes is replaced by "
+        "zeros. K stays.",
     ]
     accountant: Annotated[Accountant, "Name and version of the accountant."]
     epsilon_rdp: Annotated[
@@ -188,7 +194,8 @@ class Statement:
     ]
     clipping_norm: Annotated[
         _Positive | None,
-        "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.",
+        "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not "
+        "clipped.",
     ]
     rounds: Annotated[_Count | None, "T, the rounds that were paid for; fewer may have been run."]
     queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
@@ -203,8 +210,8 @@ class Statement:
     clipping: Annotated[Line | None, "How contributions are clipped: `flat` or `per_layer`."] = None
     termination: Annotated[
         Line | None,
-        "How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or the name of a declared "
-        "rule, which is then a public assumption.",
+        "How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or "
+        "the name of a declared rule, which is then a public assumption.",
     ] = None
     public_units: Annotated[
         Annotated[int, Within(ge=0)] | None,
@@ -216,7 +223,8 @@ class Statement:
     ] = field(default_factory=dict)
     epsilon_replace_one: Annotated[
         _Epsilon | None,
-        "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C apart).",
+        "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C "
+        "apart).",
     ] = None
     profile: Annotated[
         tuple[ProfilePoint, ...],
@@ -235,7 +243,8 @@ class Statement:
     charge: Annotated[Line | None, "Id of the ledger's charge that paid for the release."] = None
     mechanisms: Annotated[
         tuple[MechanismStatement, ...],
-        "The mechanisms whose releases this was made from, where there are several; `epsilon` is of all together.",
+        "The mechanisms whose releases this was made from, where there are several; `epsilon` is "
+        "of all together.",
     ] = ()
     online: Annotated[
         OnlineProtocol | None, "How users were met who came after training; `null`: nobody was."

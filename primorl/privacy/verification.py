@@ -1,4 +1,6 @@
-"""The check of a privacy statement: it agrees with itself, and the accountant finds its figures in its events."""
+"""The check of a privacy statement: it agrees with itself, and the accountant finds its figures in
+its events.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -79,7 +81,8 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
 def verify_with_parts(
     folder: Path, statement: Statement, parts: Mapping[str, Statement], *, near_clone: bool
 ) -> None:
-    """Check a policy's statement and those of model and clone, and that it counts what it was made from.
+    """Check a policy's statement and those of model and clone, and that it counts what it was made
+    from.
 
     Args:
         folder: of the policy.
@@ -90,7 +93,8 @@ def verify_with_parts(
     path = folder / FILE
     if near_clone and not statement.mechanisms:
         raise PipelineError(
-            f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc repro`"
+            f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc "
+            "repro`"
         )
     if parts:
         check_parts(path, statement, parts)
@@ -125,7 +129,9 @@ def _accounted_whole(
 def _accounted(
     path: Path, mechanism: Statement | MechanismStatement, by: Statement, delta: float
 ) -> tuple[dp_event.DpEvent, dict[str, float | None]]:
-    """Account a mechanism in the statement ``by`` again from its numbers: its event, and its ε by both accountants."""
+    """Account a mechanism in the statement ``by`` again from its numbers: its event, and its ε by
+    both accountants.
+    """
     multiplier = given(path, "noise_multiplier", mechanism.noise_multiplier)
     q = given(path, "sampling_probability", mechanism.sampling_probability)
     rounds = given(path, "rounds", mechanism.rounds)
@@ -149,7 +155,8 @@ def _accounted(
 
 
 def misstated(statement: Statement) -> str | None:
-    """Name the first key of a private statement that is missing or not as the accountant finds it; None: none.
+    """Name the first key of a private statement that is missing or not as the accountant finds it;
+    None: none.
 
     Args:
         statement: with ``event`` and ``epsilon`` checked before.
@@ -183,8 +190,8 @@ def agrees(
 ) -> bool:
     """Tell whether a stated number (None: infinite) is the accountant's, up to ``least``.
 
-    The same version makes the same number up to ``rounding``, relative. One of another version may be higher, and lower
-    by `TOLERANCE`.
+    The same version makes the same number up to ``rounding``, relative. One of another version may
+    be higher, and lower by `TOLERANCE`.
     """
     if accountant != OURS:
         return _covers(stated, accounted, TOLERANCE)
@@ -206,7 +213,9 @@ def _points_agree(
 
 
 def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -> bool:
-    """Tell whether the pairs are those that the accountant finds; another version may use another grid."""
+    """Tell whether the pairs are those that the accountant finds; another version may use another
+    grid.
+    """
     stated = [(point.epsilon, point.delta) for point in statement.profile]
     epsilons = [epsilon for epsilon, _ in stated]
     if len(stated) != len(found) or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
@@ -231,7 +240,9 @@ def _covers(stated: float | None, accounted: float | None, tolerance: float) -> 
 
 
 def given(path: Path, key: str, value: Value | None) -> Value:
-    """Refuse null for a value of a statement that only a statement without a mechanism leaves out."""
+    """Refuse null for a value of a statement that only a statement without a mechanism
+    leaves out.
+    """
     if value is None:
         raise PipelineError(
             f"{path}: not as declared: {key} (null); the statement of a mechanism has it"
@@ -264,6 +275,6 @@ def refuse_unless_equal(
         "infinite" if epsilon is None else repr(epsilon) for epsilon in (stated, accounted)
     )
     raise PipelineError(
-        f"{path}: {key}: {'less' if less else 'more'} than the accountant makes of the events: found {shown}{version}, "
-        f"allowed is {allowed}; was it edited? `dvc repro` makes it again"
+        f"{path}: {key}: {'less' if less else 'more'} than the accountant makes of the events: "
+        f"found {shown}{version}, allowed is {allowed}; was it edited? `dvc repro` makes it again"
     )

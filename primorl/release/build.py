@@ -1,4 +1,6 @@
-"""``primorl release``: make the bundle of files that may leave, and check that it holds nothing else."""
+"""``primorl release``: make the bundle of files that may leave, and check that it holds nothing
+else.
+"""
 
 import hashlib
 import json
@@ -63,10 +65,14 @@ from primorl.release.contents import (
 from primorl.release.recheck import account_figures, spent
 from primorl.run import Run
 
-CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
+CLONE_NOTE = (
+    "the mean return of the clone of today's practice in the released model, not measured: wrong "
+    "where that is"
+)
 _LEAVING = (paths.POLICY, BEHAVIOUR, paths.ONLINE)
 _PRIVATE = (paths.RAW, paths.TRAJECTORIES, PARTITIONS, paths.CONSENT, paths.WITHDRAWALS)
-_NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
+# 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
+_NO_TIME = 315532800
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
@@ -93,7 +99,8 @@ def release(
         The statement of the policy.
 
     Raises:
-        PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
+        PipelineError: if a file is missing or contradicts another, the statement is void, or
+            something must not leave.
     """
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
@@ -158,8 +165,8 @@ def _with_model(
     left = [each.name for each in fields(Declared) if each.name not in declared]
     if summary.env_id is None and left:
         raise PipelineError(
-            f"{entry}: {', '.join(left)}: not stated, so nobody can sign the card; state each in a line of text; an "
-            "edit charges nothing"
+            f"{entry}: {', '.join(left)}: not stated, so nobody can sign the card; state each in "
+            "a line of text; an edit charges nothing"
         )
     copied = {name: MODELS / name for name in (*MODEL, STARTS, CLONE)}
     spread = SPREAD if (source / Path(SPREAD[0]).name).exists() else ()
@@ -183,11 +190,14 @@ def _with_model(
 
 
 def _online(params: Params | Reading) -> Contents:
-    """Collect the bundle of ``models/online``: the policy that learned from users, without a model."""
+    """Collect the bundle of ``models/online``: the policy that learned from users, without
+    a model.
+    """
     summary, statement = OnlineSummary.read(paths.ONLINE_METRICS), Statement.read(paths.ONLINE)
     if not summary.met:
         raise PipelineError(
-            f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`"
+            f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc "
+            "repro`"
         )
     check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
     ledger, charges = begun_ledger(params), []
@@ -198,7 +208,8 @@ def _online(params: Params | Reading) -> Contents:
     found = {name: file_sha256(paths.ONLINE / name) for name in MADE_ONLINE}
     if found not in [dict(each) for each in made]:
         raise PipelineError(
-            f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc repro online`"
+            f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc "
+            "repro online`"
         )
     copied = {name: paths.ONLINE / Path(name).name for name in POLICY}
     return Contents(copied, {ONLINE: replace(summary, seconds=None)}, statement)
@@ -209,9 +220,10 @@ def check_origin(
 ) -> Statement:
     """Refuse a policy that may not leave: one rule for bundles and for single files such as ONNX.
 
-    A policy of this project must be one that `release` releases, so it is released into a folder that is deleted again.
-    One in a bundle needs a sound bundle. One of another project is refused, as its ledger is there. Elsewhere there is
-    no ledger and no bundle to ask: of a policy there, only the figures of the statement are compared with its event.
+    A policy of this project must be one that `release` releases, so it is released into a folder
+    that is deleted again. One in a bundle needs a sound bundle. One of another project is refused,
+    as its ledger is there. Elsewhere there is no ledger and no bundle to ask: of a policy there,
+    only the figures of the statement are compared with its event.
 
     Args:
         folder: of the policy.
@@ -220,7 +232,8 @@ def check_origin(
         against_advice: accept a policy that its run advises against.
 
     Returns:
-        The statement as a bundle has it, with `bundle.CHOSEN` where answers of the private units chose the policy.
+        The statement as a bundle has it, with `bundle.CHOSEN` where answers of the private units
+        chose the policy.
     """
     place = folder.resolve()
     own = next((each for each in _LEAVING if place == each.resolve()), None)
@@ -238,7 +251,8 @@ def check_origin(
         bundle.verify(place.parent, void_ok=void_ok)
     elif (project / paths.PARAMS).exists() and place.relative_to(project) in _LEAVING:
         raise PipelineError(
-            f"{folder}: a policy of the project {project}; run the command there, which has its ledger"
+            f"{folder}: a policy of the project {project}; run the command there, which has its "
+            "ledger"
         )
     else:
         config = PolicyConfig.read(folder)
@@ -268,8 +282,9 @@ def _refuse_to_overwrite(target: Path) -> None:
 def check_outputs(outputs: Sequence[Path]) -> None:
     """Refuse outputs that were changed since a stage wrote them, as ``dvc.lock`` has them.
 
-    So an edit that no digest of the chain covers, such as a return in the summary, and a checkout that was interrupted
-    are noticed before anything leaves. Where DVC recorded none, nothing is compared.
+    So an edit that no digest of the chain covers, such as a return in the summary, and a checkout
+    that was interrupted are noticed before anything leaves. Where DVC recorded none, nothing is
+    compared.
     """
     try:
         stages = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))["stages"].values()
@@ -284,8 +299,8 @@ def check_outputs(outputs: Sequence[Path]) -> None:
     for path in outputs:
         if (digest := listed.get(path.as_posix())) is not None and digest != _dvc_digest(path):
             raise PipelineError(
-                f"{path}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout was interrupted; "
-                "`dvc checkout` brings it back, `dvc repro` makes it again"
+                f"{path}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout "
+                "was interrupted; `dvc checkout` brings it back, `dvc repro` makes it again"
             )
 
 
@@ -314,11 +329,12 @@ def chosen_policy(
     named: Released | None,
     against_advice: bool = False,
 ) -> Path:
-    """The folder of the policy that leaves: the recommended one, which may be the clone, or one that was named.
+    """The folder of the policy that leaves: the recommended one, which may be the clone, or one
+    that was named.
 
     Raises:
-        PipelineError: none is recommended, another one is named without ``against_advice``, or the clone is wanted and
-            nothing tells its value.
+        PipelineError: none is recommended, another one is named without ``against_advice``, or the
+            clone is wanted and nothing tells its value.
     """
     advice = summary.recommendation
     if against_advice and named is None:
@@ -332,15 +348,16 @@ def chosen_policy(
         and not follows(folder, advice.answer, advice.policy)
     ):
         raise PipelineError(
-            f"{SUMMARY}: recommendation: {ADVICE[advice.answer]}. {advice.reason} To release a policy all the same: "
-            f"--policy {named or 'models/policy'} {AGAINST}"
+            f"{SUMMARY}: recommendation: {ADVICE[advice.answer]}. {advice.reason} To release a "
+            f"policy all the same: --policy {named or 'models/policy'} {AGAINST}"
         )
     if folder == "models/policy":
         return paths.POLICY
     if summary.env_id is not None or answers.answer("clone", MEAN_RETURN) is None:
         raise PipelineError(
-            "--policy: found models/behaviour, allowed without an environment, where a clone was made "
-            "(behaviour.target_epsilon) and the private units were asked (evaluation.private.estimators)"
+            "--policy: found models/behaviour, allowed without an environment, where a clone was "
+            "made (behaviour.target_epsilon) and the private units were asked "
+            "(evaluation.private.estimators)"
         )
     return BEHAVIOUR
 
@@ -380,8 +397,8 @@ def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
     opened = begun_ledger(params)
     if opened is None:
         raise PipelineError(
-            f"{MODELS / MODEL[2]}: charge {statement.charge} is in no ledger: none was begun here; put back the one "
-            "it was written to"
+            f"{MODELS / MODEL[2]}: charge {statement.charge} is in no ledger: none was begun "
+            "here; put back the one it was written to"
         )
     with closing(opened) as ledger:
         ledger.verify()
@@ -428,15 +445,18 @@ def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
 def _made_by(
     charge: Charge | None, statement: Statement, path: Path, files: Sequence[Path]
 ) -> dict[str, str]:
-    """The digests that a charge was recorded with: those of the files that are here, if it made them."""
+    """The digests that a charge was recorded with: those of the files that are here, if it made
+    them.
+    """
     if charge is None:
         raise PipelineError(
             f"{path}: charge {statement.charge} is not in the ledger for these data"
         )
     if not charge.made:
         raise PipelineError(
-            f"{path}: charge {charge.id}: the ledger has no digest of what it made: found state {charge.state!r}; "
-            f"`dvc repro -f -s {charge.stage}` restores it for free from its checkpoint and records them"
+            f"{path}: charge {charge.id}: the ledger has no digest of what it made: found state "
+            f"{charge.state!r}; `dvc repro -f -s {charge.stage}` restores it for free from its "
+            "checkpoint and records them"
         )
     here = {file.name: file_sha256(file) for file in files}
     return here if here in charge.made else charge.made[-1]
@@ -445,22 +465,27 @@ def _made_by(
 def _made_answers(
     charges: Mapping[str, Charge], answers: PrivateEvaluation
 ) -> Mapping[str, dict[str, str]]:
-    """By charge: the digest of the answers that it was recorded with, for every charge that answers name."""
+    """By charge: the digest of the answers that it was recorded with, for every charge that answers
+    name.
+    """
     found = {}
     for name, statement in answers.statements.items():
         made, charge = answers.made(name), charges.get(str(statement.charge))
         if charge is None or made not in charge.made:
             raise PipelineError(
-                f"{paths.PRIVATE_EVALUATION}: {name}: the ledger has no charge {statement.charge} for these answers: "
-                "they were edited, are not about these data, or a kill came before they were recorded; "
-                "`dvc repro -f -s evaluate_private` restores them for free from their checkpoint, then run `dvc repro`"
+                f"{paths.PRIVATE_EVALUATION}: {name}: the ledger has no charge {statement.charge} "
+                "for these answers: they were edited, are not about these data, or a kill came "
+                "before they were recorded; `dvc repro -f -s evaluate_private` restores them for "
+                "free from their checkpoint, then run `dvc repro`"
             )
         found[charge.id] = made
     return found
 
 
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
-    """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets apart."""
+    """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets
+    apart.
+    """
     hashes = set(_hashes())
     for name in sorted(name for name in files_of(fresh) if not name.endswith(".safetensors")):
         text = (fresh / name).read_text(encoding="utf-8").lower()
@@ -478,7 +503,8 @@ def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest)
         found = set(re.findall(rf"\d{{{_FEWEST_COUNT_DIGITS},}}", " ".join(words)))
         if found & counts:
             raise PipelineError(
-                f"{MODEL[2]}: {key}: holds a size or a row count of private data, which is not declared"
+                f"{MODEL[2]}: {key}: holds a size or a row count of private data, which is not "
+                "declared"
             )
 
 

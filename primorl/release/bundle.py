@@ -1,12 +1,14 @@
-"""The check of a bundle and its signature: it holds what `contents` declares and nothing else, and its parts agree.
+"""The check of a bundle and its signature: it holds what `contents` declares and nothing else, and
+its parts agree.
 
-A chain binds the statements to the bytes that they speak of. The ledger's record of a charge names the digest of every
-file that the charge made, the whole statement among them. The policy names the model's digest and its own, the
-evaluation and the private answers name both. The charge of an answer names the digest of the answer and its statement.
+A chain binds the statements to the bytes that they speak of. The ledger's record of a charge names
+the digest of every file that the charge made, the whole statement among them. The policy names the
+model's digest and its own, the evaluation and the private answers name both. The charge of an
+answer names the digest of the answer and its statement.
 
-``MANIFEST.sig`` is an Ed25519 signature over the bytes of ``MANIFEST.json``, which names every other file by its
-digest. It holds the 64 bytes and nothing else, so that OpenSSL can verify it as well. Keys are PEM files: PKCS #8
-without a password, and SubjectPublicKeyInfo.
+``MANIFEST.sig`` is an Ed25519 signature over the bytes of ``MANIFEST.json``, which names every
+other file by its digest. It holds the 64 bytes and nothing else, so that OpenSSL can verify it as
+well. Keys are PEM files: PKCS #8 without a password, and SubjectPublicKeyInfo.
 """
 
 import math
@@ -64,16 +66,19 @@ from primorl.release.recheck import check_ledger, check_model, check_payment, ch
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""
 CHOSEN = (
-    "which policy was released: the answers of the private units had a say in it, and this ε is of the weights alone; "
-    "that of the card counts the answers too"
+    "which policy was released: the answers of the private units had a say in it, and this ε is "
+    "of the weights alone; that of the card counts the answers too"
 )
-"""What the policy's statement takes for granted where a recommendation was made from answers of the private units."""
+"""What the policy's statement takes for granted where a recommendation was made from answers of the
+private units.
+"""
 
 _SAME_DATA = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "public_assumptions")
 _ESTIMATOR = re.compile("[a-z][a-z0-9_]{0,39}")
 _ROUNDING = 1e-6  # of the sum of a histogram's shares
 _AGAIN = "damaged, edited or of another run; `dvc checkout` brings back what the stages wrote"
-# Places that exist at home only: a path from the root of a disk, and the project's own private folders.
+# Places that exist at home only: a path from the root of a disk, and the project's own private
+# folders.
 _PATH = re.compile(
     r"(?<![\w.:/<\\])(?:~?/[\w.+-]+(?:/[\w.+-]+)+|[A-Za-z]:\\|file:)"
     r"|(?<!\w)(?:data/(?:raw|trajectories|partitions|consent|withdrawals)|\.dvc\b|\.primorl|dvc\.lock|units\.bin|mlruns|mlflow\.db)"
@@ -81,12 +86,14 @@ _PATH = re.compile(
 
 
 def verify(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
-    """Check a bundle, one's own or a stranger's; runs nothing that is in it, and opens no file outside of it.
+    """Check a bundle, one's own or a stranger's; runs nothing that is in it, and opens no file
+    outside of it.
 
     Args:
         folder: the bundle.
         void_ok: accept a statement that says of itself that it must not be relied on.
-        key: file of the public key that must have signed it; None: no signature is needed, and none is verified.
+        key: file of the public key that must have signed it; None: no signature is needed, and none
+            is verified.
 
     Returns:
         The statement of the policy.
@@ -109,7 +116,8 @@ def verify(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement
     for card, text in render(folder).items():
         if _text(folder / card) != text:
             raise PipelineError(
-                f"{folder / card}: not the card that the figures of this bundle make; do not open or believe it"
+                f"{folder / card}: not the card that the figures of this bundle make; do not open "
+                "or believe it"
             )
     return statement
 
@@ -214,8 +222,8 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise PipelineError(
-            f"{path}: not a private key to sign with; allowed is Ed25519 in PEM without a password: "
-            "`openssl genpkey -algorithm ed25519 -out FILE` makes one"
+            f"{path}: not a private key to sign with; allowed is Ed25519 in PEM without a "
+            "password: `openssl genpkey -algorithm ed25519 -out FILE` makes one"
         )
     return key
 
@@ -226,14 +234,17 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
 
 
 def verify_signature(folder: Path, path: Path) -> None:
-    """Verify the signature of the bundle in ``folder`` with the signer's public key in the file ``path``."""
+    """Verify the signature of the bundle in ``folder`` with the signer's public key in the file
+    ``path``.
+    """
     try:
         key = load_pem_public_key(_key_file(path))
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise PipelineError(
-            f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout -out FILE` writes it"
+            f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout "
+            "-out FILE` writes it"
         )
     if not (folder / SIGNATURE).exists():
         raise PipelineError(
@@ -243,8 +254,8 @@ def verify_signature(folder: Path, path: Path) -> None:
         key.verify((folder / SIGNATURE).read_bytes(), (folder / MANIFEST).read_bytes())
     except InvalidSignature:
         raise PipelineError(
-            f"{folder / SIGNATURE}: not a signature of {MANIFEST} by the key in {path}: the bundle was changed, or "
-            "somebody else signed it; do not rely on it"
+            f"{folder / SIGNATURE}: not a signature of {MANIFEST} by the key in {path}: the "
+            "bundle was changed, or somebody else signed it; do not rely on it"
         ) from None
 
 
@@ -269,7 +280,9 @@ def refuse_void(path: Path, statement: Statement) -> None:
 def as_released(
     statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None
 ) -> Statement:
-    """Return the policy's statement for a bundle; `CHOSEN` is added where answers of the private units decided."""
+    """Return the policy's statement for a bundle; `CHOSEN` is added where answers of the private
+    units decided.
+    """
     if evaluation.recommendation is None or answers is None:
         return statement
     return replace(statement, public_assumptions=(*statement.public_assumptions, CHOSEN))
@@ -282,14 +295,16 @@ def _as_made(bundle: Bundle) -> Statement:
     made = replace(released, public_assumptions=own)
     if as_released(made, bundle.evaluation, bundle.answers) != released:
         raise PipelineError(
-            f"{bundle.folder / POLICY[2]}: public_assumptions: {CHOSEN!r}: needed last with a recommendation from "
-            f"{ANSWERS}"
+            f"{bundle.folder / POLICY[2]}: public_assumptions: {CHOSEN!r}: needed last with a "
+            f"recommendation from {ANSWERS}"
         )
     return made
 
 
 def check_written_again(path: Path, write: Callable[[Path], object]) -> None:
-    """Check that writing the loaded content gives the same file, so that nothing in it is unseen."""
+    """Check that writing the loaded content gives the same file, so that nothing in it is
+    unseen.
+    """
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
@@ -341,7 +356,9 @@ def _check_tensors(bundle: Bundle) -> None:
 
 
 def _check_starts(bundle: Bundle) -> None:
-    """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
+    """First states are there exactly if they were asked for, within the model's bounds, and nothing
+    else is.
+    """
     path, there = bundle.folder / STARTS, STARTS in bundle.names
     if there != any(query.what == FIRST_STATES for query in bundle.of_model.queries):
         raise PipelineError(
@@ -378,11 +395,13 @@ def _check_configs(bundle: Bundle) -> None:
     ):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(
-                f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this model"
+                f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this "
+                "model"
             )
     if statement.private != (model.variant == "private"):
         raise PipelineError(
-            f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}"
+            f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, "
+            f"{model.variant!r}"
         )
     if model.termination != statement.termination:
         raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
@@ -491,7 +510,9 @@ def _check_recommendation(bundle: Bundle) -> None:
 
 
 def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
-    """Answers agree with themselves and with the other files; each has a statement, each statement a charge."""
+    """Answers agree with themselves and with the other files; each has a statement, each statement
+    a charge.
+    """
     path, model, evaluation = bundle.folder / ANSWERS, bundle.of_model, bundle.evaluation
     if not answers.statements or answers.total is None:
         raise PipelineError(
@@ -503,7 +524,8 @@ def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
     for key, value in expected.items():
         if getattr(answers, key) != value:
             raise PipelineError(
-                f"{path}: {key}: differs from the other files of the bundle, so it is about other data"
+                f"{path}: {key}: differs from the other files of the bundle, so it is about other "
+                "data"
             )
     named = {each.estimator for each in answers.estimates} | {
         each.estimator for each in answers.histograms
@@ -518,7 +540,8 @@ def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
         place = bundle.folder / f"{ANSWERS}: statements.{name}"
         if not own.private:
             raise PipelineError(
-                f"{place}: private: found false, allowed is true: private units answer through noise only"
+                f"{place}: private: found false, allowed is true: private units answer through "
+                "noise only"
             )
         if name not in named:
             raise PipelineError(f"{place}: found a charge without an answer")
@@ -540,7 +563,8 @@ def _check_estimates(path: Path, answers: PrivateEvaluation) -> None:
             )
         if answer.of in ("behaviour", "model") and statement is None:
             raise PipelineError(
-                f"{path}: {key}: {answer.of}: found an answer of the private units without a statement"
+                f"{path}: {key}: {answer.of}: found an answer of the private units without a "
+                "statement"
             )
         if answer.ci95 is not None and not answer.ci95[0] <= answer.value <= answer.ci95[1]:
             raise PipelineError(f"{path}: {key}: ci95: the value is not in its interval; swapped?")
@@ -585,8 +609,8 @@ def _check_chain(bundle: Bundle) -> None:
         record.made for record in bundle.ledger.records if record.id not in charged
     ):
         raise PipelineError(
-            f"{folder / LEDGER}: records: made: needed with charge {model.charge}, and allowed only there and with "
-            f"the charges that {ANSWERS} and {CLONE} name"
+            f"{folder / LEDGER}: records: made: needed with charge {model.charge}, and allowed "
+            f"only there and with the charges that {ANSWERS} and {CLONE} name"
         )
     for name in sorted(found.keys() | made.keys()):
         _refuse_other_digest(
@@ -626,13 +650,15 @@ def _check_chain(bundle: Bundle) -> None:
         for key, digest in expected.items():
             if getattr(speaks, key) != digest:
                 raise PipelineError(
-                    f"{folder / place}: {key}: found {_short(getattr(speaks, key))}, allowed is {_short(digest)}, "
-                    f"that of the file in the same bundle: {_AGAIN}, `dvc repro` makes it again"
+                    f"{folder / place}: {key}: found {_short(getattr(speaks, key))}, allowed is "
+                    f"{_short(digest)}, that of the file in the same bundle: {_AGAIN}, `dvc "
+                    "repro` makes it again"
                 )
     for charge, name in paid.items():
         if answers is not None and records.get(str(charge)) != answers.made(name):
             raise PipelineError(
-                f"{folder / ANSWERS}: {name}: not the answers that charge {charge} is recorded with: {_AGAIN}"
+                f"{folder / ANSWERS}: {name}: not the answers that charge {charge} is recorded "
+                f"with: {_AGAIN}"
             )
     if bundle.evaluation.env_id != bundle.policy.environment:
         raise PipelineError(
@@ -643,7 +669,8 @@ def _check_chain(bundle: Bundle) -> None:
 def _refuse_other_digest(path: Path, found: str | None, made: str | None, charge: str) -> None:
     if found != made:
         raise PipelineError(
-            f"{path}: found {_short(found)}, allowed is {_short(made)}, which charge {charge} made: {_AGAIN}"
+            f"{path}: found {_short(found)}, allowed is {_short(made)}, which charge {charge} "
+            f"made: {_AGAIN}"
         )
 
 

@@ -1,8 +1,9 @@
 """The card of a bundle: model, policy and statement explained to people who are not experts.
 
-Every number comes from the files of the bundle, so anybody can make the card again and compare. ``declared.json`` has
-the texts of people. The words are in ``templates``. Here is also the guarantee of a bundle or a report as a whole:
-model, clone and the private units' answers, one after another.
+Every number comes from the files of the bundle, so anybody can make the card again and compare.
+``declared.json`` has the texts of people. The words are in ``templates``. Here is also the
+guarantee of a bundle or a report as a whole: model, clone and the private units' answers, one after
+another.
 """
 
 import math
@@ -67,7 +68,8 @@ Content = Mapping[str, Any]
 
 
 def render(folder: Path) -> dict[str, str]:
-    """Write the card, by file name, from the other files of the bundle in ``folder``, which were checked before.
+    """Write the card, by file name, from the other files of the bundle in ``folder``, which were
+    checked before.
 
     Raises:
         PipelineError: a card cannot state these figures.
@@ -181,7 +183,10 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
 
 
 def success(statement: Content) -> float | None:
-    """In percent, how often at most a guess at even odds is right: (1 + δ(0)) / 2. None: the profile is missing."""
+    """In percent, how often at most a guess at even odds is right: (1 + δ(0)) / 2.
+
+    None: the profile is missing.
+    """
     for point in statement.get("profile", ()):
         if point["epsilon"] == 0:
             return float(percent_at_most((1 + point["delta"]) / 2).rstrip("%"))
@@ -189,7 +194,9 @@ def success(statement: Content) -> float | None:
 
 
 def curve(statement: Content) -> tuple[tuple[float, float], ...]:
-    """The trade-off curve: false positive rates, and the largest true positive rates that the profile allows."""
+    """The trade-off curve: false positive rates, and the largest true positive rates that the
+    profile allows.
+    """
     profile = [(point["epsilon"], point["delta"]) for point in statement.get("profile", ())]
     return tuple((rate, true_positive_rate(profile, rate)) for rate in _CURVE) if profile else ()
 
@@ -202,7 +209,9 @@ def meaning(statement: Content, studied: str) -> Section:
 
 
 def columns(policy: Content) -> list[Row]:
-    """List the names of observations and actions with their public ranges; empty where the data name none."""
+    """List the names of observations and actions with their public ranges; empty where the data
+    name none.
+    """
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
     if not _given_names((*seen, *done)):
         return []
@@ -244,7 +253,9 @@ def practice(summary: Content, discount: float = 1.0) -> Section:
 
 
 def _given_names(names: Sequence[str] | None) -> Sequence[str]:
-    """The names of columns or actions; empty where all were generated, such as ``3`` or ``observation_3``."""
+    """The names of columns or actions; empty where all were generated, such as ``3`` or
+    ``observation_3``.
+    """
     return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
 
 
@@ -258,17 +269,20 @@ def _charges(ledger: Content) -> list[tuple[Content, list[str]]]:
 
 
 def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
-    """The clone that a guarantee counts: the bundle's, or else all that the ledger has on these data.
+    """The clone that a guarantee counts: the bundle's, or else all that the ledger has on these
+    data.
 
-    A policy shows by itself no more of the clone that it was made near than its ``config.json`` says, which a stranger
-    may have changed. So a clone that was paid for is counted also where the bundle lacks its statement.
+    A policy shows by itself no more of the clone that it was made near than its ``config.json``
+    says, which a stranger may have changed. So a clone that was paid for is counted also where the
+    bundle lacks its statement.
 
     Args:
         clone: ``privacy.json`` of the clone; None: the bundle has none.
         ledger: ``ledger-statement.json``.
 
     Returns:
-        The keys that `whole` needs of a statement; None: no clone with a guarantee was ever paid for.
+        The keys that `whole` needs of a statement; None: no clone with a guarantee was ever paid
+        for.
     """
     if clone is not None:
         return clone
@@ -287,10 +301,12 @@ def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
 def whole(
     statement: Content, clone: Content | None, answers: Content | None, delta: float
 ) -> Content:
-    """Compute the guarantee against anyone with the whole bundle: the keys of a statement that a card explains.
+    """Compute the guarantee against anyone with the whole bundle: the keys of a statement that a
+    card explains.
 
-    ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
-    bounded by the filter's ε at several δ, which is a little more than the profile of fixed mechanisms would say.
+    ε is the privacy filter's, so it holds however the questions were chosen after looking at the
+    model. The attacks are bounded by the filter's ε at several δ, which is a little more than the
+    profile of fixed mechanisms would say.
 
     Args:
         statement: ``privacy.json`` of the model.
@@ -320,7 +336,8 @@ def whole(
 def with_account(
     released: Content, own: Sequence[Content], charged: Mapping[str, Cost], delta: float
 ) -> Content:
-    """Compute the guarantee against anyone with the results of all charges on the same units, beside those in `whole`.
+    """Compute the guarantee against anyone with the results of all charges on the same units,
+    beside those in `whole`.
 
     Args:
         released: the result of `whole`.
@@ -332,7 +349,8 @@ def with_account(
         return released
     stated = [(each.get("charge"), cost(event_from_json(each["event"]))) for each in own]
     spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
-    # The figures of this run's statements are tighter. They hold alone where the ledger has nothing else and no more.
+    # The figures of this run's statements are tighter. They hold alone where the ledger has nothing
+    # else and no more.
     nothing_else = charged.keys() <= {charge for charge, _ in stated}
     if nothing_else and spent.epsilon(delta) <= total([each for _, each in stated]).epsilon(
         delta

@@ -1,8 +1,8 @@
 """The content of a bundle: its files (`NEEDED`, `OPTIONAL`), their keys, and their reading.
 
-Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.architecture`, `primorl.policy.config`
-and `primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
-public split, declared facts, or the ledger.
+Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.architecture`,
+`primorl.policy.config` and `primorl.evaluate.private.results`. Their values come from the
+mechanism's output, params.yaml, the environment, the public split, declared facts, or the ledger.
 """
 
 import json
@@ -38,7 +38,10 @@ LEDGER, EVALUATION, CARDS = "ledger-statement.json", "evaluation.json", ("card.m
 MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy.json")
 POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
 ONLINE = "online.json"
-"""``metrics/online.json``, of a policy that learned from users. Its bundle holds no model, and no log's ledger."""
+"""``metrics/online.json``, of a policy that learned from users.
+
+Its bundle holds no model, and no log's ledger.
+"""
 NEEDED = frozenset((*POLICY, *CARDS))
 """What every bundle holds beside its manifest and the signature of that, if it is signed."""
 FILES = NEEDED | {*MODEL, LEDGER, EVALUATION}
@@ -48,12 +51,16 @@ STARTS = f"dynamics/{starts.FILE}"
 ANSWERS = "private-evaluation.json"
 """``metrics/private_evaluation.json``; in the bundle only if something was asked."""
 CLONE = "behaviour/privacy.json"
-"""The statement of the clone of the behaviour; in the bundle only if one was made: model, policy, answers and clone
-were made from the same people, and the policy may be the clone."""
+"""The statement of the clone of the behaviour; in the bundle only if one was made: model, policy,
+answers and clone were made from the same people, and the policy may be the clone."""
 SPREAD = ("policy/spread.safetensors", "policy/behaviour.json")
-"""The standard deviation of a clone whose actions are in a box; in the bundle only if the policy is that clone."""
+"""The standard deviation of a clone whose actions are in a box; in the bundle only if the policy is
+that clone.
+"""
 DECLARED = "declared.json"
-"""What people declared for the card, as it stands in the dataset's file; in the bundle only if they did."""
+"""What people declared for the card, as it stands in the dataset's file; in the bundle only if they
+did.
+"""
 OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED, *SPREAD))
 """What some bundles with a model hold beside `FILES`."""
 
@@ -71,7 +78,9 @@ _Count = Annotated[int, Within(ge=1)]
 
 @record
 class ChargeRecord:
-    """One charge in ``ledger-statement.json``: nothing of git, MLflow or other datasets, and no time of day."""
+    """One charge in ``ledger-statement.json``: nothing of git, MLflow or other datasets, and no
+    time of day.
+    """
 
     id: Annotated[Line, "Id of the charge."]
     stage: Annotated[Line, "Stage that was charged."]
@@ -84,23 +93,28 @@ class ChargeRecord:
     day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d"), "Day of the charge."]
     same_version: Annotated[
         bool,
-        "False: of another version of the data that shares a unit with this one, which is declared public.",
+        "False: of another version of the data that shares a unit with this one, which is "
+        "declared public.",
     ]
     unit: Annotated[Line, "What one unit of privacy was."]
     units_each: Annotated[
         _Count | None,
-        "How many units of the charge one unit of this version may be, as declared; `null`: nobody declared it.",
+        "How many units of the charge one unit of this version may be, as declared; `null`: "
+        "nobody declared it.",
     ]
     made: Annotated[
         dict[Line, Hexadecimal] | None,
-        "SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or of an estimator's "
-        "answers, or of every file of the clone; only of the charges that paid for this release.",
+        "SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or "
+        "of an estimator's answers, or of every file of the clone; only of the charges that paid "
+        "for this release.",
     ] = None
 
 
 @record
 class LedgerStatement:
-    """``ledger-statement.json``: everything spent so far on the units of this version of the data, composed."""
+    """``ledger-statement.json``: everything spent so far on the units of this version of the data,
+    composed.
+    """
 
     FORMAT: ClassVar[int] = 1
 
@@ -110,12 +124,13 @@ class LedgerStatement:
     accountant: Annotated[Accountant, "Name and version of the accountant."]
     epsilon: Annotated[
         _Epsilon | None,
-        "ε of all charges together, however later runs were chosen after looking at earlier results; `null`: no "
-        "guarantee is left.",
+        "ε of all charges together, however later runs were chosen after looking at earlier "
+        "results; `null`: no guarantee is left.",
     ]
     epsilon_fixed: Annotated[
         _Epsilon | None,
-        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed beforehand.",
+        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were "
+        "fixed beforehand.",
     ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
     delta: Annotated[_Delta, "δ of all three."]
@@ -125,10 +140,13 @@ class LedgerStatement:
 
 @record
 class Evaluation:
-    """``evaluation.json``: figures of ``metrics/summary.json`` on the cards. Optional keys are left out where null.
+    """``evaluation.json``: figures of ``metrics/summary.json`` on the cards.
+
+    Optional keys are left out where null.
 
     Raises:
-        ValueError: neither a return in an environment nor a value in the model, or one without how it was found.
+        ValueError: neither a return in an environment nor a value in the model, or one without how
+            it was found.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -200,7 +218,8 @@ class Evaluation:
 
 @record
 class Declared:
-    """``declared.json``: texts of people, which nothing checks; a text that is not given has no key.
+    """``declared.json``: texts of people, which nothing checks; a text that is not given has no
+    key.
 
     Raises:
         ValueError: nothing was declared, and then there is no file.
@@ -221,7 +240,10 @@ class Declared:
 
 @record
 class Manifest:
-    """``MANIFEST.json``: SHA-256 of every other file. It tells whether a bundle is complete, not its author."""
+    """``MANIFEST.json``: SHA-256 of every other file.
+
+    It tells whether a bundle is complete, not its author.
+    """
 
     FORMAT: ClassVar[int] = 1
 
@@ -231,7 +253,9 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The JSON files of a bundle with a model, as read; texts of people and the manifest are not among them."""
+    """The JSON files of a bundle with a model, as read; texts of people and the manifest are not
+    among them.
+    """
 
     folder: Path
     names: frozenset[str]
@@ -262,7 +286,8 @@ class Bundle:
 
 
 def read_bundle(folder: Path, names: frozenset[str]) -> Bundle:
-    """Read a bundle of these files strictly, keys that are declared and no others; nothing in it runs.
+    """Read a bundle of these files strictly, keys that are declared and no others; nothing in it
+    runs.
 
     Raises:
         PipelineError: see `read`.
@@ -287,12 +312,12 @@ def read_bundle(folder: Path, names: frozenset[str]) -> Bundle:
 def read(folder: Path, name: str, kind: type[Content]) -> Content:
     """Read one JSON file of a bundle strictly.
 
-    A file is sound when writing the content that was read from it gives exactly the same bytes. So there is no room
-    for an extra key, a comment or padding.
+    A file is sound when writing the content that was read from it gives exactly the same bytes. So
+    there is no room for an extra key, a comment or padding.
 
     Raises:
-        PipelineError: missing, not JSON, another set of keys or types, an event that this project does not account, or
-            not written as `write_record` writes.
+        PipelineError: missing, not JSON, another set of keys or types, an event that this project
+            does not account, or not written as `write_record` writes.
     """
     path = folder / name
     found = read_record(path, kind, "a bundle holds nothing else")
@@ -348,7 +373,9 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it."""
+    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file
+    is in it.
+    """
     try:
         read(folder, MANIFEST, Manifest)
         return set(files_of(folder)) <= FILES | OPTIONAL | {ONLINE, MANIFEST, SIGNATURE}
@@ -360,7 +387,8 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     """Names of the files, without manifest and signature.
 
     Raises:
-        PipelineError: a file is missing, too many, too large, not the one that the manifest lists, or no signature.
+        PipelineError: a file is missing, too many, too large, not the one that the manifest lists,
+            or no signature.
     """
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
@@ -375,18 +403,20 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     ):
         if names:
             raise PipelineError(
-                f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}"
+                f"{folder}: {printable(min(names))} {what}; allowed are "
+                f"{', '.join(sorted(allowed))}"
             )
     for name in sorted(found):  # before anything is read
         size, largest = (folder / name).stat().st_size, _LARGEST.get(name, _LARGEST_TEXT)
         if size > largest:
             raise PipelineError(
-                f"{folder / name}: found {size} bytes, allowed are up to {largest}; do not rely on this bundle"
+                f"{folder / name}: found {size} bytes, allowed are up to {largest}; do not rely "
+                "on this bundle"
             )
     if SIGNATURE in found and not _is_signature((folder / SIGNATURE).read_bytes()):
         raise PipelineError(
-            f"{folder / SIGNATURE}: found something else than an Ed25519 signature of {_SIGNATURE_BYTES} bytes; do not "
-            "rely on this bundle"
+            f"{folder / SIGNATURE}: found something else than an Ed25519 signature of "
+            f"{_SIGNATURE_BYTES} bytes; do not rely on this bundle"
         )
     listed = read(folder, MANIFEST, Manifest).files
     if set(listed) != found - {MANIFEST, SIGNATURE}:
@@ -394,29 +424,36 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     for name in sorted(listed):
         if file_sha256(folder / name) != listed[name]:
             raise PipelineError(
-                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way"
+                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on "
+                "its way"
             )
         if zipfile.is_zipfile(folder / name):
             raise PipelineError(
-                f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none"
+                f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds "
+                "none"
             )
     return frozenset(listed)
 
 
 def _is_signature(content: bytes) -> bool:
-    """Tell whether these bytes have the size and form of an Ed25519 signature; its author is not checked."""
+    """Tell whether these bytes have the size and form of an Ed25519 signature; its author is not
+    checked.
+    """
     return (
         len(content) == _SIGNATURE_BYTES and int.from_bytes(content[32:], "little") < _ED25519_ORDER
     )
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """Relative names of everything but plain folders that are known; links and special files are refused."""
+    """Relative names of everything but plain folders that are known; links and special files are
+    refused.
+    """
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise PipelineError(
-                f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files"
+                f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain "
+                "files"
             )
         if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
             yield name

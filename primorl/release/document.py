@@ -1,9 +1,10 @@
-"""The document model of a card: a title, a verdict, sections of points and rows; written as Markdown or HTML.
+"""The document model of a card: a title, a verdict, sections of points and rows; written as
+Markdown or HTML.
 
-The words stand in ``templates``, one template for both forms. A rendered template of words has one item a line:
-``# title``, the verdict without a mark, ``## heading``, ``- point``, ``| name | value``; a second ``# title`` begins
-the appendix, and a line that is indented by two spaces goes on with the item before it. A value from a file is put on
-one line, and a bar in it separates nothing.
+The words stand in ``templates``, one template for both forms. A rendered template of words has one
+item a line: ``# title``, the verdict without a mark, ``## heading``, ``- point``, ``| name |
+value``; a second ``# title`` begins the appendix, and a line that is indented by two spaces goes on
+with the item before it. A value from a file is put on one line, and a bar in it separates nothing.
 
 Both forms escape every text: a name in a file cannot bring markup along.
 """
@@ -32,20 +33,24 @@ _HEAD = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>
 :root { color-scheme: light dark; }
-body { margin: 0 auto; max-width: 46rem; padding: 2rem 1.25rem; font: .95rem/1.5 system-ui, sans-serif;
-  overflow-wrap: anywhere; }
-header { border: 1px solid; border-left: .35rem solid; border-radius: .5rem; padding: 1em 1.25em; font-size: 1.2em;
-  font-weight: 600; }
+body { margin: 0 auto; max-width: 46rem; padding: 2rem 1.25rem;
+  font: .95rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+header { border: 1px solid; border-left: .35rem solid; border-radius: .5rem; padding: 1em 1.25em;
+  font-size: 1.2em; font-weight: 600; }
 .sound { color: #0b7a58; }
 .void { color: #c0392b; }
 h2 { font-size: 1.1em; margin: 1.5em 0 .4em; }
 ul { margin: 0; padding-left: 1.2em; }
 table { width: 100%; border-collapse: collapse; margin-top: .75em; font-size: .92em; }
-th, td { text-align: left; vertical-align: top; padding: .3em .5em .3em 0; border-top: 1px solid #8885; }
+th, td { text-align: left; vertical-align: top; padding: .3em .5em .3em 0;
+  border-top: 1px solid #8885; }
 th { width: 12em; font-weight: 500; }
 section { break-inside: avoid; }
 .appendix { break-before: page; }
-@media print { @page { margin: 12mm; } body { max-width: none; padding: 0; font-size: 8pt; line-height: 1.35; } }
+@media print {
+  @page { margin: 12mm; }
+  body { max-width: none; padding: 0; font-size: 8pt; line-height: 1.35; }
+}
 </style>
 """
 
@@ -97,7 +102,9 @@ class Document:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Write it as one self-contained page: no script, nothing fetched, fit for print and narrow screens."""
+        """Write it as one self-contained page: no script, nothing fetched, fit for print and narrow
+        screens.
+        """
         lines = [f"{_HEAD}<title>{html.escape(self.title)}</title>", "</head>", "<body>"]
         lines += [f"<h1>{html.escape(self.title)}</h1>"]
         kind = "sound" if self.sound else "void"
@@ -202,7 +209,9 @@ def _plain(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Escape ``text`` as literal Markdown on one line, HTML included: Jinja has no such escaping."""
+    """Escape ``text`` as literal Markdown on one line, HTML included: Jinja has no such
+    escaping.
+    """
     return _MARKDOWN.sub(
         lambda found: f"\\{found[1] or ''}", html.escape(" ".join(text.split()), quote=False)
     )

@@ -1,8 +1,9 @@
-"""Numbers of a released model and policy that could not come from training: not finite, of the wrong sign, swapped.
+"""Numbers of a released model and policy that could not come from training: not finite, of the
+wrong sign, swapped.
 
-Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x sigmoid(x)| are at
-most |x|; inputs of polynomial features are held within bounds of their own. So a network that passes gives finite
-outputs for all of them, not only for those that were tried.
+Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x
+sigmoid(x)| are at most |x|; inputs of polynomial features are held within bounds of their own. So a
+network that passes gives finite outputs for all of them, not only for those that were tried.
 """
 
 from collections.abc import Sequence
@@ -98,13 +99,15 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
 def check_policy(
     path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool
 ) -> None:
-    """Check the numbers of a policy, and that its actions and scales are those of the model it was trained in.
+    """Check the numbers of a policy, and that its actions and scales are those of the model it was
+    trained in.
 
     Args:
         path: ``policy.safetensors``, for the message.
         policy: read from it.
         model: one that passed `check_model`.
-        own_scales: the policy was trained on the data and not in the model, so its scales are its own.
+        own_scales: the policy was trained on the data and not in the model, so its scales are its
+            own.
     """
     S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
     mean, scale = scales.input_mean[:S], scales.input_scale[:S]
@@ -133,7 +136,9 @@ def check_policy(
 
 
 def _farthest(low: Tensor, high: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Largest standardised input ``[in]``, one width of the bounds and one scale beyond them included, in float64."""
+    """Largest standardised input ``[in]``, one width of the bounds and one scale beyond them
+    included, in float64.
+    """
     margin = high.double() - low.double() + scale.double()
     far = torch.maximum((low.double() - margin - mean).abs(), (high.double() + margin - mean).abs())
     return far / scale.double()
@@ -169,8 +174,8 @@ def _refuse_unless_positive(path: Path, name: str, scale: Tensor) -> None:
 def _refuse_large(path: Path, what: str, largest: float) -> None:
     if not largest <= _LARGEST:
         raise PipelineError(
-            f"{path}: {what}: may reach {largest:.3g} within the declared bounds, allowed is up to {_LARGEST:g}: they "
-            "would not stay finite"
+            f"{path}: {what}: may reach {largest:.3g} within the declared bounds, allowed is up "
+            f"to {_LARGEST:g}: they would not stay finite"
         )
 
 
@@ -200,7 +205,8 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
 def check_payment(
     of: Path, statement: Statement, ledger: LedgerStatement, paid: Statement | MechanismStatement
 ) -> None:
-    """Check that a committed charge paid for a mechanism, and account again everything spent on the dataset by then.
+    """Check that a committed charge paid for a mechanism, and account again everything spent on the
+    dataset by then.
 
     Args:
         of: file of the statement, for messages.
@@ -209,8 +215,8 @@ def check_payment(
         paid: the statement itself, or that of a mechanism in it.
 
     Raises:
-        PipelineError: there is no such charge on this version of the data, the account does not count it, or the
-            account is not that of the ledger's oldest charges together.
+        PipelineError: there is no such charge on this version of the data, the account does not
+            count it, or the account is not that of the ledger's oldest charges together.
     """
     account = spent(of, statement)
     places = [place for place, record in enumerate(ledger.records) if record.id == paid.charge]
@@ -237,7 +243,9 @@ def _check_account(
     events: Sequence[dp_event.DpEvent],
     by: Any,
 ) -> None:
-    """Check the totals of an account; that of the privacy filter is known up to the last step of its bisection."""
+    """Check the totals of an account; that of the privacy filter is known up to the last step of
+    its bisection.
+    """
     for key, number in account_figures(events, stated.delta).items():
         rounding = FILTER_ROUNDING if key == "epsilon" else ROUNDING
         refuse_unless_equal(path, f"{prefix}{key}", getattr(stated, key), number, by, rounding)

@@ -1,4 +1,6 @@
-"""The content of a report, from files of the run that are released or public. Reads nothing private.
+"""The content of a report, from files of the run that are released or public.
+
+Reads nothing private.
 
 The ledger's history is given by `primorl report` alone: it is no part of a stage's inputs.
 """
@@ -57,11 +59,11 @@ class Actions:
     Attributes:
         names: of the action's dimensions, or of the discrete actions.
         discrete: whether actions are discrete.
-        recorded: in the rows: of each dimension five levels (least, quartiles, greatest) from 0 at the lower bound to 1
-            at the upper; of each discrete action its share, one number.
+        recorded: in the rows: of each dimension five levels (least, quartiles, greatest) from 0 at
+            the lower bound to 1 at the upper; of each discrete action its share, one number.
         chosen: the policy's, likewise.
-        at_bound: of each dimension the share of rows within 1% of the range of a bound, recorded and chosen; discrete
-            actions have none.
+        at_bound: of each dimension the share of rows within 1% of the range of a bound, recorded
+            and chosen; discrete actions have none.
     """
 
     names: tuple[str, ...]
@@ -97,7 +99,8 @@ class Facts:
         statement: of the policy.
         training: statement of the model, with its rounds.
         released: keys of a statement about the results in `counted`.
-        counted: the results that the bounds on attacks count, in words: this run's, or all in the ledger.
+        counted: the results that the bounds on attacks count, in words: this run's, or all in the
+            ledger.
         curve: after every epoch.
         model_error: of each target on the public split, in units of its variance.
         spending: of the ledger, if it was asked for.
@@ -148,16 +151,16 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         mlflow: see `Facts`.
 
     Raises:
-        PipelineError: a file is missing or broken, or the results are of another dataset, model or policy, or the
-            public rows or the curve are of another run; one line.
+        PipelineError: a file is missing or broken, or the results are of another dataset, model or
+            policy, or the public rows or the curve are of another run; one line.
     """
     run, points = Run.read(params), _curve(CURVES)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
     statement, config, public = run.policy, run.config, run.public
     if found.dataset != params.dataset:
         raise PipelineError(
-            f"{PARAMS}: dataset: found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}; "
-            "run `dvc repro`, or change it back"
+            f"{PARAMS}: dataset: found {params.dataset!r}, and {SUMMARY} has the results of "
+            f"{found.dataset!r}; run `dvc repro`, or change it back"
         )
     _refuse_another_curve(found, points)
     released = whole(
@@ -205,7 +208,9 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
 
 
 def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:
-    """Refuse a curve that does not end at the summary's value: `evaluate` writes both from one result."""
+    """Refuse a curve that does not end at the summary's value: `evaluate` writes both from one
+    result.
+    """
     measured = summary.return_mean is not None
     value, ends = (
         (summary.return_mean, summary.return_ci95)
@@ -216,8 +221,8 @@ def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:
     if last is None or (last.value, (last.low, last.high)) != (value, ends):
         found = "no epoch" if last is None else f"{last.value!r} after the last epoch"
         raise PipelineError(
-            f"{CURVES}: found {found}, and {SUMMARY} says {value!r}: they are not of one evaluation; "
-            "run `dvc repro evaluate`"
+            f"{CURVES}: found {found}, and {SUMMARY} says {value!r}: they are not of one "
+            "evaluation; run `dvc repro evaluate`"
         )
 
 
@@ -245,7 +250,9 @@ def _errors(
 def compared_actions(
     policy: DeterministicPolicy, inputs: Tensor, names: Sequence[str] | None
 ) -> Actions | None:
-    """Compare the actions of public rows, ``[R, S + A]`` in the log's units, with the policy's in the same states."""
+    """Compare the actions of public rows, ``[R, S + A]`` in the log's units, with the policy's in
+    the same states.
+    """
     S = policy.observation_size
     low, width = policy.action_low, policy.action_high - policy.action_low
     if not (torch.isfinite(width) & (width > 0)).all():

@@ -1,4 +1,7 @@
-"""The figures of a report as Plotly's specifications. Titles and captions are in the page's template."""
+"""The figures of a report as Plotly's specifications.
+
+Titles and captions are in the page's template.
+"""
 
 import math
 import re
@@ -67,7 +70,8 @@ def _values(facts: Facts) -> Figure | None:
 
 def _learning(facts: Facts) -> Figure | None:
     in_model = facts.summary["return_mean"] is None
-    # where the model's values of recordings' length are shown, those of whole rollouts would be a second value
+    # where the model's values of recordings' length are shown, those of whole rollouts would be a
+    # second value
     if not facts.curve or (
         in_model and (not believed(facts.summary) or facts.summary.get("private_evaluation"))
     ):
@@ -214,7 +218,9 @@ def _layout(data: list[dict[str, Any]], x: str, y: str, *, percent: bool = False
 
 
 def _wrapped(name: str) -> str:
-    """Break a name after its separators into lines of about 20 characters, for which a telephone has room."""
+    """Break a name after its separators into lines of about 20 characters, for which a telephone
+    has room.
+    """
     lines = [""]
     for part in re.split(r"(?<=[_ =:/-])", name):
         if lines[-1] and len(lines[-1]) + len(part) > _LINE:
@@ -224,7 +230,9 @@ def _wrapped(name: str) -> str:
 
 
 def _named_rows(names: Sequence[str], *, each: int, more: int = 140) -> dict[str, Any]:
-    """Parts of a layout: one row for each name, first name at the top; ``each`` row has this height in pixels."""
+    """Parts of a layout: one row for each name, first name at the top; ``each`` row has this height
+    in pixels.
+    """
     rows: dict[str, Any] = {
         "type": "category",
         "categoryorder": "array",

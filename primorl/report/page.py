@@ -1,4 +1,7 @@
-"""The page itself: facts and figures in one HTML file that fetches nothing. Its words are in the template."""
+"""The page itself: facts and figures in one HTML file that fetches nothing.
+
+Its words are in the template.
+"""
 
 import json
 import math
@@ -35,7 +38,10 @@ _LIBRARY = ("plotly", "package_data/plotly.min.js")
 
 
 def page(facts: Facts) -> str:
-    """The report as HTML. Scripts and styles are inside, and a policy in its head forbids to fetch anything."""
+    """The report as HTML.
+
+    Scripts and styles are inside, and a policy in its head forbids to fetch anything.
+    """
     drawn, summary, errors = figures(facts), facts.summary, facts.model_error
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
@@ -87,7 +93,9 @@ def page(facts: Facts) -> str:
 
 
 def _strengths(facts: Facts, leading: float | None) -> list[tuple[str, str]]:
-    """The ε of the policy alone, of what the page counts, and of all charges: each where it is another one."""
+    """The ε of the policy alone, of what the page counts, and of all charges: each where it is
+    another one.
+    """
     summary = facts.summary
     # what holds only for settings that were fixed beforehand stands among the numbers for experts
     spent = {**summary, "spent_on_dataset": {**summary["spent_on_dataset"], "epsilon_fixed": None}}
@@ -101,7 +109,10 @@ def _strengths(facts: Facts, leading: float | None) -> list[tuple[str, str]]:
 
 
 def _script(specs: dict[str, dict[str, Any]]) -> str:
-    """JSON that cannot end the script it stands in. A number that is not finite is no point: JSON has none."""
+    """JSON that cannot end the script it stands in.
+
+    A number that is not finite is no point: JSON has none.
+    """
     return json.dumps(_finite(specs), allow_nan=False).replace("<", "\\u003c")
 
 

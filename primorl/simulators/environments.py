@@ -1,4 +1,5 @@
-"""Gymnasium environments as every room sees them, and the interface of many that step together as arrays.
+"""Gymnasium environments as every room sees them, and the interface of many that step together as
+arrays.
 
 Observations are one flat vector. Import this module before a package that imports Gym.
 """
@@ -19,8 +20,8 @@ from gymnasium.wrappers import FlattenObservation
 
 from primorl.base.errors import PipelineError
 
-# Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is unmaintained, which nobody
-# can act on: this project uses Gymnasium. Only this notice is removed.
+# Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is
+# unmaintained, which nobody can act on: this project uses Gymnasium. Only this notice is removed.
 with suppress(ImportError):
     from gym_notices.notices import notices
 
@@ -53,9 +54,11 @@ class EnvironmentBatch(Protocol):
         """Begin ``count`` environments anew; first observations ``[count, S]``."""
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated ``[n]``.
+        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated
+        ``[n]``.
 
-        An environment steps on after its episode has ended; its results mean nothing until it is restarted.
+        An environment steps on after its episode has ended; its results mean nothing until it is
+        restarted.
         """
 
     def restart(self, which: Flags) -> Floats:
@@ -68,10 +71,12 @@ class EnvironmentBatch(Protocol):
 def make(environment: str) -> gymnasium.Env[Any, Any]:
     """Build the environment; observations that are no flat vector of numbers are flattened.
 
-    A Dict's entries come in the order of its space (Gymnasium sorts the keys), a Discrete one becomes one-hot.
+    A Dict's entries come in the order of its space (Gymnasium sorts the keys), a Discrete one
+    becomes one-hot.
 
     Args:
-        environment: a registered Gymnasium id, or ``module:id``, where importing the module registers it.
+        environment: a registered Gymnasium id, or ``module:id``, where importing the module
+            registers it.
 
     Raises:
         PipelineError: no such id is registered, or its package is not installed.
@@ -90,8 +95,8 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
         ):
             reason += "; here: `pip install primorl[mujoco]`"
         raise PipelineError(
-            f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a registered id, "
-            "or module:id to import the module that registers it"
+            f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a "
+            "registered id, or module:id to import the module that registers it"
         ) from None
     space = env.observation_space
     flat = (
@@ -181,7 +186,9 @@ def reset_states(environment: str, count: int, seed: int) -> Floats:
 
 
 def _register_dm_control() -> None:
-    """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered here."""
+    """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered
+    here.
+    """
     os.environ.setdefault("MUJOCO_GL", "disable")
     if find_spec("dm_control") is None or find_spec("shimmy") is None:
         raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")

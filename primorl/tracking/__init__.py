@@ -69,10 +69,12 @@ class StageRun(Log):
 
 @contextmanager
 def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
-    """Open a stage's MLflow run inside the pipeline's. Both end as FINISHED, or as FAILED on an exception.
+    """Open a stage's MLflow run inside the pipeline's.
 
-    The exception itself is never logged: its message may quote private values. A server that accepts connections and
-    does not answer costs the log, with one warning, and not the stage.
+    Both end as FINISHED, or as FAILED on an exception.
+
+    The exception itself is never logged: its message may quote private values. A server that
+    accepts connections and does not answer costs the log, with one warning, and not the stage.
 
     Raises:
         PipelineError: if the store cannot be used; the message names it without its credentials.
@@ -124,7 +126,9 @@ def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
 
 
 def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tuple[str, bool]:
-    """Find the run of the pipeline that this stage belongs to, or create it; and whether it is new."""
+    """Find the run of the pipeline that this stage belongs to, or create it; and whether it
+    is new.
+    """
     process = _enclosing_process()
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
@@ -183,8 +187,9 @@ def _name(params: Params) -> str:
 class Usage:
     """Measures a stage from here on.
 
-    Memory tells how many rows a cohort or the data had. So it is neither logged for a stage that reads private rows,
-    nor for a later stage of the same process, whose peak is that of the process.
+    Memory tells how many rows a cohort or the data had. So it is neither logged for a stage that
+    reads private rows, nor for a later stage of the same process, whose peak is that of the
+    process.
     """
 
     _has_read_private = False  # this process
@@ -195,7 +200,8 @@ class Usage:
         self._begun = _cpu_seconds()
 
     def log(self, run: Log) -> None:
-        """Log the seconds on processors, of this process and of those that it waited for, and the most memory in MiB.
+        """Log the seconds on processors, of this process and of those that it waited for, and the
+        most memory in MiB.
 
         MLflow shows metrics under ``system/`` on a page of their own.
         """

@@ -1,11 +1,12 @@
 """The MLflow store, and a run in it to write to. Only values that are handed over are logged.
 
-A lost log must not cost a training run after its privacy budget is spent. When the store fails in the middle of a
-stage, or a server does not answer, the stage goes on without it after one warning.
+A lost log must not cost a training run after its privacy budget is spent. When the store fails in
+the middle of a stage, or a server does not answer, the stage goes on without it after one warning.
 
-MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors with the message of
-the exception (which names the server with its credentials), and wait for a dead server at the end once per batch. Here
-metrics wait in one list, which `Log.flush` sends as one batch.
+MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors
+with the message of the exception (which names the server with its credentials), and wait for a dead
+server at the end once per batch. Here metrics wait in one list, which `Log.flush` sends as one
+batch.
 """
 
 import fcntl
@@ -38,7 +39,8 @@ T = TypeVar("T")
 
 _FLUSH_SECONDS = 5.0
 _MLFLOW = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
+    # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a stage has a bar of its own
 }
@@ -51,7 +53,10 @@ _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
 class Store:
-    """The MLflow store that all runs of a stage write to. After its first failure nothing more is sent."""
+    """The MLflow store that all runs of a stage write to.
+
+    After its first failure nothing more is sent.
+    """
 
     def __init__(self, client: "MlflowClient | None", name: str):
         self.client = client
@@ -113,7 +118,9 @@ class Log:
         self.tag("mlflow.note.content", text)
 
     def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
-        """Name the dataset that the run learned from: its keyed fingerprint and public facts, and no row of it."""
+        """Name the dataset that the run learned from: its keyed fingerprint and public facts, and
+        no row of it.
+        """
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = json.dumps({"fingerprint": fingerprint})
@@ -151,7 +158,10 @@ class Log:
 
 
 def store_uri(params: Params) -> str:
-    """The MLflow store: ``tracking.uri``, or the project's own SQLite file. Relative paths start at the project."""
+    """The MLflow store: ``tracking.uri``, or the project's own SQLite file.
+
+    Relative paths start at the project.
+    """
     uri = params.tracking.uri
     if uri is None:
         return f"sqlite:///{home() / 'mlflow.db'}"
@@ -174,9 +184,11 @@ def viewer(params: Params) -> str:
 
 
 def link(params: Params) -> str:
-    """Where the `viewer`, or the server that ``tracking.uri`` names, shows the newest result; empty: there is none.
+    """Where the `viewer`, or the server that ``tracking.uri`` names, shows the newest result;
+    empty: there is none.
 
-    MLflow may open runs in a mode for language models unless the address asks for the view of trainings.
+    MLflow may open runs in a mode for language models unless the address asks for the view of
+    trainings.
     """
     uri = store_uri(params)
     server = "http://127.0.0.1:5000"
@@ -194,8 +206,8 @@ def link(params: Params) -> str:
 def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tuple[Store, T | None]:
     """Open the store and begin runs in it, one process at a time.
 
-    ``begin`` creates the runs, with the client and the experiment's id. If the server does not answer, there is a
-    warning, and None in the place of the result of ``begin``.
+    ``begin`` creates the runs, with the client and the experiment's id. If the server does not
+    answer, there is a warning, and None in the place of the result of ``begin``.
 
     Raises:
         PipelineError: the store cannot be used; the message names it without its credentials.
@@ -232,8 +244,9 @@ def _errors_named(uri: str) -> Iterator[None]:
         yield
     except _store_errors() as broken:
         raise PipelineError(
-            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be used ({type(broken).__name__}); "
-            "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
+            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be used "
+            f"({type(broken).__name__}); check that it is up and lets you in, or set tracking.uri "
+            "to null for a store in this project"
         ) from None
 
 
@@ -276,7 +289,9 @@ def _store_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """A lock: two stages that start at once must not both create the database, the experiment or the pipeline's run."""
+    """A lock: two stages that start at once must not both create the database, the experiment or
+    the pipeline's run.
+    """
     with (home() / "mlflow.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -286,8 +301,8 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise PipelineError(
-            f"tracking.experiment: {name!r} was deleted in MLflow; "
-            f"bring it back with `mlflow experiments restore -x {found.experiment_id}`, or choose another name"
+            f"tracking.experiment: {name!r} was deleted in MLflow; bring it back with `mlflow "
+            f"experiments restore -x {found.experiment_id}`, or choose another name"
         )
     if found is not None:
         return str(found.experiment_id)
@@ -319,7 +334,10 @@ _JUDGES = {
     "model": ("model_value", "", ""),
     "nobody": ("", "", ""),
 }
-"""By judge, the metrics of a result's value and its interval. What members of a model say is no interval."""
+"""By judge, the metrics of a result's value and its interval.
+
+What members of a model say is no interval.
+"""
 
 
 @dataclass(frozen=True)
@@ -339,7 +357,8 @@ class Result:
         by: judge of the value: `simulator`, `model`, or none.
         finished: when.
         advice: what was recommended: `trial`, `keep`, `more_data`; None: a simulator measured it.
-        settings: those of ``params.yaml`` that are not the same in all results that were asked for, by dotted key.
+        settings: those of ``params.yaml`` that are not the same in all results that were asked for,
+            by dotted key.
     """
 
     run: str
@@ -364,8 +383,9 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
 
     Args:
         params: name the store, the experiment and the dataset.
-        most_epsilon: the greatest ε, of the dataset's unit at a δ of at most ``privacy.budget.delta``; None: also runs
-            without a guarantee, of other units and at other δ.
+        most_epsilon: the greatest ε, of the dataset's unit at a δ of at most
+            ``privacy.budget.delta``; None: also runs without a guarantee, of other units and at
+            other δ.
 
     Raises:
         PipelineError: there is no store, or it cannot be used.
@@ -400,7 +420,8 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
     for each in found:
         for key, value in each.settings.items():
             values.setdefault(key, []).append(value)
-    # A setting that a rule chose is logged by the run that chose it, and not by those that restore what it paid for.
+    # A setting that a rule chose is logged by the run that chose it, and not by those that restore
+    # what it paid for.
     differ = {key for key, said in values.items() if len(said) == len(found) and len(set(said)) > 1}
     return [
         replace(each, settings={key: each.settings[key] for key in sorted(differ)})
@@ -409,7 +430,9 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
 
 
 def _rank(run: "Run") -> tuple[float, ...]:
-    """Sort key: the best in the simulator first, those without a number last, then the newest first."""
+    """Sort key: the best in the simulator first, those without a number last, then the newest
+    first.
+    """
     value = run.data.metrics.get("return_mean", nan)
     return inf if isnan(value) else -value, -run.info.start_time
 

@@ -1,7 +1,7 @@
 """A policy as one ONNX file, which any ONNX runtime can run without Python.
 
-The graph computes the same as `Policy.act_or_abstain`: the network on standardised observations, the environment's
-bounds, and no action outside the answerable range.
+The graph computes the same as `Policy.act_or_abstain`: the network on standardised observations,
+the environment's bounds, and no action outside the answerable range.
 """
 
 import json
@@ -26,11 +26,15 @@ _CHECKED_ROWS = 4096
 _LARGEST_DIFFERENCE = 1e-4
 """Of a float32 action from NumPy's, as a share of the width of its bounds."""
 _MOST_TIES = 0.001
-"""Share of observations whose two best discrete actions may be as good as each other, but for rounding."""
+"""Share of observations whose two best discrete actions may be as good as each other, but for
+rounding.
+"""
 
 
 class Graph(nn.Module):
-    """``observation`` float32 ``[n, S]`` to ``action``, float32 ``[n, A]`` or int64 ``[n]``; NaN or -1 for none."""
+    """``observation`` float32 ``[n, S]`` to ``action``, float32 ``[n, A]`` or int64 ``[n]``; NaN or
+    -1 for none.
+    """
 
     low: Tensor
     high: Tensor
@@ -77,32 +81,36 @@ class Graph(nn.Module):
 def export(
     policy: Policy, statement: Statement, out: Path, recommendation: str | None = None
 ) -> tuple[int, float]:
-    """Write ``policy`` to ``out``, after ONNX Runtime has run the file and its actions were compared.
+    """Write ``policy`` to ``out``, after ONNX Runtime has run the file and its actions were
+    compared.
 
     Args:
         policy: it must not be stochastic.
         statement: of the policy; the file's metadata have it.
         out: replaced when the check has passed, and untouched otherwise.
-        recommendation: whether to use the policy, in words, for the metadata; None: an environment measured it.
+        recommendation: whether to use the policy, in words, for the metadata; None: an environment
+            measured it.
 
     Returns:
-        The number of observations compared, and the largest difference of an action as a share of the width of its
-        bounds; of discrete actions, the share of observations with another one.
+        The number of observations compared, and the largest difference of an action as a share of
+        the width of its bounds; of discrete actions, the share of observations with another one.
 
     Raises:
-        PipelineError: the policy is stochastic, the extra is not installed, or the actions differ. One line.
+        PipelineError: the policy is stochastic, the extra is not installed, or the actions differ.
+            One line.
     """
     if policy.drawn:
         raise PipelineError(
-            "export: found a clone whose actions have probabilities, allowed is a policy that computes its actions; "
-            "use it in Python: primorl.load_policy"
+            "export: found a clone whose actions have probabilities, allowed is a policy that "
+            "computes its actions; use it in Python: primorl.load_policy"
         )
     try:
         import onnx
         import onnxruntime
     except ModuleNotFoundError as missing:
         raise PipelineError(
-            f"export: needs {missing.name}, which is not installed; run `pip install 'primorl[onnx]'`"
+            f"export: needs {missing.name}, which is not installed; run `pip install "
+            "'primorl[onnx]'`"
         ) from None
     model = onnx.load_from_string(_exported(Graph(policy), policy.observation_size))
     said = {} if recommendation is None else {"recommendation": recommendation}
@@ -115,14 +123,17 @@ def export(
         difference = _difference(policy, rows, session.run(None, {OBSERVATION: rows})[0])
         if not difference <= (_MOST_TIES if policy.discrete_actions else _LARGEST_DIFFERENCE):
             raise PipelineError(
-                f"{out}: not written: its actions differ from the policy's by {difference:.3g} (share of their range, "
-                "or of observations where actions are discrete); report this, with the versions of onnx and onnxruntime"
+                f"{out}: not written: its actions differ from the policy's by {difference:.3g} "
+                "(share of their range, or of observations where actions are discrete); report "
+                "this, with the versions of onnx and onnxruntime"
             )
     return len(rows), difference
 
 
 def float32_range(policy: Policy) -> tuple[Array, Array]:
-    """Round the answerable range inwards: a float32 is within it if and only if it is within the range itself."""
+    """Round the answerable range inwards: a float32 is within it if and only if it is within the
+    range itself.
+    """
     largest = np.finfo(np.float32).max
     low, high = (np.clip(side, -largest, largest) for side in policy.answerable_range)
     nearest_low, nearest_high = low.astype(np.float32), high.astype(np.float32)
@@ -172,7 +183,9 @@ def _metadata(policy: Policy, statement: Statement) -> dict[str, str]:
 
 
 def _probes(policy: Policy) -> Array:
-    """Draw observations to compare at: in the answerable range, at the scales of training, and unanswerable ones."""
+    """Draw observations to compare at: in the answerable range, at the scales of training, and
+    unanswerable ones.
+    """
     generator, S = np.random.default_rng(0), policy.observation_size
     low, high = float32_range(policy)
     mean, scale = policy.observation_mean, policy.observation_scale
@@ -193,7 +206,9 @@ def _probes(policy: Policy) -> Array:
 
 
 def _difference(policy: Policy, rows: Array, found: Any) -> float:
-    """The largest difference from the policy's own answers; infinite where one abstains and the other does not."""
+    """The largest difference from the policy's own answers; infinite where one abstains and the
+    other does not.
+    """
     expected, abstained = policy.act_or_abstain(rows)
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf")

@@ -1,6 +1,7 @@
 """The actions of a policy for every row of a table in Parquet or CSV.
 
-The dimensions of an observation are found by the names of columns. Errors name the file and quote no cell.
+The dimensions of an observation are found by the names of columns. Errors name the file and quote
+no cell.
 """
 
 from collections.abc import Sequence
@@ -39,8 +40,8 @@ def predict(
 ) -> tuple[int, int]:
     """Write one row of actions for every row of observations, in the same order.
 
-    The columns are those to keep, those of `actions`, then ``abstained`` and ``reason``. Where the policy abstains, the
-    columns of the action are null.
+    The columns are those to keep, those of `actions`, then ``abstained`` and ``reason``. Where the
+    policy abstains, the columns of the action are null.
 
     Args:
         policy: a loaded one.
@@ -48,15 +49,16 @@ def predict(
         out: Parquet or CSV; replaced when it is complete, and untouched if anything fails.
         keep: columns of ``observations`` to carry over. In CSV they are text.
         decimal_point: of a CSV's numbers.
-        by: which columns tell the time since the row before, if the policy observes it; None: a column has it.
+        by: which columns tell the time since the row before, if the policy observes it; None: a
+            column has it.
         seed: draw the actions of a stochastic policy; None: write what they are drawn from.
 
     Returns:
         The number of rows, and of those on which the policy abstained.
 
     Raises:
-        PipelineError: a file is not readable, a column is missing or of a wrong type, or two columns of the output
-            would have the same name. One line.
+        PipelineError: a file is not readable, a column is missing or of a wrong type, or two
+            columns of the output would have the same name. One line.
     """
     for path, option in ((observations, "--observations"), (out, "--out")):
         if path.suffix not in (".parquet", ".csv"):
@@ -82,7 +84,8 @@ def predict(
     made[REASON] = pa.array(reasons, pa.string(), mask=answered)
     if twice := content.keys() & made.keys():
         raise PipelineError(
-            f"--keep: the output would have {', '.join(sorted(twice))} twice; rename it in the observations"
+            f"--keep: the output would have {', '.join(sorted(twice))} twice; rename it in the "
+            "observations"
         )
     written = pa.table(content | made)
     with replaced_file(out) as fresh:
@@ -94,10 +97,12 @@ def predict(
 
 
 def actions(policy: Policy, values: Matrix, seed: int | None) -> list[tuple[str, pa.Array]]:
-    """Return the columns of the actions for observations ``[n, S]`` that the policy answers, by name.
+    """Return the columns of the actions for observations ``[n, S]`` that the policy answers, by
+    name.
 
-    Of discrete actions ``action``, the number, and ``action_name``; in a box a column for each dimension. Of a
-    stochastic policy without a seed: ``probability_NAME`` of every action, or ``NAME_mean`` and ``NAME_std``.
+    Of discrete actions ``action``, the number, and ``action_name``; in a box a column for each
+    dimension. Of a stochastic policy without a seed: ``probability_NAME`` of every action, or
+    ``NAME_mean`` and ``NAME_std``.
     """
     size = policy.action_size
     unnamed = range(size) if policy.discrete_actions else (f"action_{i}" for i in range(size))
@@ -147,20 +152,23 @@ def read_table(path: Path) -> tuple[pa.Table, str]:
         return pacsv.read_csv(path, parse_options=parsing, convert_options=texts), delimiter
     except (OSError, pa.ArrowInvalid, UnicodeDecodeError):
         raise PipelineError(
-            f"{path}: not readable as Parquet, or as CSV in UTF-8 with a header and as many fields in every row; "
-            "repair it"
+            f"{path}: not readable as Parquet, or as CSV in UTF-8 with a header and as many "
+            "fields in every row; repair it"
         ) from None
 
 
 def observations_of(
     table: pa.Table, policy: Policy, path: Path, decimal_point: DecimalPoint = "."
 ) -> Matrix:
-    """Return the observations ``[n, S]`` of a table: NaN where a value is missing, no number or no declared category.
+    """Return the observations ``[n, S]`` of a table: NaN where a value is missing, no number or no
+    declared category.
 
-    A dimension is a column of numbers of its name. ``meal=snack`` is also the category ``snack`` of a column ``meal``.
+    A dimension is a column of numbers of its name. ``meal=snack`` is also the category ``snack`` of
+    a column ``meal``.
 
     Raises:
-        PipelineError: columns are missing, there twice, or of a wrong type; names all that are missing.
+        PipelineError: columns are missing, there twice, or of a wrong type; names all that are
+            missing.
     """
     names = policy.observation_names or tuple(
         f"observation_{index}" for index in range(policy.observation_size)
@@ -183,12 +191,12 @@ def observations_of(
         hint = ""
         if policy.elapsed is not None and policy.elapsed.name in missing:
             hint = (
-                f"; {policy.elapsed.name} is the time since the row before: add it, or name the columns that tell it: "
-                "--trajectory COLUMN --step COLUMN"
+                f"; {policy.elapsed.name} is the time since the row before: add it, or name the "
+                "columns that tell it: --trajectory COLUMN --step COLUMN"
             )
         raise PipelineError(
-            f"{path}: found no column {', '.join(map(repr, missing))}; allowed is a table with every column that the "
-            f"policy was trained on, under the same names{hint}"
+            f"{path}: found no column {', '.join(map(repr, missing))}; allowed is a table with "
+            f"every column that the policy was trained on, under the same names{hint}"
         )
     return values
 
@@ -200,11 +208,13 @@ def _with_elapsed(
     elapsed = policy.elapsed
     if elapsed is None:
         raise PipelineError(
-            "--trajectory, --step: found a policy that does not observe the time since the row before; leave them out"
+            "--trajectory, --step: found a policy that does not observe the time since the row "
+            "before; leave them out"
         )
     if elapsed.name in table.column_names:
         raise PipelineError(
-            f"{path}: found a column {elapsed.name!r}, which --trajectory and --step tell too; give one"
+            f"{path}: found a column {elapsed.name!r}, which --trajectory and --step tell too; "
+            "give one"
         )
     if len(by.trajectory) < len(elapsed.trajectory):
         raise PipelineError(
@@ -228,7 +238,8 @@ def _kept(table: pa.Table, name: str, path: Path) -> pa.Array:
     found = _column(table, name, path)
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise PipelineError(
-            f"--keep: column {name!r}: found {found.type}; allowed are numbers, text, times and truth values"
+            f"--keep: column {name!r}: found {found.type}; allowed are numbers, text, times and "
+            "truth values"
         )
     return found
 
@@ -252,7 +263,8 @@ def _is_category(array: pa.Array, name: str, category: str, path: Path) -> Matri
     """1 where a column has the category, 0 where it has another one or none."""
     if pa.types.is_floating(array.type) or pa.types.is_nested(array.type):
         raise PipelineError(
-            f"{path}: column {name!r}: found {array.type}; allowed: text, whole numbers or truth values"
+            f"{path}: column {name!r}: found {array.type}; allowed: text, whole numbers or truth "
+            "values"
         )
     same = pc.fill_null(pc.equal(array.cast(pa.string()), category), False)
     found: Matrix = same.cast(pa.float64()).to_numpy(zero_copy_only=False)

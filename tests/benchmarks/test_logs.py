@@ -29,7 +29,9 @@ def ingested(name: str, people: int) -> None:
 def test_ingest_takes_every_row_of_a_log(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So bounds, categories, ends and ids are those that the entry declares; no setting is suggested."""
+    """So bounds, categories, ends and ids are those that the entry declares; no setting is
+    suggested.
+    """
     monkeypatch.chdir(tmp_path)
     log = LOGS[name]
     assert not any(log.entry("log")["suggested"].values())  # type: ignore[attr-defined]
@@ -47,7 +49,9 @@ def test_ingest_takes_every_row_of_a_log(
 
 
 def test_the_simulator_is_the_one_that_made_the_log(tmp_path: Path) -> None:
-    """The mean over people of the mean over a person's trajectories agrees; another policy's value does not."""
+    """The mean over people of the mean over a person's trajectories agrees; another policy's value
+    does not.
+    """
     log = LOGS["treatment"]
     log.write(tmp_path, 400, seed=3)
     rows = {

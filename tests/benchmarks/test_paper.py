@@ -1,4 +1,6 @@
-"""The paper's benchmark: its grids fit params.yaml, rows merge in any order, statistics are what their names say."""
+"""The paper's benchmark: its grids fit params.yaml, rows merge in any order, statistics are what
+their names say.
+"""
 
 import itertools
 import json

@@ -1,4 +1,6 @@
-"""Pages show what the results hold, and another method reads the same attack rates off the same losses."""
+"""Pages show what the results hold, and another method reads the same attack rates off the same
+losses.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The settings are checked when they are read: every key is named, and nothing wrong reaches a stage."""
+"""The settings are checked when they are read: every key is named, and nothing wrong reaches a
+stage.
+"""
 
 import copy
 import shutil
@@ -164,9 +166,10 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
         (
             "csv-log",
             nobody | many,
-            "nobody is public; set, all at once, privacy.statistics.normaliser: auto (private, charged), "
-            "privacy.statistics.starts: auto (true, charged), policy.starts: released (or auto), "
-            "dynamics.early_stopping.patience: null, bounds.reward: [low, high] in datasets/csv-log.yaml",
+            "nobody is public; set, all at once, privacy.statistics.normaliser: auto (private, "
+            "charged), privacy.statistics.starts: auto (true, charged), policy.starts: released "
+            "(or auto), dynamics.early_stopping.patience: null, bounds.reward: [low, high] in "
+            "datasets/csv-log.yaml",
         ),
     ):
         raw = project_settings(dataset)

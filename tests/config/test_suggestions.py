@@ -1,4 +1,6 @@
-"""params.yaml decides, a dataset suggests, and a log without an environment gets shares of the model's ε."""
+"""params.yaml decides, a dataset suggests, and a log without an environment gets shares of the
+model's ε.
+"""
 
 import copy
 import shutil

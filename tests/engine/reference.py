@@ -1,4 +1,7 @@
-"""The slow, obvious round: one unit, one member, one batch at a time, with autograd. It judges the kernel."""
+"""The slow, obvious round: one unit, one member, one batch at a time, with autograd.
+
+It judges the kernel.
+"""
 
 import math
 
@@ -14,9 +17,11 @@ from primorl.model.architecture import TERMINATION_GAIN, Architecture
 def member_loss(
     parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture, beta_nll: float = 0.0
 ) -> Tensor:
-    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the textbook has it.
+    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the
+    textbook has it.
 
-    β-NLL (Seitzer et al. 2022) weighs every term by the variance to the power β, which counts as a constant.
+    β-NLL (Seitzer et al. 2022) weighs every term by the variance to the power β, which counts as a
+    constant.
     """
     hidden = x
     for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
@@ -48,7 +53,9 @@ def _of_ends(output: Tensor, y: Tensor, shape: Architecture) -> Tensor | float:
 
 
 def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNetwork) -> Tensor:
-    """Mean over rows of -log π(action): of torch's categorical, or of its normal without the constant."""
+    """Mean over rows of -log π(action): of torch's categorical, or of its normal without the
+    constant.
+    """
     hidden = x
     for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
         hidden = torch.clamp(hidden @ weight + bias, min=0)
@@ -91,7 +98,9 @@ def reference_sum(
     norm: float,
     mode: str,
 ) -> list[Tensor]:
-    """Σ_k Δ_k of PriMORL's Algorithm 2 by plain loops; padding is cut away, never multiplied by zero."""
+    """Σ_k Δ_k of PriMORL's Algorithm 2 by plain loops; padding is cut away, never multiplied by
+    zero.
+    """
     total = [torch.zeros(w.shape, dtype=torch.float64) for w in start]
     for unit in range(batches.inputs.shape[1]):
         for member in range(shape.members):

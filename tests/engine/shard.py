@@ -22,7 +22,9 @@ UNITS = 13
 
 
 def setup(rank: int, ranks: int) -> TrainingSetup:
-    """Linear heads with all their queries, without noise, on coins that are the same in every process."""
+    """Linear heads with all their queries, without noise, on coins that are the same in every
+    process.
+    """
     whole = setup_of(UNITS)
     plan = replace(whole.plan, sampler=PoissonSampler(0.6), entropy=SeededEntropy(5))
     return replace(whole, plan=plan, execution=Execution(torch.device("cpu"), 1 << 20, rank, ranks))

@@ -60,7 +60,8 @@ def test_every_epoch_takes_each_transition_once(
 def test_a_cap_draws_from_all_trajectories_of_a_unit(
     first_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person of three trajectories (50, 10 and 40 steps) and a cap of 8: each is drawn by its length, every round.
+    """A person of three trajectories (50, 10 and 40 steps) and a cap of 8: each is drawn by its
+    length, every round.
 
     The twin takes the first 8 steps, so the first trajectory only, and is told apart.
     """

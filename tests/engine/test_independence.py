@@ -1,4 +1,6 @@
-"""A unit's update is the same to the last bit, whoever shares its chunk, and sums of updates are exact."""
+"""A unit's update is the same to the last bit, whoever shares its chunk, and sums of updates are
+exact.
+"""
 
 import itertools
 import math
@@ -87,7 +89,10 @@ def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gaps_give_every_pair_its_own_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a processor that rounds the last number of a row of numbers otherwise. The twin: no gaps."""
+    """A stand-in for a processor that rounds the last number of a row of numbers otherwise.
+
+    The twin: no gaps.
+    """
     shape = network(kind, (37,))
     local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
     check_independence(Kernel(shape, local, clip), range(1, 20), 7)
@@ -121,7 +126,9 @@ def test_a_machine_that_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyP
     updates = Kernel.updates
 
     def uneven(kernel: Kernel, start: Any, batches: Any) -> Any:
-        """The last of several units gets other last bits, as on a processor whose vectors run across units."""
+        """The last of several units gets other last bits, as on a processor whose vectors run
+        across units.
+        """
         first, *others = updates(kernel, start, batches)
         scale = torch.ones(len(first), 1, 1, 1)
         scale[1:][-1:] += 1e-6
@@ -157,7 +164,10 @@ def reversed_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     threads: int, kilobytes: int, width: int, one_step: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Width 0: linear heads. One step is on 8, 16, 32 or 40 rows; the last unit alone has more, and is shuffled."""
+    """Width 0: linear heads.
+
+    One step is on 8, 16, 32 or 40 rows; the last unit alone has more, and is shuffled.
+    """
     monkeypatch.setattr(local_update, "_shuffled", reversed_order)
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
@@ -197,7 +207,9 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
 
 
 def test_a_unit_of_one_row_beside_idle_units_is_a_unit_in_company() -> None:
-    """Of many features, products of one row have other last bits where the strides of the batches differ."""
+    """Of many features, products of one row have other last bits where the strides of the batches
+    differ.
+    """
     features = Polynomials(12, (), 2)
     shape = Architecture(9, 3, 1, (), -10.0, 0.5, features=features, spread=False)
     normaliser = Normaliser(torch.zeros(12), torch.ones(12), torch.zeros(10), torch.ones(10))
@@ -221,7 +233,9 @@ def test_a_unit_of_one_row_beside_idle_units_is_a_unit_in_company() -> None:
 
 @dataclass
 class WithEmptyUnits(Ragged):
-    """Units of which some have no row of their own; those have one in their tensors, which padding may point to."""
+    """Units of which some have no row of their own; those have one in their tensors, which padding
+    may point to.
+    """
 
     counts: Tensor
 
@@ -232,7 +246,9 @@ class WithEmptyUnits(Ragged):
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObject) -> None:
-    """Rows are read, standardised and made into features in company: in any order, beside units of 0 or more rows."""
+    """Rows are read, standardised and made into features in company: in any order, beside units of
+    0 or more rows.
+    """
     draw = data.draw
     observations, actions = draw(st.integers(1, 9)), draw(st.integers(1, 3))
     inputs, flag = observations + actions, draw(st.booleans())

@@ -1,4 +1,6 @@
-"""Linear heads: features, what people are asked beside the rounds, and the ensemble that is made of noised weights."""
+"""Linear heads: features, what people are asked beside the rounds, and the ensemble that is made of
+noised weights.
+"""
 
 import math
 from dataclasses import replace
@@ -116,7 +118,9 @@ def test_features_are_orthonormal_and_the_same_in_any_company() -> None:
 
 
 def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
-    """Without noise the released ensemble predicts what least squares would, with the spread that is left."""
+    """Without noise the released ensemble predicts what least squares would, with the spread that
+    is left.
+    """
     log, seen = log_of(400), list[TrainingState]()
     setup = setup_of(400)
     trained = train(setup, log, None, save_checkpoint=seen.append)
@@ -199,7 +203,9 @@ def test_lost_late_answers_are_not_asked_again() -> None:
 
 
 def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
-    """Heads that learn nothing, from people whose rows are zero, are as far from zero as drawn members from them."""
+    """Heads that learn nothing, from people whose rows are zero, are as far from zero as drawn
+    members from them.
+    """
     setup = setup_of(60, noise=2.0)
     zeros = Log([torch.zeros(4, 6)] * 60, [torch.zeros(4, 7)] * 60)
     plan, expected = setup.plan, setup.noise_in_weights
@@ -256,7 +262,9 @@ def test_a_clip_that_shortens_what_people_say_adds_less_noise_and_takes_less_of_
 
 
 def narrow(units: int) -> Log:
-    """A number whose deviation is a hundredth of its range, and rare rewards at the lowest that there can be."""
+    """A number whose deviation is a hundredth of its range, and rare rewards at the lowest that
+    there can be.
+    """
     drawn, log = torch.Generator().manual_seed(1), log_of(units)
     targets = []
     for inputs, targets_of in zip(log.inputs, log.targets, strict=True):

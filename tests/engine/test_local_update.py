@@ -1,4 +1,6 @@
-"""The fast kernel computes what the slow reference computes, and no unit can move the sum by more than C."""
+"""The fast kernel computes what the slow reference computes, and no unit can move the sum by more
+than C.
+"""
 
 import math
 from dataclasses import replace
@@ -106,7 +108,9 @@ ADVERSARIAL = st.sampled_from(
 def test_no_unit_moves_the_sum_by_more_than_the_clip(
     kind: str, values: list[float], mode: str, rate: float, beta_nll: float
 ) -> None:
-    """‖sum(D) - sum(D minus one)‖ ≤ C, whatever the one unit's rows are: huge, zero, NaN, infinite."""
+    """‖sum(D) - sum(D minus one)‖ ≤ C, whatever the one unit's rows are: huge, zero, NaN,
+    infinite.
+    """
     shape = network(kind, (8, 8))
     batches = batches_of(shape, [3, 2, 2], 5)
     bad = torch.tensor(values).repeat(800)
@@ -140,7 +144,9 @@ def test_the_sensitivity_test_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatc
 def round_sum(
     source: Ragged, shape: Architecture, mode: Any, batch: int = 4, chunk_bytes: int = 1 << 24
 ) -> list[torch.Tensor]:
-    """What a round of all units sums to, through secret orders, padding and chunks as in training."""
+    """What a round of all units sums to, through secret orders, padding and chunks as in
+    training.
+    """
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
     plan = Plan(
         source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5
@@ -160,10 +166,12 @@ def round_sum(
 def test_neighbouring_rounds_differ_by_at_most_the_clip(
     values: list[float], length: int, mode: str
 ) -> None:
-    """Whole rounds, built apart: a long newcomer gives the others more padding, which must not touch their updates.
+    """Whole rounds, built apart: a long newcomer gives the others more padding, which must not
+    touch their updates.
 
-    One of the others overflows on a finite row: were padding to repeat it, the newcomer's length would decide whether
-    that unit is zeroed, and move the sum by more than C. Constant rows make the secret orders irrelevant.
+    One of the others overflows on a finite row: were padding to repeat it, the newcomer's length
+    would decide whether that unit is zeroed, and move the sum by more than C. Constant rows make
+    the secret orders irrelevant.
     """
     shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
     constant = [torch.full((n, 4), v) for n, v in ((3, 0.3), (2, -1.0))]

@@ -1,4 +1,6 @@
-"""Each cohort is summed whole and once, whatever the chunks and threads, and cohorts are independent."""
+"""Each cohort is summed whole and once, whatever the chunks and threads, and cohorts are
+independent.
+"""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Two real processes release what one does, to the last bit, and the first sends released things only."""
+"""Two real processes release what one does, to the last bit, and the first sends released things
+only.
+"""
 
 import json
 import subprocess

@@ -92,7 +92,9 @@ class CrashError(Exception):
 
 
 def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
-    """The last checkpoint of a run that dies when round ``at`` has been announced, if it gets there."""
+    """The last checkpoint of a run that dies when round ``at`` has been announced, if it gets
+    there.
+    """
     kept: list[TrainingState] = []
 
     def save_checkpoint(state: TrainingState) -> None:

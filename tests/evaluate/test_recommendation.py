@@ -1,4 +1,6 @@
-"""The recommendation: a gain that the model's known error explains is none, and what is unknown is said."""
+"""The recommendation: a gain that the model's known error explains is none, and what is unknown is
+said.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -142,7 +144,10 @@ def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
 
 
 def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twins do not look at where the policy goes, or at the misfit. A surer model earns nothing."""
+    """The twins do not look at where the policy goes, or at the misfit.
+
+    A surer model earns nothing.
+    """
     assert of_answers(ANSWERS, BETTER).gain == 6.0, "the least that a member says"
     assert of_answers(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0 + 0.02 * 80)
     assert of_answers(found(today=(-110.0, -50.0), **FAR), BETTER).misfit == 0.0
@@ -160,7 +165,9 @@ def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
-    """It reaches further down where the model is doubtful, and is none where it is not to be believed or unasked."""
+    """It reaches further down where the model is doubtful, and is none where it is not to be
+    believed or unasked.
+    """
     kinds = ("yes", "doubtful", "no")
     said = {kind: of_answers(found(verdict=judged(kind)), BETTER) for kind in kinds}
     expected, scale = -209 / 3 + 77, (-209 / 3 + 77) + 4 + 3
@@ -177,7 +184,9 @@ def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
 
 
 def test_a_gain_that_is_next_to_nothing_is_none() -> None:
-    """Practice near the best: the model is right and sees a gain of 1 of 80, which no error explains. Twin: 4 of 80."""
+    """Practice near the best: the model is right and sees a gain of 1 of 80, which no error
+    explains. Twin: 4 of 80.
+    """
     near: dict[str, Any] = {
         "today": (-80.01, -79.99),
         "drawn": (-80.0,),

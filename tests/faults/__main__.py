@@ -1,6 +1,7 @@
 """Plant each fault and run the test that must notice it: ``python -m tests.faults [NAME ...]``.
 
-Prints one line for each fault. Exit status 1: a test passed in spite of its fault, or could not be run.
+Prints one line for each fault. Exit status 1: a test passed in spite of its fault, or could not be
+run.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Edits of a function's syntax tree. In a new expression, ``_`` stands for the expression that it replaces."""
+"""Edits of a function's syntax tree.
+
+In a new expression, ``_`` stands for the expression that it replaces.
+"""
 
 import ast
 from collections.abc import Callable
@@ -45,7 +48,9 @@ def expression(old: str, new: str) -> Edit:
 
 
 def call(name: str, new: str) -> Edit:
-    """Replace the only call of ``name``, such as ``discrete_gaussian`` or ``.clamp`` (a method of whatever)."""
+    """Replace the only call of ``name``, such as ``discrete_gaussian`` or ``.clamp`` (a method of
+    whatever).
+    """
     return _replacing(
         lambda node: isinstance(node, ast.Call) and _calls(node, name), new, f"call of {name}"
     )
@@ -95,7 +100,9 @@ def returned(new: str) -> Edit:
 
 
 def condition(mentioning: str, new: str) -> Edit:
-    """Replace the condition of the only ``if`` (also of a comprehension) that mentions a name or an attribute."""
+    """Replace the condition of the only ``if`` (also of a comprehension) that mentions a name or an
+    attribute.
+    """
 
     def mentions(test: ast.expr) -> bool:
         names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}

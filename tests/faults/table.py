@@ -222,7 +222,8 @@ CATCHERS = {
             "PoissonSampler.sample",
             call(
                 "np.flatnonzero",
-                "np.sort(integers(entropy, units).argsort()[: round(self.sampling_probability * units)])",
+                "np.sort(integers(entropy, units).argsort()[: round(self.sampling_probability * "
+                "units)])",
             ),
         )
     ],
@@ -287,7 +288,8 @@ CATCHERS = {
             call("stats.binom.pmf", "stats.binom.pmf(counts, 1, sampling_probability)"),
         )
     ],
-    f"{TEST_ACCOUNTING}/test_privacy_filter.py::test_the_gaussian_covers_the_event_and_a_smaller_one_does_not": [
+    f"{TEST_ACCOUNTING}/test_privacy_filter.py"
+    "::test_the_gaussian_covers_the_event_and_a_smaller_one_does_not": [
         Fault("filter-one-order", FILTER, "gaussian_cost", value_of("profiles", "_[1:]"))
     ],
     f"{TEST_ACCOUNTING}/test_privacy_filter.py::test_what_escapes_has_a_share_of_delta_too": [
@@ -331,7 +333,8 @@ CATCHERS = {
             ),
         )
     ],
-    f"{ON_LEDGER}/test_account.py::test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has": [
+    f"{ON_LEDGER}/test_account.py"
+    "::test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has": [
         Fault("ledger-groups-at-face-value", ACCOUNT, "Entry.event", expression("self.units", "1"))
     ],
     f"{ON_LEDGER}/test_account.py::test_units_that_were_private_never_become_public": [
@@ -387,7 +390,8 @@ CATCHERS = {
     f"{INTERRUPTED}::test_no_schedule_of_crashes_breaks_a_promise": [
         Fault("payment-resumption-forgets", CHARGES, "_taken", value_of("tokens", "(token,)"))
     ],
-    "tests/engine/test_training.py::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [
+    "tests/engine/test_training.py"
+    "::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [
         Fault(
             "payment-rounds-made-up-for",
             TRAINING,
@@ -429,7 +433,8 @@ CATCHERS = {
     f"{TESTS}/test_queries.py::test_histograms_of_neighbours": [
         Fault("sensitivity-of-histograms", QUERIES, "Fractions.total", value_of("rows", "1"))
     ],
-    "tests/online/test_sensitivity.py::test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else": [
+    "tests/online/test_sensitivity.py"
+    "::test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else": [
         Fault(
             "sensitivity-of-users",
             ONLINE,

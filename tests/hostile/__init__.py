@@ -1,1 +1,3 @@
-"""Hostile checks: each rebuilds a part of the guarantee on its own and compares, with as few imports as it can."""
+"""Hostile checks: each rebuilds a part of the guarantee on its own and compares, with as few
+imports as it can.
+"""

@@ -1,8 +1,10 @@
-"""ε of Gaussian mixtures by FFT in NumPy, bracketed; nothing of the project, nothing of dp_accounting.
+"""ε of Gaussian mixtures by FFT in NumPy, bracketed; nothing of the project, nothing of
+dp_accounting.
 
-For neighbours P, Q the privacy loss is log(p/q)(x) for x ~ P, monotone in x for the laws below. Losses of single
-releases are put on a grid, all rounded up (what escapes counts as infinite) or all rounded down (it is dropped); sums
-of losses are convolutions. So the true δ(ε) = E[max(0, 1 - e^(ε - L))] lies between the two, and so does ε at δ.
+For neighbours P, Q the privacy loss is log(p/q)(x) for x ~ P, monotone in x for the laws below.
+Losses of single releases are put on a grid, all rounded up (what escapes counts as infinite) or all
+rounded down (it is dropped); sums of losses are convolutions. So the true δ(ε) = E[max(0, 1 - e^(ε
+- L))] lies between the two, and so does ε at δ.
 """
 
 import math
@@ -28,7 +30,9 @@ def gaussian_delta(mean: float, epsilon: float | Array) -> Array:
 
 @dataclass(frozen=True)
 class Law:
-    """Σ_i p_i N(s_i, z²): what a round releases along the line on which neighbouring datasets differ."""
+    """Σ_i p_i N(s_i, z²): what a round releases along the line on which neighbouring datasets
+    differ.
+    """
 
     shifts: Array
     probabilities: Array
@@ -48,7 +52,9 @@ Release = tuple[Law, Law, int]
 
 
 def sampled(q: float, z: float, rounds: int = 1, *, other: float = 0.0) -> Release:
-    """One unit with sampling probability q, against zeros; or against another unit, at ``other``."""
+    """One unit with sampling probability q, against zeros; or against another unit, at
+    ``other``.
+    """
     shares = np.array([1 - q, q])
     return Law(np.array([0.0, 1.0]), shares, z), Law(np.array([0.0, other]), shares, z), rounds
 
@@ -89,7 +95,9 @@ class Losses:
 
 
 def composed(releases: Sequence[Release], *, step: float, points: int, up: bool) -> Losses:
-    """Losses of all releases, each rounded ``up`` or down to one of ``points`` multiples of ``step`` around 0."""
+    """Losses of all releases, each rounded ``up`` or down to one of ``points`` multiples of
+    ``step`` around 0.
+    """
     half = points // 2
     spectrum, escaped = np.ones(half + 1, dtype=np.complex128), 0.0
     for law, other, rounds in releases:
@@ -115,7 +123,8 @@ def bracket(
 ) -> tuple[float, float]:
     """Lower and upper bound on ε at ``delta``, the larger of both orders of the neighbours.
 
-    ``guess``, roughly ε, and the share ``width`` that rounding may cost decide how fine the grid is.
+    ``guess``, roughly ε, and the share ``width`` that rounding may cost decide how fine the grid
+    is.
     """
     step = width * guess / sum(rounds for _, _, rounds in releases)
     points = 1 << math.ceil(math.log2(2 * 12 * guess / step))

@@ -1,7 +1,9 @@
-"""PriMORL's Algorithm 2 for one round in NumPy and float64, written from its text; nothing of the project is imported.
+"""PriMORL's Algorithm 2 for one round in NumPy and float64, written from its text; nothing of the
+project is imported.
 
-θ: per layer a matrix ``[N, in, out]`` and a bias ``[N, 1, out]``. A unit takes gradient steps on its own batches from
-the released θ; after every step each member's distance from θ is clipped to C/√N. The sum over the cohort is released.
+θ: per layer a matrix ``[N, in, out]`` and a bias ``[N, 1, out]``. A unit takes gradient steps on
+its own batches from the released θ; after every step each member's distance from θ is clipped to
+C/√N. The sum over the cohort is released.
 """
 
 import math
@@ -23,7 +25,9 @@ def softplus(x: Array) -> Array:
 
 
 def gradients(theta: Sequence[Array], x: Array, y: Array, low: float, high: float) -> list[Array]:
-    """Of the mean over rows of Σ ½((μ - y)² e^-v + v), v softly within (low, high), for one member."""
+    """Of the mean over rows of Σ ½((μ - y)² e^-v + v), v softly within (low, high), for one
+    member.
+    """
     signals, before = [x], []
     for weight, bias in zip(theta[0:-2:2], theta[1:-2:2], strict=True):
         before.append(signals[-1] @ weight + bias)
@@ -53,7 +57,9 @@ def update(
     settings: tuple[float, float, float, float],
     per_layer: bool = False,
 ) -> list[Array]:
-    """Δ of one unit, shaped like ``theta``; settings: learning rate, C, and the bounds of the log-variance."""
+    """Δ of one unit, shaped like ``theta``; settings: learning rate, C, and the bounds of the
+    log-variance.
+    """
     rate, norm, low, high = settings
     members = len(theta[0])
     parts = [[w[i] for w in theta] for i in range(members)]

@@ -1,4 +1,6 @@
-"""Small projects to cheat in: a log of patients, the stages that charge, and the commands as a stranger calls them."""
+"""Small projects to cheat in: a log of patients, the stages that charge, and the commands as a
+stranger calls them.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,7 @@
-"""The smallest training that has everything, and a plan that shows a test what it drew. Imports what `train` takes."""
+"""The smallest training that has everything, and a plan that shows a test what it drew.
+
+Imports what `train` takes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +44,9 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Watched(Plan):
-    """Keeps the bytes of every cohort, and every release with its noise alone: the same bytes on a sum of nothing."""
+    """Keeps the bytes of every cohort, and every release with its noise alone: the same bytes on a
+    sum of nothing.
+    """
 
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -81,7 +86,9 @@ def plan(
 
 @dataclass
 class Rows:
-    """Units of 2 observations and 1 action; unit u has the first ``sizes[u]`` of ``[U, M, 3]`` rows."""
+    """Units of 2 observations and 1 action; unit u has the first ``sizes[u]`` of ``[U, M, 3]``
+    rows.
+    """
 
     sizes: Tensor
     inputs: Tensor

@@ -1,4 +1,6 @@
-"""The ε that the project states lies within an independent accountant's bracket; a faulty account does not."""
+"""The ε that the project states lies within an independent accountant's bracket; a faulty account
+does not.
+"""
 
 from functools import cache
 from typing import Any
@@ -31,7 +33,9 @@ def stated(q: float, z: float, rounds: int, *queries: float) -> float:
 
 @cache
 def bounds(q: float, z: float, rounds: int, *queries: float) -> tuple[float, float]:
-    """Lower and upper bound on ε; the upper one by a per cent higher: the accountant's documented slack."""
+    """Lower and upper bound on ε; the upper one by a per cent higher: the accountant's documented
+    slack.
+    """
     releases = [sampled(q, z, rounds), *(sampled(1.0, multiplier) for multiplier in queries)]
     low, high = bracket(releases, DELTA, guess=stated(q, z, rounds, *queries))
     assert high < 1.012 * low
@@ -44,7 +48,9 @@ def test_the_stated_epsilon_lies_within_the_bracket() -> None:
 
 
 def test_a_faulty_account_lies_outside() -> None:
-    """Noise overstated by 2%, sampling understated, rounds forgotten; and a query that is not counted."""
+    """Noise overstated by 2%, sampling understated, rounds forgotten; and a query that is not
+    counted.
+    """
     low, high = bounds(*DEFAULT)
     faulty = [
         stated(*setting)

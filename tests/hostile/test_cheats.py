@@ -1,4 +1,6 @@
-"""Cheats on the ledger, ids, partitions and bundles, through raw files and the command line: each is noticed."""
+"""Cheats on the ledger, ids, partitions and bundles, through raw files and the command line: each
+is noticed.
+"""
 
 import functools
 import json
@@ -30,7 +32,8 @@ from tests.projects import inside
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]
-MAY_BE_ABSENT = "ledger_schema"  # its number is written again at the next opening, as for ledgers of the first schema
+# its number is written again at the next opening, as for ledgers of the first schema
+MAY_BE_ABSENT = "ledger_schema"
 
 
 @pytest.fixture(scope="module")

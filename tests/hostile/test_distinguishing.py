@@ -1,9 +1,9 @@
 """A distinguishing attack through the public `train`: many small runs with and without one unit.
 
-The attacker knows everything but whether the unit is there: the others' rows, every release, the settings. Each round
-she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of
-right answers bounds from below the total variation of the two laws. The claim bounds it from above: δ(0), by the
-independent accountant.
+The attacker knows everything but whether the unit is there: the others' rows, every release, the
+settings. Each round she computes the unit's update in NumPy, projects the release on it and sums up
+log-likelihood ratios. The share of right answers bounds from below the total variation of the two
+laws. The claim bounds it from above: δ(0), by the independent accountant.
 """
 
 import math
@@ -32,12 +32,16 @@ CANARY = 0
 
 
 def refuted(right: int, runs: int) -> bool:
-    """By an exact binomial test: one right answer in two is a guess, more is at most half the total variation."""
+    """By an exact binomial test: one right answer in two is a guess, more is at most half the total
+    variation.
+    """
     return bool(stats.binom.sf(right - 1, runs, (1 + total_variation()) / 2) < 1 - SURE)
 
 
 def total_variation() -> float:
-    """δ(0) of the claim, rounded up, by the independent accountant; both orders of the neighbours have it."""
+    """δ(0) of the claim, rounded up, by the independent accountant; both orders of the neighbours
+    have it.
+    """
     return composed([sampled(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True).delta(0.0)
 
 
@@ -62,7 +66,9 @@ def attack(kind: type[Plan], runs: int = RUNS) -> int:
 
 
 def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
-    """Log-likelihood ratio of one release, "there" to "not", by the plan as stated, summed over all cohorts."""
+    """Log-likelihood ratio of one release, "there" to "not", by the plan as stated, summed over all
+    cohorts.
+    """
     theta = as_numpy(before.weights)
     pairs = zip(as_numpy(after.velocity), as_numpy(before.velocity), strict=True)
     step = np.concatenate([(a - MOMENTUM * b).ravel() for a, b in pairs]) * (Q * UNITS)
@@ -87,7 +93,9 @@ def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
 
 
 def test_the_attack_stays_below_the_claim_and_works() -> None:
-    """Not refuted, and clearly better than guessing: an attack that sees nothing would prove nothing."""
+    """Not refuted, and clearly better than guessing: an attack that sees nothing would prove
+    nothing.
+    """
     right = attack(Plan)
     assert not refuted(right, RUNS)
     assert stats.binom.sf(right - 1, RUNS, 0.5) < 1e-3
@@ -95,7 +103,9 @@ def test_the_attack_stays_below_the_claim_and_works() -> None:
 
 
 def test_a_broken_mechanism_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half the noise, none, and updates that are not clipped: the attacker knows the fault and does not clip either."""
+    """Half the noise, none, and updates that are not clipped: the attacker knows the fault and does
+    not clip either.
+    """
     assert refuted(attack(HalfTheNoise), RUNS)
     assert refuted(attack(releasing(lambda plan, noise: [0, 0, 0, 0]), FEW), FEW)
     monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))

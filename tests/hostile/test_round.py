@@ -1,4 +1,6 @@
-"""An independent round agrees with the engine's to 5e-7 of C, bytes replayed; each planted fault is told apart."""
+"""An independent round agrees with the engine's to 5e-7 of C, bytes replayed; each planted fault is
+told apart.
+"""
 
 from collections.abc import Sequence
 from typing import Any

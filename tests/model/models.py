@@ -22,7 +22,9 @@ def box(limits: Tensor | float, size: int, reward: tuple[float, float]) -> Bound
 
 
 def ends_where_positive(sharpness: float) -> GaussianEnsemble:
-    """Two members that end an episode where the state is positive, as surely as ``sharpness`` says."""
+    """Two members that end an episode where the state is positive, as surely as
+    ``sharpness`` says.
+    """
     shape = Architecture(1, 1, 2, (2,), -10.0, 0.5, True)
     weights = [weight.clone() for weight in shape.initial_weights(0)]
     weights[0][:] = torch.tensor([[40.0, -40.0], [0.0, 0.0]])

@@ -1,4 +1,6 @@
-"""What is saved is what is loaded; files that lie are refused; a learned end is believed where rows support it."""
+"""What is saved is what is loaded; files that lie are refused; a learned end is believed where rows
+support it.
+"""
 
 import json
 from dataclasses import replace

@@ -25,7 +25,9 @@ def test_uncertainties_by_hand() -> None:
 
 
 class Announcing(GaussianEnsemble):
-    """Member i predicts a change of 10·i in every state, a reward of i and an end with probability i/2, surely."""
+    """Member i predicts a change of 10·i in every state, a reward of i and an end with probability
+    i/2, surely.
+    """
 
     std = 0.0
 

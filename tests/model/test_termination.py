@@ -22,7 +22,9 @@ STEPS = 3000
 
 @functools.cache
 def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(observation, action, next_observation, terminated) of random actions, held for a while so that it gets far."""
+    """(observation, action, next_observation, terminated) of random actions, held for a while so
+    that it gets far.
+    """
     if not environment.startswith("CartPole"):
         pytest.importorskip("mujoco")
     env = gymnasium.make(environment)
@@ -48,7 +50,10 @@ def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_a_rule_is_the_environments_own(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On some thousand transitions. The twin, a rule that looks at the observation before the step, finds no end."""
+    """On some thousand transitions.
+
+    The twin, a rule that looks at the observation before the step, finds no end.
+    """
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the working directory
     observation, action, following, flags = rollout(ENVIRONMENTS[name])
     assert observation.shape[1] == RULES[name].observation_size

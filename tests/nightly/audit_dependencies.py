@@ -1,4 +1,7 @@
-"""Known vulnerabilities of the pinned dependencies: `make audit`. Where no service answers, it says so loudly."""
+"""Known vulnerabilities of the pinned dependencies: `make audit`.
+
+Where no service answers, it says so loudly.
+"""
 
 import json
 import subprocess
@@ -54,10 +57,12 @@ def verdict(output: str) -> tuple[int, str]:
         line = "=" * 78
         return (
             0,
-            f"{line}\nNOT AUDITED: no advisory service answered. Run `make audit` where one does.\n{line}",
+            f"{line}\nNOT AUDITED: no advisory service answered. Run `make audit` where one "
+            f"does.\n{line}",
         )
     bad = [
-        f"{package['name']} {package['version']}: {found['id']} (fixed in {', '.join(found['fix_versions']) or 'none'})"
+        f"{package['name']} {package['version']}: {found['id']} (fixed in "
+        f"{', '.join(found['fix_versions']) or 'none'})"
         for package in known
         for found in package["vulns"]
     ]

@@ -1,4 +1,6 @@
-"""docs/how-to/remote-storage.md: the remote on S3, tried against a server that speaks S3's protocol."""
+"""docs/how-to/remote-storage.md: the remote on S3, tried against a server that speaks S3's
+protocol.
+"""
 
 import shutil
 from collections.abc import Iterator

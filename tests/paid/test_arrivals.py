@@ -1,4 +1,6 @@
-"""Who is met in which cohort, and how the ledger knows them: nobody too often, nobody twice in one sum."""
+"""Who is met in which cohort, and how the ledger knows them: nobody too often, nobody twice in one
+sum.
+"""
 
 from collections import Counter
 from pathlib import Path

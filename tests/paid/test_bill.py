@@ -1,4 +1,6 @@
-"""What the next run charges is said beforehand; what it would be refused for is refused before anything is charged."""
+"""What the next run charges is said beforehand; what it would be refused for is refused before
+anything is charged.
+"""
 
 import re
 from contextlib import closing
@@ -103,7 +105,9 @@ def test_what_another_process_charges_during_a_fit_counts(here: Params) -> None:
 def test_a_total_bounds_model_clone_and_questions(
     here: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twins: a model that takes all of the total; and a total that nobody set for this run or dataset."""
+    """Twins: a model that takes all of the total; and a total that nobody set for this run or
+    dataset.
+    """
     model = suggestions.model_of(1.0, DELTA)
 
     def of_total(model: float, origin: str = "params.yaml") -> Params:

@@ -1,4 +1,6 @@
-"""Declared facts are held against the public split before anything is charged, and against nothing private."""
+"""Declared facts are held against the public split before anything is charged, and against nothing
+private.
+"""
 
 import shutil
 from dataclasses import replace

@@ -42,7 +42,8 @@ def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements here leave out what groups of units are guaranteed, which takes seconds for every new mechanism.
+    """Statements here leave out what groups of units are guaranteed, which takes seconds for every
+    new mechanism.
 
     tests/privacy/accounting/test_epsilon.py checks these figures, tests/release whole statements.
     """

@@ -1,4 +1,6 @@
-"""How `clone_behaviour` pays, clones and writes; it is idle unless an ε is given, and nothing is paid twice."""
+"""How `clone_behaviour` pays, clones and writes; it is idle unless an ε is given, and nothing is
+paid twice.
+"""
 
 import json
 import shutil

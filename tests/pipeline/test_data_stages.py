@@ -1,4 +1,6 @@
-"""The stages before training say and log nothing of the rows, and leave the last good data where they fail."""
+"""The stages before training say and log nothing of the rows, and leave the last good data where
+they fail.
+"""
 
 import json
 import re

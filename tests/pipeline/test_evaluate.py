@@ -278,7 +278,8 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     for line in (
         "spent    in all: ε = 2.75, ",
         "policy   -9.9 ± 1.2 by charged (ε 0.2)",
-        "model    The model can be believed. Where it predicts rewards and states 1 to 5 steps ahead",
+        "model    The model can be believed. Where it predicts rewards and states 1 to 5 steps "
+        "ahead",
     ):
         assert line in text(summary)
 

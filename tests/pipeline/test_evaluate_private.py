@@ -1,4 +1,6 @@
-"""How `evaluate_private` pays, asks and writes: nothing is read before it is charged, and nothing is paid twice."""
+"""How `evaluate_private` pays, asks and writes: nothing is read before it is charged, and nothing
+is paid twice.
+"""
 
 from pathlib import Path
 from typing import Any

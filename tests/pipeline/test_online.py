@@ -1,4 +1,6 @@
-"""How `online` pays for its users, meets each once, goes on after a kill, and writes; it is idle unless asked."""
+"""How `online` pays for its users, meets each once, goes on after a kill, and writes; it is idle
+unless asked.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Policies from a released model, also near a clone, and the baseline: what is read, written, stated and charged."""
+"""Policies from a released model, also near a clone, and the baseline: what is read, written,
+stated and charged.
+"""
 
 from dataclasses import replace
 from pathlib import Path

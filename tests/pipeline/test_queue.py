@@ -1,4 +1,6 @@
-"""Experiments in DVC's queue share the project's ledger: a model that was paid for is restored, not charged again."""
+"""Experiments in DVC's queue share the project's ledger: a model that was paid for is restored, not
+charged again.
+"""
 
 import json
 import os

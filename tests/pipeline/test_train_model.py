@@ -1,4 +1,6 @@
-"""The stage that reads private data: charged before that, never twice; what it writes, refuses, and never says."""
+"""The stage that reads private data: charged before that, never twice; what it writes, refuses, and
+never says.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""No unit is public: what standardises, where rollouts begin, what is asked of private units and what that costs."""
+"""No unit is public: what standardises, where rollouts begin, what is asked of private units and
+what that costs.
+"""
 
 import json
 import shutil
@@ -124,7 +126,8 @@ def test_what_needs_public_units_charges_nobody(
         (
             PRIVATE | {"starts": False},
             asked,
-            r"estimators: found behaviour, while no unit is public and privacy\.statistics\.starts is false",
+            r"estimators: found behaviour, while no unit is public and privacy\.statistics\.starts "
+            r"is false",
         ),
         (
             PRIVATE | {"normaliser": "public"},

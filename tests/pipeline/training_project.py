@@ -1,4 +1,6 @@
-"""A project to train in: partitions, settings that train in a moment, and what the stage wrote and charged."""
+"""A project to train in: partitions, settings that train in a moment, and what the stage wrote and
+charged.
+"""
 
 import json
 from collections.abc import Callable, Iterator

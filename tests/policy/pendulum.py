@@ -1,4 +1,6 @@
-"""Gymnasium's Pendulum-v1 as a batched model in torch: the policy room's stand-in for a learned one."""
+"""Gymnasium's Pendulum-v1 as a batched model in torch: the policy room's stand-in for a learned
+one.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -41,7 +43,9 @@ class PendulumStep:
 
 @dataclass(frozen=True)
 class Pendulum:
-    """Satisfies `primorl.policy.model.Model`; the uncertainty is zero, for the dynamics are known."""
+    """Satisfies `primorl.policy.model.Model`; the uncertainty is zero, for the dynamics are
+    known.
+    """
 
     discrete_actions = False
     action_low: Tensor = field(default_factory=lambda: torch.tensor([-2.0]))

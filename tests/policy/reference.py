@@ -1,4 +1,6 @@
-"""SAC written the slow, obvious way: one module a network, ``torch.distributions``, ``torch.optim``, loops."""
+"""SAC written the slow, obvious way: one module a network, ``torch.distributions``,
+``torch.optim``, loops.
+"""
 
 import math
 from collections.abc import Callable
@@ -53,9 +55,11 @@ def gradient(parameter: Tensor) -> Tensor:
 
 
 class Networks:
-    """Starts from the fast one's weights of one seed (by its place); the order of the steps, the targets and α.
+    """Starts from the fast one's weights of one seed (by its place); the order of the steps, the
+    targets and α.
 
-    With a ``prior``, from standardised observations to a distribution, and κ, KL(π‖prior) is held at κ.
+    With a ``prior``, from standardised observations to a distribution, and κ, KL(π‖prior) is held
+    at κ.
     """
 
     def __init__(
@@ -187,7 +191,9 @@ class Reference(Networks):
 
 
 class DiscreteReference(Networks):
-    """SAC for discrete actions: one row and one action at a time, with ``torch.distributions.Categorical``."""
+    """SAC for discrete actions: one row and one action at a time, with
+    ``torch.distributions.Categorical``.
+    """
 
     def target_entropy(self) -> float:
         return self.config.discrete_target_entropy * math.log(self.columns.action_size)

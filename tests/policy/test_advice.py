@@ -43,7 +43,10 @@ def advise(answer: str, policy: Path | None) -> None:
 def test_what_is_recommended_is_used_and_nothing_else(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twins: a trial is recommended; a policy that a simulator measured. Of a copy elsewhere nobody can tell."""
+    """Twins: a trial is recommended; a policy that a simulator measured.
+
+    Of a copy elsewhere nobody can tell.
+    """
     Path("metrics").mkdir()
     predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
     for answer, recommended, refused in (
@@ -79,7 +82,9 @@ def test_what_is_recommended_is_used_and_nothing_else(
 
 
 def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> None:
-    """Nobody has before an evaluation, after another training, or where the people's answers are newer."""
+    """Nobody has before an evaluation, after another training, or where the people's answers are
+    newer.
+    """
     Path("metrics").mkdir()
     with pytest.raises(PipelineError, match="nobody recommended it; `dvc repro` evaluates"):
         primorl.load_policy(POLICY)
@@ -104,7 +109,9 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
 
 
 def test_a_bundle_carries_its_advice(project: Path) -> None:
-    """The clone that a bundle holds is what its recommendation says; a policy that was released against it is not."""
+    """The clone that a bundle holds is what its recommendation says; a policy that was released
+    against it is not.
+    """
     for folder, fine in ((CLONE, True), (POLICY, False)):
         bundle = Path(f"bundle-{fine}")
         bundle.mkdir()

@@ -1,4 +1,6 @@
-"""A cloned behaviour on disk: the distribution that was trained comes back, and its mean is a policy like any other."""
+"""A cloned behaviour on disk: the distribution that was trained comes back, and its mean is a
+policy like any other.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +53,10 @@ def hidden(policy: DeterministicPolicy) -> Tensor:
 
 
 def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> None:
-    """In the files that leave, and where it is judged. The twin takes the largest output, as other policies do."""
+    """In the files that leave, and where it is judged.
+
+    The twin takes the largest output, as other policies do.
+    """
     read = saved(tmp_path, discrete=True)
     rows = MEAN + SCALE * torch.tensor([[-0.3], [0.0], [0.2]])
     expected = read.log_probabilities(rows).exp()[:, 1]
@@ -118,7 +123,9 @@ def test_probabilities_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("discrete", [False, True])
 def test_an_actor_begins_as_it(discrete: bool) -> None:
-    """It sees observations on another scale, and acts the same there; its log σ is the middle of the bounds."""
+    """It sees observations on another scale, and acts the same there; its log σ is the middle of
+    the bounds.
+    """
     made = clone(discrete=discrete)
     mean = torch.linspace(-1, 1, S)
     scale = torch.linspace(0.5, 2, S)

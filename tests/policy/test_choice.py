@@ -1,4 +1,6 @@
-"""The candidate that is written gains most in the member that likes it least; nothing else has a say."""
+"""The candidate that is written gains most in the member that likes it least; nothing else has a
+say.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -89,7 +91,8 @@ def test_the_largest_smallest_gain_is_chosen() -> None:
 def test_a_gain_counts_above_what_the_model_gets_wrong_of_the_clone(
     observed: float | None, chosen: int
 ) -> None:
-    """The clone returns 1.75 in one member and 3.5 in the other; the boldest candidate gains 3.5 at least.
+    """The clone returns 1.75 in one member and 3.5 in the other; the boldest candidate gains 3.5 at
+    least.
 
     Half of the difference to 2.625 counts, beyond two standard errors of 0.25.
     """

@@ -1,4 +1,6 @@
-"""The public policy: the environment's own actions, as evaluation computes them, and one line for what cannot be."""
+"""The public policy: the environment's own actions, as evaluation computes them, and one line for
+what cannot be.
+"""
 
 import json
 from dataclasses import replace
@@ -31,7 +33,10 @@ def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
 
 
 def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
-    """Within the bounds; discrete actions are integers. The twin: another epoch's policy acts otherwise."""
+    """Within the bounds; discrete actions are integers.
+
+    The twin: another epoch's policy acts otherwise.
+    """
     policy = loaded(tmp_path)
     rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(1)) * 5
     actions = policy.act(rows)

@@ -11,7 +11,9 @@ from tests.policy.pendulum import CONFIG, PendulumStep
 
 @dataclass(frozen=True)
 class Counter:
-    """Every step adds 1 to the state; the reward is ten times the state, the uncertainty the action."""
+    """Every step adds 1 to the state; the reward is ten times the state, the uncertainty the
+    action.
+    """
 
     discrete_actions = False
     action_low: Tensor = field(default_factory=lambda: torch.tensor([0.0]))

@@ -1,4 +1,6 @@
-"""Both kinds of SAC, plain and near a prior, are the slow reference's, learn, and keep seeds apart."""
+"""Both kinds of SAC, plain and near a prior, are the slow reference's, learn, and keep
+seeds apart.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,7 +67,10 @@ class Truncated(Normal):
 
 
 def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCritic, list[Networks]]:
-    """Policies of SAC and the reference of each. With a prior all are of one seed, each with a κ of its own."""
+    """Policies of SAC and the reference of each.
+
+    With a prior all are of one seed, each with a κ of its own.
+    """
     scaling, numbers = scaling_of(discrete), [0] * seeds if prior else list(range(seeds))
     constraint, given = None, None
     if prior:
@@ -118,10 +123,11 @@ def step_both(
 @pytest.mark.usefixtures("double")
 @KINDS
 def test_whole_updates_are_those_of_the_reference(discrete: bool) -> None:
-    """Gradients, order of the steps, which networks are detached, Adam, targets and α, several times over.
+    """Gradients, order of the steps, which networks are detached, Adam, targets and α, several
+    times over.
 
-    The reference has autograd, a module a network and ``torch.distributions``, and one seed at a time. The twin sees
-    one reward that is off by a thousandth in one seed, in that seed only.
+    The reference has autograd, a module a network and ``torch.distributions``, and one seed at a
+    time. The twin sees one reward that is off by a thousandth in one seed, in that seed only.
     """
     seeds = 2 if discrete else 3
     sac, references = made(discrete, seeds)
@@ -205,7 +211,8 @@ def trained(*seeds: int) -> list[Tensor]:
 def test_a_seed_learns_what_it_learns_alone_whatever_else_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Weights, rollouts, batches and noise are the seed's; torch's global generator neither enters nor is touched.
+    """Weights, rollouts, batches and noise are the seed's; torch's global generator neither enters
+    nor is touched.
 
     The twin has one generator for all.
     """

@@ -1,4 +1,6 @@
-"""The documentation's example of a mechanism of one's own keeps what the page says of it, kills included."""
+"""The documentation's example of a mechanism of one's own keeps what the page says of it, kills
+included.
+"""
 
 import os
 import signal

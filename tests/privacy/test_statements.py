@@ -1,4 +1,6 @@
-"""The statement of what is made from several releases counts every mechanism, and no fact gets lost."""
+"""The statement of what is made from several releases counts every mechanism, and no fact gets
+lost.
+"""
 
 import json
 from dataclasses import replace
@@ -82,7 +84,9 @@ sampling_probability noise_multiplier clipping_norm public_assumptions dataset_f
 
 
 def test_it_comes_back_as_it_was_and_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
-    """A guarantee without its numbers; and a format of before: without a version it counts as format 1."""
+    """A guarantee without its numbers; and a format of before: without a version it counts as
+    format 1.
+    """
     for content in (PRIVATE, NOT_PRIVATE):
         write_json(tmp_path / "privacy.json", content)
         found = Statement.read(tmp_path)

@@ -72,7 +72,9 @@ MORE: list[tuple[str, Callable[[Any], object]]] = [
 def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_figures(
     statement: Statement,
 ) -> None:
-    """Twins: the accountant's own pass; of another version, a figure that promises less may be its own."""
+    """Twins: the accountant's own pass; of another version, a figure that promises less may be its
+    own.
+    """
     ours = replace(statement, accountant=our_accountant())
     assert misstated(statement) is misstated(ours) is None
     for key, change in LESS:

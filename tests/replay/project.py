@@ -1,4 +1,6 @@
-"""Tiny projects on neighbouring data, and everything that leaves a run of all stages and commands."""
+"""Tiny projects on neighbouring data, and everything that leaves a run of all stages and
+commands.
+"""
 
 import io
 import shutil
@@ -69,7 +71,8 @@ class Leak(NamedTuple):
 
     Attributes:
         number: computed after a stage or a command.
-        tell: let the number out; the first argument is the stage's MLflow run (None after a command).
+        tell: let the number out; the first argument is the stage's MLflow run (None after a
+            command).
         place: how `differences` names it, with {} for the number.
     """
 
@@ -83,7 +86,8 @@ class Outputs:
     """All that left a run.
 
     Attributes:
-        content: of every file, of the MLflow store, and what every stage and command printed with its exit status.
+        content: of every file, of the MLflow store, and what every stage and command printed with
+            its exit status.
         numbers: those of the leaks, also where they were not told.
         tape: the releases.
     """
@@ -94,7 +98,9 @@ class Outputs:
 
 
 def with_simulator(*, neighbour: bool) -> None:
-    """Write a project with an environment and a few public people; the last trajectory is private."""
+    """Write a project with an environment and a few public people; the last trajectory is
+    private.
+    """
     raw = tiny_params()
     raw["chosen"]["termination"] = "learned"
     raw["privacy"]["sampling_probability"] = 0.5
@@ -115,7 +121,9 @@ def with_simulator(*, neighbour: bool) -> None:
 
 
 def log_of_people(*, neighbour: bool) -> None:
-    """Write a project of a log without an environment and without public people: linear heads, all fitted."""
+    """Write a project of a log without an environment and without public people: linear heads, all
+    fitted.
+    """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": "log"}
     raw["dynamics"]["train_anyway"] = True
     raw["policy"] |= {

@@ -1,6 +1,8 @@
-"""A tape of releases: one run records them, a run on neighbouring data gets the same ones, and nothing else may differ.
+"""A tape of releases: one run records them, a run on neighbouring data gets the same ones, and
+nothing else may differ.
 
-The method is Re:cord-play (Cebere et al. 2026, "Privacy in theory, bugs in practice", arXiv 2602.17454).
+The method is Re:cord-play (Cebere et al. 2026, "Privacy in theory, bugs in practice", arXiv
+2602.17454).
 """
 
 import time
@@ -108,10 +110,12 @@ class Tape:
 
 @contextmanager
 def playing(tape: Tape) -> Iterator[None]:
-    """Give a run the clock, the names, the public randomness and the coins of every other run, and its tape's releases.
+    """Give a run the clock, the names, the public randomness and the coins of every other run, and
+    its tape's releases.
 
-    A second run differs in what is secret and not in the data files as well: the coin of the last private unit is the
-    other one in every second cohort, and one online user stays for a few steps only.
+    A second run differs in what is secret and not in the data files as well: the coin of the last
+    private unit is the other one in every second cohort, and one online user stays for a few steps
+    only.
     """
     names, cohorts, fill = count(1), count(1), SeededEntropy(0).fill
     draw, sample, meet = np.random.default_rng, PoissonSampler.sample, SimulatedUsers.meet
@@ -157,7 +161,8 @@ def playing(tape: Tape) -> Iterator[None]:
         patched.setattr(PoissonSampler, "sample", cohort)
         patched.setattr(SimulatedUsers, "meet", users)
         patched.setattr(SystemEntropy, "fill", lambda entropy, buffer: fill(buffer))
-        # Each unit has coins of its own, whoever is in its chunk: here the same ones for every unit.
+        # Each unit has coins of its own, whoever is in its chunk: here the same ones for every
+        # unit.
         patched.setattr(
             local_update, "uniforms", lambda entropy, shape: _KEYS[: shape[1]].expand(shape).clone()
         )

@@ -137,7 +137,9 @@ def test_all_that_leaves_a_run_on_neighbouring_data_is_the_same(
 def test_every_release_is_paid_for_and_depends_on_the_unit(
     which: str, request: pytest.FixtureRequest
 ) -> None:
-    """Counts releases by stage against the events of the ledger; of a user online, those of her own cohort."""
+    """Counts releases by stage against the events of the ledger; of a user online, those of her own
+    cohort.
+    """
     found: Pair = request.getfixturevalue(which)
     mechanisms = [release.mechanism for release in found.first.tape.releases]
     made = Counter(stage for stage, kind, _ in mechanisms if kind != FINGERPRINT)
@@ -161,7 +163,9 @@ def releases(event: Any) -> int:
 
 @pytest.fixture(scope="module")
 def leaky(simulated: Pair) -> tuple[list[str], Outputs]:
-    """Differences of a second run with every leak, and updates of the clone that are beyond the clip."""
+    """Differences of a second run with every leak, and updates of the clone that are beyond the
+    clip.
+    """
     finish, tape = EnsembleClip.finish, Tape(simulated.first.tape.releases)
 
     def beyond(clip: EnsembleClip, updates: list[torch.Tensor]) -> list[torch.Tensor]:

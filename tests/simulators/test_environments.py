@@ -1,4 +1,6 @@
-"""Environments as every room sees them: any registered id, or a module of the project that registers one."""
+"""Environments as every room sees them: any registered id, or a module of the project that
+registers one.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Logs whose truth is known: files and entries as a stranger would bring them, and hidden simulators."""
+"""Logs whose truth is known: files and entries as a stranger would bring them, and hidden
+simulators.
+"""
 
 from benchmarks.quality.logs.icu import Icu
 from benchmarks.quality.logs.log import Log

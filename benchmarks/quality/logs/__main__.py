@@ -1,9 +1,11 @@
-"""True returns of behaviour, clone and policy on logs with a known truth, beside what the pipeline said of them.
+"""True returns of behaviour, clone and policy on logs with a known truth, beside what the pipeline
+said of them.
 
-python -m benchmarks.quality.logs --logs visits swing --people 10000 --epsilon 1 --seeds 3 --work /tmp/logs
+python -m benchmarks.quality.logs --logs visits swing --people 10000 --epsilon 1 --seeds 3 --work
+/tmp/logs
 
-Resumable: a run whose row is in benchmarks/results/logs.json is not made again. Failed runs are rows too. The learner
-`alone` is a reference without privacy: the public people alone.
+Resumable: a run whose row is in benchmarks/results/logs.json is not made again. Failed runs are
+rows too. The learner `alone` is a reference without privacy: the public people alone.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Intensive care whose outcome comes at the end: nine doses, ten observations, a response that nobody sees."""
+"""Intensive care whose outcome comes at the end: nine doses, ten observations, a response that
+nobody sees.
+"""
 
 from typing import Any
 
@@ -10,7 +12,8 @@ from benchmarks.quality.logs.log import TERMINATED, Array, Levels, Log, Number, 
 
 
 class Icu(Log):
-    """Patients in shock, who are discharged alive (10) or die (0); no row before the last has a reward.
+    """Patients in shock, who are discharged alive (10) or die (0); no row before the last has a
+    reward.
 
     Invented. A dose holds the pressure up, and poisons; how much of it a patient needs is hidden.
     """
@@ -65,7 +68,9 @@ class Icu(Log):
         return [*(state[name] for name in names), state["before"], state["hours"]]
 
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
-        """Some hours on: shock feeds the illness, and a dose beyond what the pressure needs poisons."""
+        """Some hours on: shock feeds the illness, and a dose beyond what the pressure needs
+        poisons.
+        """
         ill, poison = state["infection"], state["poison"]
         pressure = 92 - 8.5 * ill + 3.2 * state["response"] * action
         shock, excess = np.maximum(65 - pressure, 0) / 10, np.maximum(pressure - 76, 0) / 10

@@ -1,4 +1,6 @@
-"""What every log is: declared columns, a hidden simulator, and the policy of those who were logged."""
+"""What every log is: declared columns, a hidden simulator, and the policy of those who were
+logged.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ Observed = NDArray[np.float32]
 State = dict[str, NDArray[Any]]
 """What the simulator knows of n trajectories: arrays of n rows. Traits of people are part of it."""
 Act = Callable[[Observed], NDArray[Any]]
-"""A policy: observations ``[n, S]`` to continuous actions ``[n, A]`` or numbers of discrete actions ``[n]``."""
+"""A policy: observations ``[n, S]`` to continuous actions ``[n, A]`` or numbers of discrete actions
+``[n]``.
+"""
 Acting = Callable[[Generator, Observed, State], NDArray[Any]]
 
 _STEPS_AT_ONCE = 2_000_000
@@ -90,7 +94,9 @@ class Levels:
 
 @dataclass(frozen=True)
 class Step:
-    """Rows of one step; of last rows, which only tell what was observed, ``action`` and ``reward`` are None."""
+    """Rows of one step; of last rows, which only tell what was observed, ``action`` and ``reward``
+    are None.
+    """
 
     trajectory: NDArray[np.int64]
     number: int
@@ -103,9 +109,9 @@ class Step:
 class Log(ABC):
     """A log with a known truth.
 
-    A subclass declares the columns and says how people, first states, steps and lengths come about. All methods take n
-    trajectories side by side. `step` may set ``terminated`` (an end of the world, such as death) and ``discharged`` (an
-    end of the recording) in the state.
+    A subclass declares the columns and says how people, first states, steps and lengths come about.
+    All methods take n trajectories side by side. `step` may set ``terminated`` (an end of the
+    world, such as death) and ``discharged`` (an end of the recording) in the state.
 
     Attributes:
         name: of the entry.
@@ -142,7 +148,10 @@ class Log(ABC):
         """Put first states into ``state``, which holds the traits."""
 
     def observe(self, state: State) -> list[NDArray[Any]]:
-        """One array ``[n]`` for each column; of categories, their numbers. By default what the state calls so."""
+        """One array ``[n]`` for each column; of categories, their numbers.
+
+        By default what the state calls so.
+        """
         return [state[column.column] for column in self.observation]
 
     @abstractmethod
@@ -198,7 +207,8 @@ class Log(ABC):
                 lengths, trajectory = lengths[~over], trajectory[~over]
 
     def returns(self, act: Act, episodes: int, seed: int) -> Array:
-        """Undiscounted returns ``[episodes]`` of a policy, one trajectory each of as many new people.
+        """Undiscounted returns ``[episodes]`` of a policy, one trajectory each of as many new
+        people.
 
         Their mean estimates the mean over people of the mean over a person's trajectories.
         """
@@ -230,7 +240,9 @@ class Log(ABC):
         return totals
 
     def write(self, folder: Path, people: int, seed: int) -> int:
-        """Write ``log.parquet``, a row group for a block of people, and return the number of rows."""
+        """Write ``log.parquet``, a row group for a block of people, and return the number
+        of rows.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         block = max(1, _STEPS_AT_ONCE // (self.horizon * sum(self.trajectories)) * 2)
         rows, writer = 0, None
@@ -303,7 +315,8 @@ class Log(ABC):
         return columns
 
     def entry(self, files: str) -> dict[str, object]:
-        """The content of the entry ``datasets/<name>.yaml``: columns, bounds, unit and horizon, nothing else.
+        """The content of the entry ``datasets/<name>.yaml``: columns, bounds, unit and horizon,
+        nothing else.
 
         Args:
             files: of the log, as ``options.files`` names them.

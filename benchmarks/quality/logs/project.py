@@ -89,7 +89,8 @@ def run(
         folder: of the project, made anew. Data are shared with other runs in its parent.
 
     Returns:
-        A row of plain values. ``status`` is not 0 where a stage failed, and ``error`` is then what it said.
+        A row of plain values. ``status`` is not 0 where a stage failed, and ``error`` is then what
+        it said.
     """
     shutil.rmtree(folder, ignore_errors=True)
     key = {"people": people, "seed": seed, "public": public, "learner": learner}
@@ -138,9 +139,11 @@ def data_project(
     changes: Mapping[str, object],
     folder: Path,
 ) -> Path:
-    """Return a project in ``folder`` whose log is collected, ingested and partitioned; it is made once.
+    """Return a project in ``folder`` whose log is collected, ingested and partitioned; it is made
+    once.
 
-    Arguments are those of `run`. For the learner ``alone`` the log has no people but the public ones.
+    Arguments are those of `run`. For the learner ``alone`` the log has no people but the public
+    ones.
 
     Raises:
         StageFailedError: with its status and what it said.
@@ -226,7 +229,9 @@ def stages(folder: Path, names: tuple[str, ...]) -> tuple[int, str | None]:
 
 @cache
 def truth(log: Log) -> dict[str, float]:
-    """True values of the behaviour, of the best policy known and of random actions or none, whichever is better."""
+    """True values of the behaviour, of the best policy known and of random actions or none,
+    whichever is better.
+    """
     worst = float(log.random_returns(_REFERENCE_EPISODES, _SEED).mean())
     if log.idle is not None:
         worst = max(worst, float(log.returns(log.nothing, _REFERENCE_EPISODES, _SEED).mean()))
@@ -238,7 +243,9 @@ def truth(log: Log) -> dict[str, float]:
 
 
 def measured(log: Log, folder: Path) -> dict[str, float] | None:
-    """True value of a saved policy, or of the clone as it is released, and its standard error; None: there is none."""
+    """True value of a saved policy, or of the clone as it is released, and its standard error;
+    None: there is none.
+    """
     if not (folder / "policy.safetensors").exists():
         return None
     policy: Policies = DeterministicPolicy.load(folder)

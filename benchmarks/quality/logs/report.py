@@ -1,4 +1,5 @@
-"""Write the table of benchmarks/results.md about logs with a known truth: ``python -m benchmarks.quality.logs.report``.
+"""Write the table of benchmarks/results.md about logs with a known truth: ``python -m
+benchmarks.quality.logs.report``.
 
 Rows are made by `python -m benchmarks.quality.logs`.
 """
@@ -26,7 +27,9 @@ def main() -> None:
 
 
 def gain(row: Row, who: str) -> float | None:
-    """A policy's gain over the behaviour as a share of the range from doing nothing (or random) to the best known."""
+    """A policy's gain over the behaviour as a share of the range from doing nothing (or random) to
+    the best known.
+    """
     if row[who] is None:
         return None
     said = row["truth"]
@@ -42,7 +45,8 @@ def answer(row: Row) -> str | None:
 def table(rows: list[Row]) -> str:
     """A line for each log, who is public, number of people and ε."""
     lines = [
-        "| log | people | public | ε | runs | behaviour | best | policy | released clone | recommended |",
+        "| log | people | public | ε | runs | behaviour | best | policy | released clone | "
+        "recommended |",
         "|---" * 10 + "|",
     ]
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -70,7 +74,9 @@ def table(rows: list[Row]) -> str:
 
 
 def _mean(rows: list[Row], who: str) -> str:
-    """Mean gain and half of its 95% interval: over seeds, or of one seed over simulated episodes."""
+    """Mean gain and half of its 95% interval: over seeds, or of one seed over simulated
+    episodes.
+    """
     found = [(own, row) for row in rows if (own := gain(row, who)) is not None]
     if not found:
         return "–"
@@ -90,7 +96,10 @@ def held(rows: list[Row]) -> str:
     for row, (low, high) in known:
         inside += low <= row["policy"]["mean"] - row["truth"]["behaviour"] <= high
     logs = len({row["log"] for row, _ in known})
-    return f"The interval held the true gain in {inside} of {len(known)} kept runs that have one ({logs} logs)."
+    return (
+        f"The interval held the true gain in {inside} of {len(known)} kept runs that have one "
+        f"({logs} logs)."
+    )
 
 
 def _interval(row: Row) -> tuple[float, float] | None:
@@ -117,7 +126,10 @@ def line(row: Row) -> str:
     what = f"{row['log']}, {row['people']} people, {row['public']} public, {row['learner']}"
     behaviour = f"{row['truth']['behaviour']:.4g}"
     said = row["error"] or answer(row)
-    return f"{what}, {row['changes']}, seed {row['seed']}: behaviour {behaviour}, policy {policy}, {said}"
+    return (
+        f"{what}, {row['changes']}, seed {row['seed']}: behaviour {behaviour}, policy {policy}, "
+        f"{said}"
+    )
 
 
 if __name__ == "__main__":

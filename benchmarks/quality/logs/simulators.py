@@ -1,4 +1,6 @@
-"""Logs with a known truth: near-optimal visits, a pendulum, doses with deaths, and people who respond differently."""
+"""Logs with a known truth: near-optimal visits, a pendulum, doses with deaths, and people who
+respond differently.
+"""
 
 from typing import Any
 
@@ -10,7 +12,9 @@ from benchmarks.quality.logs.log import Array, Box, Choice, Levels, Log, Number,
 
 
 def riccati(a: Array, b: Array, state_cost: Array, action_cost: Array) -> Array:
-    """The gain ``K [A, S]`` of the best u = -K x for x' = a x + b u and the cost x'Qx + u'Ru of every step."""
+    """The gain ``K [A, S]`` of the best u = -K x for x' = a x + b u and the cost x'Qx + u'Ru of
+    every step.
+    """
     value = state_cost
     for _ in range(500):
         gain: Array = np.linalg.solve(action_cost + b.T @ value @ b, b.T @ value @ a)
@@ -23,7 +27,8 @@ class Visits(Log):
 
     name, kind = (
         "visits",
-        "linear dynamics, quadratic cost, few visits a person, near-optimal care that explores little",
+        "linear dynamics, quadratic cost, few visits a person, near-optimal care that explores "
+        "little",
     )
     unit = "patient"
     observation = tuple(Number(f"x{i}", -4.0, 4.0) for i in range(4))
@@ -197,7 +202,9 @@ class Treatment(Log):
         )
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
-        """The second dose for nearly all, less where toxicity has grown much: short is better than gentle."""
+        """The second dose for nearly all, less where toxicity has grown much: short is better than
+        gentle.
+        """
         severity, toxicity = observed[:, 0], observed[:, 1]
         return np.clip(
             np.rint(1.73 + 0.013 * severity - 0.065 * np.maximum(toxicity - 4.45, 0)), 0, 3

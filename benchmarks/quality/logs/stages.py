@@ -1,4 +1,5 @@
-"""Run stages of the pipeline one after the other in this process, in the folder where it was started.
+"""Run stages of the pipeline one after the other in this process, in the folder where it was
+started.
 
 python -m benchmarks.quality.logs.stages collect ingest partition
 

@@ -1,9 +1,11 @@
-"""One table or frontier of the paper: its runs, its rows and the page. A run with a row is not made again.
+"""One table or frontier of the paper: its runs, its rows and the page.
+
+A run with a row is not made again.
 
 python -m benchmarks.quality.paper NAME --work /tmp/paper
 
-NAME is a file of benchmarks/quality/paper/settings. The runs share a project in the folder, so one ledger, and what was
-paid for is restored.
+NAME is a file of benchmarks/quality/paper/settings. The runs share a project in the folder, so one
+ledger, and what was paid for is restored.
 """
 
 import argparse

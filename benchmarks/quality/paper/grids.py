@@ -39,7 +39,9 @@ def trials(name: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
 
 
 def results(rows: Iterable[Row]) -> list[Row]:
-    """Keep rows of settings that a grid has, with any seed, under its names of cases; and MOPO's, which no grid has."""
+    """Keep rows of settings that a grid has, with any seed, under its names of cases; and MOPO's,
+    which no grid has.
+    """
     planned = {
         (name, any_seed(settings)): case for name in names() for case, settings in trials(name)
     }
@@ -54,12 +56,16 @@ def results(rows: Iterable[Row]) -> list[Row]:
 
 
 def any_seed(settings: dict[str, Any]) -> str:
-    """Write settings as `canonical` does, without the seed: a grid names the least number of seeds."""
+    """Write settings as `canonical` does, without the seed: a grid names the least number
+    of seeds.
+    """
     return canonical({key: value for key, value in settings.items() if key != "seed"})
 
 
 def place(row: Row) -> tuple[int, str, float]:
-    """Where a row stands in its grid: its case, its values on the axes apart from seed and ε, and the ε asked for."""
+    """Where a row stands in its grid: its case, its values on the axes apart from seed and ε, and
+    the ε asked for.
+    """
     grid, settings = content(row["sweep"]), json.loads(row["settings"])
     axes = [key for key in grid["grid"] if key not in ("seed", _TARGET)]
     words = [f"{key.rpartition('.')[2]} {settings[key]}" for key in axes if key in settings]

@@ -1,4 +1,6 @@
-"""What the paper reports: mean and half of its 95% interval, and ε (RDP, at the average round of stopping)."""
+"""What the paper reports: mean and half of its 95% interval, and ε (RDP, at the average round of
+stopping).
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,6 @@
-"""The rows of the paper's tables in one Parquet file; of two rows of one trial the newer one wins."""
+"""The rows of the paper's tables in one Parquet file; of two rows of one trial the newer
+one wins.
+"""
 
 import csv
 import hashlib
@@ -47,7 +49,9 @@ SCHEMA = pa.schema(
         *((name, pa.string()) for name in ("machine", "commit", "command", "made", "privacy")),
     ]
 )
-"""Columns of the table; ``made`` is when the trial ended (UTC), ``privacy`` the content of its ``privacy.json``."""
+"""Columns of the table; ``made`` is when the trial ended (UTC), ``privacy`` the content of its
+``privacy.json``.
+"""
 
 
 def add(fresh: Iterable[Row], file: Path = PARQUET) -> list[Row]:
@@ -58,7 +62,9 @@ def add(fresh: Iterable[Row], file: Path = PARQUET) -> list[Row]:
 
 
 def merged(rows: Iterable[Row]) -> list[Row]:
-    """One row a trial, in the order of sweep and trial: the newest, of two as new the fuller one."""
+    """One row a trial, in the order of sweep and trial: the newest, of two as new the
+    fuller one.
+    """
     newest: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = row["sweep"], row["trial"]

@@ -1,1 +1,3 @@
-"""Identity of a dataset and of the people in it: fingerprint, membership, duplicates, consent and withdrawal."""
+"""Identity of a dataset and of the people in it: fingerprint, membership, duplicates, consent and
+withdrawal.
+"""

@@ -1,7 +1,9 @@
-"""People who withdrew, and the choice of the public units: by a hash of their ids, or by people's consent.
+"""People who withdrew, and the choice of the public units: by a hash of their ids, or by people's
+consent.
 
-Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's value of every unit
-into ``consent.arrow`` beside the rows, so that the split can be made, and changed, without reading the log again.
+Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's
+value of every unit into ``consent.arrow`` beside the rows, so that the split can be made, and
+changed, without reading the log again.
 """
 
 import hashlib
@@ -28,13 +30,15 @@ _COLUMN_KEY = b"column"
 
 
 def read_ids(file: str, folder: Path, key: str) -> list[str]:
-    """Read the id in each line of a file of text, in the form of the column ``unit_id``; empty for a blank line.
+    """Read the id in each line of a file of text, in the form of the column ``unit_id``; empty for
+    a blank line.
 
     Blanks within a line belong to the id.
 
     Args:
         file: a file in ``folder``.
-        folder: that DVC watches, so that an edit of the file makes new versions of the outputs that depend on it.
+        folder: that DVC watches, so that an edit of the file makes new versions of the outputs that
+            depend on it.
         key: the file and key of the settings that name it, for errors.
 
     Raises:
@@ -43,7 +47,8 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
     path = Path(file)
     if folder.resolve() not in path.resolve().parents:
         raise PipelineError(
-            f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: write {folder}/NAME"
+            f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: "
+            f"write {folder}/NAME"
         )
     try:
         lines = [
@@ -62,7 +67,8 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
 class IdList:
     """The unit ids in a file of text, one a line; blank lines are left out.
 
-    An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
+    An id of digits may be written with or without the zeros that the column ``unit_id`` has in
+    front of it.
 
     Args:
         file: see `read_ids` for its errors; None: no id is listed.
@@ -98,16 +104,19 @@ class IdList:
         )
 
     def check_all_met(self) -> None:
-        """Call after the last batch: an id that no unit has may be misspelt, and its owner would be passed over.
+        """Call after the last batch: an id that no unit has may be misspelt, and its owner would be
+        passed over.
 
         Raises:
-            PipelineError: if there is one. The message names the line and not the id, which is a person's.
+            PipelineError: if there is one. The message names the line and not the id, which is a
+                person's.
         """
         missing = self._lines[~self._met]
         if len(missing) > 0:
             raise PipelineError(
-                f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} such lines); "
-                "allowed are ids of the data, as they are in the column unit_id; correct it, or remove the line"
+                f"{self._file}: line {missing.min()}: found an id that no unit has "
+                f"({len(missing)} such lines); allowed are ids of the data, as they are in the "
+                "column unit_id; correct it, or remove the line"
             )
 
 
@@ -116,7 +125,8 @@ class PublicRule(ABC):
 
     Attributes:
         by: how, for the manifest.
-        repair: the remedy where a partition would be empty: a key, the value found and the values allowed.
+        repair: the remedy where a partition would be empty: a key, the value found and the values
+            allowed.
         may_be_none: whether it is in order that no unit is public.
     """
 
@@ -151,7 +161,8 @@ class HashDraw(PublicRule):
         self._limit = int(public_fraction * 2**_HASH_BITS)
         self.may_be_none = public_fraction == 0
         self.repair = (
-            f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; allowed is 0 (no "
+            f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; "
+            "allowed is 0 (no "
             "public split), or a share that leaves both partitions at least one"
         )
 
@@ -175,7 +186,10 @@ class ConsentList(PublicRule):
 
     def __init__(self, file: str):
         self._ids = IdList(file, CONSENT, "params.yaml: partition.public.file")
-        self.repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some"
+        self.repair = (
+            f"partition.public.file: found {file!r}, which leaves no {{side}} unit; "
+            "allowed is a list of some"
+        )
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
@@ -209,8 +223,8 @@ class ConsentColumn(PublicRule):
             consent = None
         if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
             raise PipelineError(
-                f"{self._file}: params.yaml: partition.public.column: found {column!r}, which was not kept at ingest; "
-                "run `dvc repro ingest` again"
+                f"{self._file}: params.yaml: partition.public.column: found {column!r}, which was "
+                "not kept at ingest; run `dvc repro ingest` again"
             )
         allowed = [
             str(value).lower() if isinstance(value, bool) else str(value) for value in values
@@ -219,7 +233,8 @@ class ConsentColumn(PublicRule):
         self._public = consent["unit_id"].filter(named).combine_chunks()
         self._units, self._asked = len(consent), 0
         self.repair = (
-            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no {{side}} unit; "
+            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no "
+            f"{{side}} unit; "
             "allowed are values that some, and not all, units have"
         )
 

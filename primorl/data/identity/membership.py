@@ -38,7 +38,8 @@ _CHECK = b"primorl secret check 1\0"
 
 
 def project_secret() -> bytes:
-    """Read the project's secret (32 bytes), made with mode 0600 on first use; git and DVC never see it.
+    """Read the project's secret (32 bytes), made with mode 0600 on first use; git and DVC never see
+    it.
 
     Raises:
         PipelineError: if the file is unreadable or has another length.
@@ -54,13 +55,16 @@ def project_secret() -> bytes:
         ) from None
     if len(secret) != _BYTES:
         raise PipelineError(
-            f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your backup"
+            f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your "
+            "backup"
         )
     return secret
 
 
 def secret_check(secret: bytes) -> str:
-    """Compute the check value of a secret, 64 hexadecimal digits; it reveals neither the secret nor data."""
+    """Compute the check value of a secret, 64 hexadecimal digits; it reveals neither the secret nor
+    data.
+    """
     return hmac.new(secret, _CHECK, hashlib.sha256).hexdigest()
 
 
@@ -81,7 +85,8 @@ def _create(path: Path) -> None:
 
 
 class Fingerprint:
-    """HMAC-SHA256 over the SHA-256 of all rows, fed in batches; where batches begin does not matter.
+    """HMAC-SHA256 over the SHA-256 of all rows, fed in batches; where batches begin does not
+    matter.
 
     Canonical bytes, hashed column by column: text as UTF-8 with a NUL after each value, numbers
     little-endian, booleans one byte. The columns' names and types go in front.
@@ -129,16 +134,19 @@ NOBODY = b"\n"
 
 
 class Membership:
-    """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id and rows.
+    """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id
+    and rows.
 
-    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it. They tell the people
-    in the data to anybody who holds the secret and a guess, so they stay inside the trust boundary.
+    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it. They tell
+    the people in the data to anybody who holds the secret and a guess, so they stay inside the
+    trust boundary.
 
     Args:
         secret: the project's, up to 64 bytes.
         population: within which ids mean the same.
-        by_rows: whether equal rows mean the same person. False for the public side of short records of a small state
-            space, some of which equal private ones: there a second digest of the id takes the place of the rows'.
+        by_rows: whether equal rows mean the same person. False for the public side of short records
+            of a small state space, some of which equal private ones: there a second digest of the
+                id takes the place of the rows'.
     """
 
     def __init__(self, secret: bytes, population: str, by_rows: bool = True):
@@ -186,14 +194,16 @@ class Membership:
 
     def _sorted(self) -> npt.NDArray[np.bytes_]:
         """Sort the digests in place. They must not grow while the array is in use."""
-        # NumPy ignores zeros at the end of such values when it compares them. All are equally long, so nothing is lost.
+        # NumPy ignores zeros at the end of such values when it compares them. All are equally long,
+        # so nothing is lost.
         digests: npt.NDArray[np.bytes_] = np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
         digests.sort()
         return digests
 
 
 def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
-    """Keyed digests of people's ids, sorted, as `Membership` has them of units of the same population.
+    """Keyed digests of people's ids, sorted, as `Membership` has them of units of the same
+    population.
 
     Args:
         secret: the project's.
@@ -259,8 +269,8 @@ class DuplicateCheck:
         """Compare all trajectories; call it after the last batch.
 
         Raises:
-            PipelineError: if two are equal. They are named by their numbers, counted from 1 in the order of the data:
-                an id may name a person.
+            PipelineError: if two are equal. They are named by their numbers, counted from 1 in the
+                order of the data: an id may name a person.
         """
         words = np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
         order = np.lexsort((words[:, 1], words[:, 0]))
@@ -270,21 +280,23 @@ class DuplicateCheck:
             pairs = np.stack([order[1:][equal], order[:-1][equal]], axis=1)
             again, first = pairs[np.argmin(pairs[:, 0])] + 1
             raise PipelineError(
-                f"{self._origin}: trajectory number {again}: found the same rows as in trajectory number {first}; "
-                "allowed: every trajectory once, or its owner counts twice; drop it, or set ingestion.duplicates: "
-                "allow in the dataset's file where different people may have equal records"
+                f"{self._origin}: trajectory number {again}: found the same rows as in trajectory "
+                f"number {first}; allowed: every trajectory once, or its owner counts twice; drop "
+                "it, or set ingestion.duplicates: allow in the dataset's file where different "
+                "people may have equal records"
             )
 
 
 class SpellingCheck:
-    """Refuses two ids of units that are written differently and are one: their owner would be two units.
+    """Refuses two ids of units that are written differently and are one: their owner would be two
+    units.
 
-    Ids are one where they agree without blanks around them and second ones within, without invisible characters (a
-    byte order mark, a zero-width blank), without zeros in front of digits and ``.0`` or ``,0`` behind them, and in one
-    Unicode form. Case tells people apart.
+    Ids are one where they agree without blanks around them and second ones within, without
+    invisible characters (a byte order mark, a zero-width blank), without zeros in front of digits
+    and ``.0`` or ``,0`` behind them, and in one Unicode form. Case tells people apart.
 
-    Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one ingestion of 370,000,
-    which is refused, too; repeated, it passes.
+    Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one
+    ingestion of 370,000, which is refused, too; repeated, it passes.
 
     Args:
         origin: the file or folder that errors name.
@@ -295,7 +307,9 @@ class SpellingCheck:
         self._ids, self._plain = array("q"), array("q")
 
     def __call__(self, table: pa.Table) -> None:
-        """Take in the next batch of whole units, also of those who withdrew: they may be there in two spellings."""
+        """Take in the next batch of whole units, also of those who withdrew: they may be there in
+        two spellings.
+        """
         ids = pc.unique(table["unit_id"])
         plain = pc.utf8_normalize(ids, form="NFKC")
         for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " ")):
@@ -310,7 +324,8 @@ class SpellingCheck:
         """Compare all ids; call it after the last batch.
 
         Raises:
-            PipelineError: if two are one. They are counted and not named, as an id may name a person.
+            PipelineError: if two are one. They are counted and not named, as an id may name a
+                person.
         """
         # Sorted, as np.unique takes ten times as long for as many numbers.
         ids, plain = (
@@ -318,7 +333,8 @@ class SpellingCheck:
         )
         if again := ids - plain:
             raise PipelineError(
-                f"{self._origin}: found ids of units ({again}) that differ from another one in blanks around it, zeros "
-                "in front, `.0` at the end, invisible characters or Unicode form alone, so that one unit would be two; "
-                "allowed: each unit's id in one spelling in all files; correct them"
+                f"{self._origin}: found ids of units ({again}) that differ from another one in "
+                "blanks around it, zeros in front, `.0` at the end, invisible characters or "
+                "Unicode form alone, so that one unit would be two; allowed: each unit's id in "
+                "one spelling in all files; correct them"
             )

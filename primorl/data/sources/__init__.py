@@ -1,7 +1,7 @@
 """Sources of trajectories: one module for each kind, found by ``source:`` of a dataset's file.
 
-To add one, write its module, name its class in `_CLASSES`, and declare its options in `primorl.config.datasets`
-(docs/datasets/adding-a-source.md).
+To add one, write its module, name its class in `_CLASSES`, and declare its options in
+`primorl.config.datasets` (docs/datasets/adding-a-source.md).
 """
 
 from collections.abc import Generator
@@ -40,12 +40,16 @@ class Reader(Protocol):
         """Batches of whole units in `arrow_schema`, ascending by (unit_id, trajectory_id, step).
 
         Raises:
-            PipelineError: names the file, the row or key, the value found, the values allowed and the remedy.
+            PipelineError: names the file, the row or key, the value found, the values allowed and
+                the remedy.
         """
 
 
 class Source(Protocol):
-    """Origin of the trajectories of one dataset. It is made from the dataset's name and its entry."""
+    """Origin of the trajectories of one dataset.
+
+    It is made from the dataset's name and its entry.
+    """
 
     def collect(self, target: Path) -> None:
         """Fill the empty folder ``target`` with raw files: made, fetched or copied.

@@ -1,4 +1,6 @@
-"""``source: d4rl``: an HDF5 file in D4RL's layout, flat arrays over all steps, by D4RL's name or by path."""
+"""``source: d4rl``: an HDF5 file in D4RL's layout, flat arrays over all steps, by D4RL's name or by
+path.
+"""
 
 import csv
 import http.client
@@ -41,7 +43,9 @@ class D4rl:
         self._environment = needed(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
-        """Copy the file from this machine; fetch it first if it is not there, where the entry allows it."""
+        """Copy the file from this machine; fetch it first if it is not there, where the entry
+        allows it.
+        """
         options = self._dataset.options
         path = home() / Path(str(options.file)).expanduser()
         if options.name is not None:
@@ -67,8 +71,8 @@ class D4rl:
         if not path.is_file():
             if not self._dataset.options.remote:
                 raise PipelineError(
-                    f"options.name: {path} is not there; set options.remote to true to fetch it, copy it "
-                    "there, or set D4RL_DATASET_DIR"
+                    f"options.name: {path} is not there; set options.remote to true to fetch it, "
+                    "copy it there, or set D4RL_DATASET_DIR"
                 )
             _fetch(known[name], path)
         _compare_checksum(path)
@@ -93,25 +97,28 @@ def _fetch(address: str, path: Path) -> None:
 
 
 def _compare_checksum(path: Path) -> None:
-    """Keep the checksum of a file when it is first used; refuse another content of the same name later."""
+    """Keep the checksum of a file when it is first used; refuse another content of the same name
+    later.
+    """
     kept, found = home() / SOURCES / f"{path.name}.sha256", file_sha256(path)
     if not kept.exists():
         with replaced_file(kept) as fresh:
             fresh.write_text(f"{found}\n", encoding="utf-8")
     elif kept.read_text(encoding="utf-8").strip() != found:
         raise PipelineError(
-            f"{path}: found another content than at first ({kept}); restore the file, or delete the "
-            "kept checksum if the change is meant"
+            f"{path}: found another content than at first ({kept}); restore the file, or delete "
+            "the kept checksum if the change is meant"
         )
 
 
 class D4rlReader:
     """See `primorl.data.sources.Reader`; an episode is a unit, named by its number.
 
-    An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts`` also when it has
-    lasted for the declared horizon; the rows after the last end are an episode cut short. The observation after its
-    last row comes from ``next_observations``. Without that array it is the last row's own where the episode terminated,
-    as nothing depends on it; else the last row is left out, because its outcome was not recorded.
+    An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts``
+    also when it has lasted for the declared horizon; the rows after the last end are an episode cut
+    short. The observation after its last row comes from ``next_observations``. Without that array
+    it is the last row's own where the episode terminated, as nothing depends on it; else the last
+    row is left out, because its outcome was not recorded.
     """
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
@@ -131,7 +138,9 @@ class D4rlReader:
         yield from tables(self.spaces, self._episodes(self._checked(arrays)))
 
     def _checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Check kinds and sizes; return arrays of two dimensions for vectors and of one for numbers."""
+        """Check kinds and sizes; return arrays of two dimensions for vectors and of one for
+        numbers.
+        """
         S, A = self.spaces.observation_size, self.spaces.action_size
         action = ("iu", ()) if self.spaces.discrete_actions else ("f", (A,))
         allowed = {"observations": ("f", (S,)), "next_observations": ("f", (S,)), "actions": action}
@@ -140,7 +149,8 @@ class D4rlReader:
             kinds, shape = allowed.get(name, ("biuf", ()))
             if array.dtype.kind not in kinds or array.size != rows * int(np.prod(shape)):
                 raise PipelineError(
-                    f"{self.path}: {name}: found {array.dtype} {array.shape}; allowed is {(rows, *shape)}"
+                    f"{self.path}: {name}: found {array.dtype} {array.shape}; allowed is "
+                    f"{(rows, *shape)}"
                 )
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
                 raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
@@ -183,6 +193,7 @@ class D4rlReader:
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
             raise PipelineError(
-                f"{self.path}: found no end of an episode; allowed: terminals, timeouts or `horizon`"
+                f"{self.path}: found no end of an episode; allowed: terminals, timeouts or "
+                "`horizon`"
             )
         return [int(end) for end in np.union1d(ends, rows)]

@@ -1,7 +1,8 @@
-"""``source: meds``: a folder in the Medical Event Data Standard becomes a log with one row for each decision.
+"""``source: meds``: a folder in the Medical Event Data Standard becomes a log with one row for each
+decision.
 
-`collect` reads the shards once, in batches of whole subjects, and writes that log; `TabularReader` reads it. What
-becomes of a subject depends on nobody else's events. Times are whole microseconds.
+`collect` reads the shards once, in batches of whole subjects, and writes that log; `TabularReader`
+reads it. What becomes of a subject depends on nobody else's events. Times are whole microseconds.
 """
 
 import itertools
@@ -78,8 +79,8 @@ class Meds:
         files = [file for file in found if file.suffix == ".parquet"]
         if not files:
             raise PipelineError(
-                f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed is a folder in the "
-                "Medical Event Data Standard, with data/**/*.parquet"
+                f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed "
+                "is a folder in the Medical Event Data Standard, with data/**/*.parquet"
             )
         record_files(
             self._name, target, folder, found
@@ -92,9 +93,10 @@ class Meds:
                     writer.write_table(rows)
         if missing := codes.unseen():
             raise PipelineError(
-                f"datasets/{self._name}.yaml: options: found {', '.join(map(repr, missing))}, which no event has as "
-                "its code; allowed are codes of the data (metadata/codes.parquet lists them), and beginnings of codes "
-                "with * at the end; correct or drop it"
+                f"datasets/{self._name}.yaml: options: found {', '.join(map(repr, missing))}, "
+                "which no event has as its code; allowed are codes of the data "
+                "(metadata/codes.parquet lists them), and beginnings of codes with * at the end; "
+                "correct or drop it"
             )
 
     def open(self, raw: Path) -> TabularReader:
@@ -160,8 +162,8 @@ class Codes:
     """Tell which codes have which role, as the options say. Codes are numbered as they are met.
 
     Attributes:
-        roles: [codes, roles], whether a code has a role; a code without any is left out. Roles are numbered as the
-            options name them.
+        roles: [codes, roles], whether a code has a role; a code without any is left out. Roles are
+            numbered as the options name them.
     """
 
     def __init__(self, options: MedsOptions):
@@ -251,7 +253,8 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
     """Read the events that have a role, some whole subjects at a time.
 
     Raises:
-        PipelineError: a shard is unreadable, lacks a column or is not sorted, or a subject is in two places.
+        PipelineError: a shard is unreadable, lacks a column or is not sorted, or a subject is in
+            two places.
     """
     began = [np.empty(0, np.int64)]  # a subject for each place where its rows begin
     with progress_bar(len(files), "collect meds", "shard") as progress:
@@ -284,8 +287,8 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
     subjects = np.concatenate(began)
     if len(np.unique(subjects)) < len(subjects):
         raise PipelineError(
-            f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; allowed is all rows of "
-            "a subject together in one shard"
+            f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
+            "allowed is all rows of a subject together in one shard"
         )
 
 
@@ -295,7 +298,8 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**16)
         if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
             raise PipelineError(
-                f"{path}: found no column {', '.join(map(repr, missing))}; allowed are {', '.join(_TYPES)}"
+                f"{path}: found no column {', '.join(map(repr, missing))}; allowed are "
+                f"{', '.join(_TYPES)}"
             )
         for batch in file.iter_batches(_EVENTS, columns=list(_TYPES), use_threads=False):
             columns = {name: batch.column(name) for name in _TYPES}
@@ -342,7 +346,9 @@ class Track:
         self.first: Ints = np.searchsorted(events.subject, np.arange(subjects + 1))
 
     def place(self, subject: Ints, time: Ints, *, after: bool) -> Ints:
-        """Find each subject's first event at or after a time, or only ``after`` it; past the subject's last if none."""
+        """Find each subject's first event at or after a time, or only ``after`` it; past the
+        subject's last if none.
+        """
         low, high = self.first[subject], self.first[subject + 1]
         while (unsure := low < high).any():
             middle = (low + high) // 2
@@ -353,7 +359,9 @@ class Track:
         return low
 
     def at(self, place: Ints, subject: Ints) -> Ints:
-        """Give the times of the events at ``place``; `_NEVER` where that is past the subject's last."""
+        """Give the times of the events at ``place``; `_NEVER` where that is past the subject's
+        last.
+        """
         there = place < self.first[subject + 1]
         return np.where(
             there, np.append(self.time, _NEVER)[np.minimum(place, len(self.time))], _NEVER
@@ -362,7 +370,9 @@ class Track:
     def last(
         self, subject: Ints, time: Ints, since: Ints, *, before: bool
     ) -> tuple[Flags, Floats, Ints]:
-        """Find the last event from ``since`` up to a time, or only ``before`` it: whether there is one, value, time."""
+        """Find the last event from ``since`` up to a time, or only ``before`` it: whether there is
+        one, value, time.
+        """
         place = self.place(subject, time, after=not before) - 1
         there = place >= self.place(subject, since, after=False)
         place = np.where(there, place, len(self.time))
@@ -373,7 +383,10 @@ class Track:
         )
 
     def sums(self, low: Ints, high: Ints) -> npt.NDArray[np.float64]:
-        """Add the values from place ``low`` up to ``high``; a missing one counts as 0. No other event has a say."""
+        """Add the values from place ``low`` up to ``high``; a missing one counts as 0.
+
+        No other event has a say.
+        """
         values = np.append(np.nan_to_num(self.value.astype(np.float64)), 0.0)
         pairs = np.column_stack((low, high)).ravel()
         found: npt.NDArray[np.float64] = np.where(
@@ -403,7 +416,9 @@ class Chunk:
         return Track(self._events[chosen], len(self.ids))
 
     def of(self, *roles: int, static: bool = False) -> Track:
-        """Give the events that have one of the roles, those without a time only if they are asked for."""
+        """Give the events that have one of the roles, those without a time only if they are asked
+        for.
+        """
         return self.track(self._roles[:, list(roles)].any(axis=1) & (self._timed | static))
 
     def times(self, role: int) -> Track:
@@ -562,7 +577,9 @@ class Decisions:
         return kept[rank < (self._dataset.trajectories_per_person or _NEVER)]
 
     def _rows(self, chunk: Chunk, clock: Grid | Asked, trajectories: Trajectories) -> pa.Table:
-        """Make a row of each decision, and one of what was observed in the end where a trajectory went on."""
+        """Make a row of each decision, and one of what was observed in the end where a trajectory
+        went on.
+        """
         of = np.repeat(np.arange(len(trajectories.count)), trajectories.count + 1)
         ends = np.cumsum(trajectories.count + 1)
         each = trajectories[of]
@@ -630,7 +647,9 @@ class Decisions:
         following: Ints,
         last: Flags,
     ) -> pa.Array:
-        """Give what was done from each time up to the following one; null in the last row of a trajectory."""
+        """Give what was done from each time up to the following one; null in the last row of a
+        trajectory.
+        """
         role = self._codes.role(dose)
         if dose.of == "last":
             track = chunk.measured(role, -np.inf, np.inf)  # one without a number changes no rate
@@ -646,7 +665,9 @@ class Decisions:
         return pa.DictionaryArray.from_arrays(level, pa.array(levels(dose.bins)))
 
     def _gives_away(self, entry: MedsValue | MedsFlag) -> bool:
-        """Say whether a code of the action is observed: then only what came before the decision is."""
+        """Say whether a code of the action is observed: then only what came before the
+        decision is.
+        """
         doses = [self._codes.role(dose) for dose in self._options.action]
         return any(self._codes.overlap(self._codes.role(entry), dose) for dose in doses)
 

@@ -1,4 +1,6 @@
-"""``source: minari``: datasets in Minari's formats, one or several as a mixture, read by Minari's own storage."""
+"""``source: minari``: datasets in Minari's formats, one or several as a mixture, read by Minari's
+own storage.
+"""
 
 import math
 import os
@@ -37,7 +39,9 @@ class Minari:
     dataset: MinariDataset
 
     def collect(self, target: Path) -> None:
-        """Copy every part from this machine; fetch missing ones first, where the entry allows it."""
+        """Copy every part from this machine; fetch missing ones first, where the entry
+        allows it.
+        """
         options = self.dataset.options
         root = Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
         if options.root is not None:
@@ -46,14 +50,17 @@ class Minari:
             if not (root / part.id / "data" / "metadata.json").is_file():
                 if not options.remote:
                     raise PipelineError(
-                        f"options.parts: no Minari dataset {part.id!r} in {root}; set options.remote to true to "
-                        f"fetch it, run `minari download {part.id}`, or set options.root"
+                        f"options.parts: no Minari dataset {part.id!r} in {root}; set "
+                        f"options.remote to true to fetch it, run `minari download {part.id}`, or "
+                        "set options.root"
                     )
                 _fetch(part.id, root)
             shutil.copytree(root / part.id / "data", target / part.id / "data")
 
     def open(self, raw: Path) -> Reader:
-        """Read the parts as one; without an environment in the spaces that the datasets themselves declare."""
+        """Read the parts as one; without an environment in the spaces that the datasets themselves
+        declare.
+        """
         parts = [
             Part(open_storage(raw / part.id / "data"), f"{part.id}/", part.filter)
             for part in self.dataset.options.parts
@@ -69,14 +76,15 @@ class Minari:
 def _fetch(dataset_id: str, root: Path) -> None:
     """Fetch ``dataset_id`` into a folder beside its place, and move it there when it is complete.
 
-    Minari's own download asks for a list of all datasets first and tries an unreachable host for 24 s.
+    Minari's own download asks for a list of all datasets first and tries an unreachable host for 24
+    s.
     """
     try:
         from huggingface_hub import HfApi
     except ImportError:
         raise PipelineError(
-            f"options.parts: {dataset_id!r} is not in {root}, and fetching it needs huggingface_hub; "
-            "`pip install 'primorl[minari-remote]'`, or copy the dataset there"
+            f"options.parts: {dataset_id!r} is not in {root}, and fetching it needs "
+            "huggingface_hub; `pip install 'primorl[minari-remote]'`, or copy the dataset there"
         ) from None
     repository, _, inside = dataset_id.partition("/")
     data = f"{inside}/data" if inside else "data"
@@ -89,8 +97,9 @@ def _fetch(dataset_id: str, root: Path) -> None:
         fetched = (staged / data / "metadata.json").is_file()
     except Exception as refused:  # the hub's client lets many kinds of errors through
         raise PipelineError(
-            f"options.parts: {dataset_id!r} is not in {root} and could not be fetched ({type(refused).__name__}); "
-            "check its name, the network and HF_HUB_OFFLINE, or copy the dataset there"
+            f"options.parts: {dataset_id!r} is not in {root} and could not be fetched "
+            f"({type(refused).__name__}); check its name, the network and HF_HUB_OFFLINE, or copy "
+            "the dataset there"
         ) from None
     if not fetched:
         raise PipelineError(
@@ -110,7 +119,8 @@ def open_storage(folder: Path) -> MinariStorage:
     try:
         metadata = MinariStorage.read_raw_metadata(folder)
         if not {"observation_space", "action_space"} <= metadata.keys():
-            # Minari would build the environment, whose entry point may be any function of any module.
+            # Minari would build the environment, whose entry point may be any function of any
+            # module.
             raise PipelineError(
                 f"{folder}: stores no spaces; write the dataset anew with Minari 0.5"
             )
@@ -144,8 +154,8 @@ class Part:
     def name(self, index: int) -> str:
         """Return the id of an episode.
 
-        Numbers have one width in all datasets: were it the dataset's own, one more episode could rename, and so move
-        between private and public, all others.
+        Numbers have one width in all datasets: were it the dataset's own, one more episode could
+        rename, and so move between private and public, all others.
         """
         return f"{self.prefix}{index:09d}"
 
@@ -184,8 +194,8 @@ class Part:
         names = {_person(value) for value in np.asarray(found, dtype=object).ravel()}
         if len(names) != 1 or None in names:
             raise PipelineError(
-                f"{where}: found {len(names)} names; allowed is one for the whole episode, as text or a whole "
-                "number, in its attributes or infos"
+                f"{where}: found {len(names)} names; allowed is one for the whole episode, as "
+                "text or a whole number, in its attributes or infos"
             )
         return str(names.pop())
 
@@ -200,7 +210,8 @@ class MinariReader:
         parts: the datasets.
         spaces: of the mixture.
         horizon: the step limit that is declared.
-        unit: ``trajectory``, or the episodes' attribute or array of ``infos`` that names their person.
+        unit: ``trajectory``, or the episodes' attribute or array of ``infos`` that names their
+            person.
         order: the observation space before it is flattened: the order of a Dict's entries.
 
     Raises:
@@ -225,8 +236,8 @@ class MinariReader:
                 found, allowed = getattr(own, what), getattr(spaces, what)
                 if found != allowed:
                     raise PipelineError(
-                        f"{part.storage.data_path}: {what}: found {found}, declared is {allowed}; correct "
-                        "`environment`, or the parts of the mixture"
+                        f"{part.storage.data_path}: {what}: found {found}, declared is {allowed}; "
+                        "correct `environment`, or the parts of the mixture"
                     )
 
     def tables(self) -> Generator[pa.Table]:
@@ -268,15 +279,15 @@ class MinariReader:
             actions = np.asarray(raw["actions"])
         except (KeyError, ValueError, TypeError, IndexError) as unfit:
             raise PipelineError(
-                f"{where}: its arrays are not those of the declared spaces ({type(unfit).__name__}); correct "
-                "`environment`, or the data"
+                f"{where}: its arrays are not those of the declared spaces "
+                f"({type(unfit).__name__}); correct `environment`, or the data"
             ) from None
         steps = len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
             raise PipelineError(
-                f"{where}: found {steps} rewards; allowed is at least one, as many actions and flags, and one "
-                "observation more"
+                f"{where}: found {steps} rewards; allowed is at least one, as many actions and "
+                "flags, and one observation more"
             )
         return Episode(unit, part.name(index), observations, actions, rewards, *flags)
 

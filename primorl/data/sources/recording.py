@@ -30,11 +30,13 @@ _EPISODES_PER_WRITE = 250
 
 
 def record_training(environment: str, options: ReplayOptions, root: Path, dataset_id: str) -> None:
-    """Train behaviour policies and keep the first ``options.episodes`` episodes as a Minari dataset under ``root``.
+    """Train behaviour policies and keep the first ``options.episodes`` episodes as a Minari dataset
+    under ``root``.
 
-    Random exploration comes first, then a policy that improves: a replay dataset in the sense of D4RL (Fu et al.,
-    2020). Episodes still running at the end are dropped. Several runs, each from scratch and with an equal share of the
-    episodes, follow one another, and so do their episodes in the dataset.
+    Random exploration comes first, then a policy that improves: a replay dataset in the sense of
+    D4RL (Fu et al., 2020). Episodes still running at the end are dropped. Several runs, each from
+    scratch and with an equal share of the episodes, follow one another, and so do their episodes in
+    the dataset.
 
     Raises:
         PipelineError: if the environment is unknown, or the learner refuses its spaces.
@@ -42,7 +44,8 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
     with make(environment) as env:
         spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
     threads = torch.get_num_threads()
-    # With two, networks of 64 units take three times the processor time of one, and no less wall time.
+    # With two, networks of 64 units take three times the processor time of one, and no less wall
+    # time.
     torch.set_num_threads(1 if max(options.hidden) <= ONE_THREAD_UP_TO else threads)
     with variables({"MINARI_DATASETS_PATH": str(root.resolve())}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Minari asks for authors and links
@@ -60,7 +63,9 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
 
 
 def _batches(environment: str, options: ReplayOptions) -> Iterator[list[EpisodeBuffer]]:
-    """Train one policy after the other; yield the episodes of each in the order in which they end."""
+    """Train one policy after the other; yield the episodes of each in the order in which
+    they end.
+    """
     with progress_bar(options.episodes, f"collect {environment}", "episode") as progress:
         for run in range(options.runs):
             left = options.episodes // options.runs + (run < options.episodes % options.runs)
@@ -105,8 +110,8 @@ def _learner(
     except AssertionError as refused:
         reason = " ".join(str(refused).split())[:200]
         raise PipelineError(
-            f"options.algorithm: {options.algorithm} refuses {environment!r} ({reason}); allowed is dqn for discrete "
-            "actions, and ddpg, td3 or sac for a box with finite bounds"
+            f"options.algorithm: {options.algorithm} refuses {environment!r} ({reason}); allowed "
+            "is dqn for discrete actions, and ddpg, td3 or sac for a box with finite bounds"
         ) from None
     return learner
 

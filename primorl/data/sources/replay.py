@@ -1,4 +1,6 @@
-"""``source: replay``: the whole training of behaviour policies in an environment, recorded as a Minari dataset."""
+"""``source: replay``: the whole training of behaviour policies in an environment, recorded as a
+Minari dataset.
+"""
 
 import re
 from pathlib import Path

@@ -64,13 +64,13 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     """Give the bounds of an observation space, flattened, and of an action space.
 
     Raises:
-        PipelineError: observations that do not flatten to numbers; actions that are neither discrete nor a
-            one-dimensional floating-point box.
+        PipelineError: observations that do not flatten to numbers; actions that are neither
+            discrete nor a one-dimensional floating-point box.
     """
     if (image := _image(observation)) is not None:
         raise PipelineError(
-            f"{origin}: observation space: found an image (shape {image.shape}, {image.dtype}); allowed are numbers "
-            "that describe a state; store features of the image instead"
+            f"{origin}: observation space: found an image (shape {image.shape}, {image.dtype}); "
+            "allowed are numbers that describe a state; store features of the image instead"
         )
     flat: Space[Any]
     try:
@@ -79,8 +79,9 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         flat = observation
     if not isinstance(flat, Box):
         raise PipelineError(
-            f"{origin}: observation space: found {type(observation).__name__}; allowed is a space that flattens to "
-            "numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of them)"
+            f"{origin}: observation space: found {type(observation).__name__}; allowed is a space "
+            "that flattens to numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or "
+            "Tuple of them)"
         )
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
     one_hot = tuple(_one_hot(observation, 0))
@@ -104,8 +105,8 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             else ""
         )
         raise PipelineError(
-            f"{origin}: action space: found {found or type(action).__name__}; allowed is Discrete, or a Box of one "
-            "dimension of floating-point numbers"
+            f"{origin}: action space: found {found or type(action).__name__}; allowed is "
+            "Discrete, or a Box of one dimension of floating-point numbers"
         )
     action_low, action_high = (
         tuple(action.low.astype(float).tolist()),
@@ -116,7 +117,9 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
 
 
 def _image(space: Space[Any]) -> Box | None:
-    """Find the first image in a space: a box of three axes, or a matrix of bytes of at least 8 by 8."""
+    """Find the first image in a space: a box of three axes, or a matrix of bytes of at least 8 by
+    8.
+    """
     if isinstance(space, Dict | Tuple):
         parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
         return next((image for part in parts if (image := _image(part)) is not None), None)
@@ -129,7 +132,8 @@ def _image(space: Space[Any]) -> Box | None:
 def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
     """Name each dimension of a space as Gymnasium flattens it.
 
-    Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is ``name=2``.
+    Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is
+    ``name=2``.
     """
     if isinstance(space, Dict | Tuple):
         entries = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
@@ -152,7 +156,9 @@ def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
 
 
 def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:
-    """Find the parts of a flattened observation that are one category each: (first dimension, number of categories)."""
+    """Find the parts of a flattened observation that are one category each: (first dimension,
+    number of categories).
+    """
     if isinstance(space, Discrete):
         yield first, int(space.n)
     elif isinstance(space, MultiDiscrete):

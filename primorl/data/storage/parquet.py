@@ -1,7 +1,8 @@
-"""Part files of whole units in Parquet: written and read in batches, never the whole dataset at once.
+"""Part files of whole units in Parquet: written and read in batches, never the whole dataset at
+once.
 
-Every row group holds whole units. Every part carries an index, the rows of each of its units and row groups. It says in
-which row groups a cohort lies, so that nothing else of the part is read.
+Every row group holds whole units. Every part carries an index, the rows of each of its units and
+row groups. It says in which row groups a cohort lies, so that nothing else of the part is read.
 """
 
 import base64
@@ -20,7 +21,9 @@ from primorl.base.errors import PipelineError
 from primorl.data.storage.schema import DatasetInfo, run_starts
 
 SEQUENTIAL, RANDOM = 2**16, 2**9
-"""Rows of a row group (or one whole unit, if it is longer) for reading all of it, and for reading single units."""
+"""Rows of a row group (or one whole unit, if it is longer) for reading all of it, and for reading
+single units.
+"""
 ROWS_PER_BATCH = 2**16
 _ROWS_PER_PART = 2**20
 _MOST_OPEN = 256
@@ -32,7 +35,8 @@ _INDEX_KEY = b"primorl.units"
 class PartWriter(ExitStack):
     """Writes tables of whole units into ``folder`` as ``part-00000.parquet`` and so on.
 
-    Every part carries the dataset's facts, which may be known only after the last row: parts stay open until `finish`.
+    Every part carries the dataset's facts, which may be known only after the last row: parts stay
+    open until `finish`.
 
     Args:
         folder: an empty folder.
@@ -63,8 +67,8 @@ class PartWriter(ExitStack):
         if not self._parts:
             self._begin_part()
         facts = info.to_metadata()
-        # Readers take the Arrow schema, its metadata included, from this key; Arrow's writer would put it
-        # there itself, but with the facts known when the part was opened.
+        # Readers take the Arrow schema, its metadata included, from this key; Arrow's writer would
+        # put it there itself, but with the facts known when the part was opened.
         described = base64.b64encode(self._schema.with_metadata(facts).serialize().to_pybytes())
         for part, units, groups in self._parts:
             lengths = np.concatenate([np.empty(0, np.int64), *units])
@@ -72,13 +76,14 @@ class PartWriter(ExitStack):
                 base64.b64encode(np.asarray(rows, "<i8").tobytes()) for rows in (lengths, groups)
             )
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
-        self._parts.clear()  # a closed writer holds the places of its row groups, and the parts are read again next
+        # a closed writer holds the places of its row groups, and the parts are read again next
+        self._parts.clear()
 
     def _encode(self, *, rest: bool) -> None:
         """Write what waits, without the ``rest`` that fills no row group yet.
 
-        Where groups end depends on the rows alone, not on the tables they come in: those of public rows tell how many
-        private ones lie between them.
+        Where groups end depends on the rows alone, not on the tables they come in: those of public
+        rows tell how many private ones lie between them.
         """
         batch = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks()
         self._waiting = []
@@ -107,7 +112,8 @@ class PartWriter(ExitStack):
             path,
             self._schema,
             use_dictionary=_IDS,
-            compression="none",  # measured numbers hardly shrink; decoding a cohort would pay for it every round
+            # measured numbers hardly shrink; decoding a cohort would pay for it every round
+            compression="none",
             write_statistics=False,
             data_page_size=_PAGE_BYTES,
             store_schema=False,
@@ -142,7 +148,8 @@ class PartReader:
         made_by: the stage that makes it, for errors.
 
     Raises:
-        PipelineError: if there is no part, a part is unreadable, or parts are of different datasets.
+        PipelineError: if there is no part, a part is unreadable, or parts are of different
+            datasets.
     """
 
     def __init__(self, folder: Path, made_by: str):
@@ -170,7 +177,9 @@ class PartReader:
             self.rows += file.metadata.num_rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Tables of whole row groups, about ``ROWS_PER_BATCH`` rows each, of all or some columns; see `row_groups`."""
+        """Tables of whole row groups, about ``ROWS_PER_BATCH`` rows each, of all or some columns;
+        see `row_groups`.
+        """
         for part in range(len(self._paths)):
             metadata = self._file(part).metadata
             ends = np.cumsum(
@@ -197,7 +206,8 @@ class PartReader:
             part: its number.
             groups: their numbers in it.
             columns: the columns to read; None: all.
-            threads: whether Arrow decodes columns side by side; who reads several parts side by side is faster without.
+            threads: whether Arrow decodes columns side by side; who reads several parts side by
+                side is faster without.
 
         Raises:
             PipelineError: if they cannot be decoded.
@@ -255,7 +265,9 @@ class PartReader:
 
 
 def _index(metadata: pq.FileMetaData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows of each unit and row group, as the writer noted them: asking for each row group takes as long again."""
+    """Rows of each unit and row group, as the writer noted them: asking for each row group takes as
+    long again.
+    """
     try:
         parts = (metadata.metadata or {})[_INDEX_KEY].split(b".")
         own, sizes = (

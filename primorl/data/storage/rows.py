@@ -39,15 +39,16 @@ EVERY = slice(None)
 
 
 class UnitStore:
-    """The units of one partition in memory, ragged: float32 rows one after the other, and the offset of each unit.
+    """The units of one partition in memory, ragged: float32 rows one after the other, and the
+    offset of each unit.
 
-    U units, R transitions, observations of size S and actions of size A. Units are numbered 0 … U - 1 in the order of
-    their ids. An input row is (observation, action), a target row is (next_observation - observation, reward,
-    terminated).
+    U units, R transitions, observations of size S and actions of size A. Units are numbered 0 … U -
+    1 in the order of their ids. An input row is (observation, action), a target row is
+    (next_observation - observation, reward, terminated).
 
-    Each observation is held once: the next observation of a transition is the observation in the row after it. Where it
-    is another one, as at the end of a trajectory, a row of its own holds it. So memory holds S + A + 3 numbers a
-    transition and not 2S + A + 2.
+    Each observation is held once: the next observation of a transition is the observation in the
+    row after it. Where it is another one, as at the end of a trajectory, a row of its own holds it.
+    So memory holds S + A + 3 numbers a transition and not 2S + A + 2.
 
     Args:
         reader: of one partition.
@@ -62,7 +63,8 @@ class UnitStore:
         action_size: A.
 
     Raises:
-        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
+        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
+            no value.
     """
 
     def __init__(self, reader: PartReader, watch: Watch, own: slice = EVERY):
@@ -73,8 +75,8 @@ class UnitStore:
         owned[own] = True
         self.units, self.size = int(owned.sum()), int(lengths[owned].sum())
         with memory_for(reader.folder):
-            # Room for the worst case, in which no next observation is the following row's. Pages that are never
-            # written take no memory.
+            # Room for the worst case, in which no next observation is the following row's. Pages
+            # that are never written take no memory.
             rows: Floats = np.empty((2 * self.size, S + A), dtype=np.float32)
             outcomes: Floats = np.empty((self.size, 2), dtype=np.float32)  # reward and terminated
             places = np.empty(self.size, dtype=np.int64)  # where in `rows` each transition is
@@ -144,8 +146,8 @@ class UnitStore:
     def transitions(self, units: "Tensor", steps: "Tensor") -> tuple["Tensor", "Tensor"]:
         """Gather the chosen transitions of each unit.
 
-        A step past a unit's end gives the unit's own last transition: padding, which the caller's mask drops, never
-        touches another unit's data.
+        A step past a unit's end gives the unit's own last transition: padding, which the caller's
+        mask drops, never touches another unit's data.
 
         Args:
             units: int64 [U], unit numbers.
@@ -157,7 +159,9 @@ class UnitStore:
         return self._gather(self._chosen(units, steps))
 
     def begins(self, units: "Tensor", steps: "Tensor") -> "Tensor":
-        """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see `transitions`."""
+        """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see
+        `transitions`.
+        """
         return self._begins[self._chosen(units, steps)]
 
     def flat(self) -> tuple["Tensor", "Tensor"]:
@@ -174,12 +178,16 @@ class UnitStore:
         ]
 
     def terminated(self) -> "Tensor":
-        """Say whether each transition ended in a terminal state, bool [R]; a truncation is no such end."""
+        """Say whether each transition ended in a terminal state, bool [R]; a truncation is no such
+        end.
+        """
         return self._tensors["outcomes"][:, 1] > 0
 
     @cached_property
     def _begins(self) -> "Tensor":
-        """Mark the transitions that begin a trajectory, bool [R]; made on first use: training never asks."""
+        """Mark the transitions that begin a trajectory, bool [R]; made on first use: training never
+        asks.
+        """
         import torch
 
         begins = torch.zeros(self.size, dtype=torch.bool)
@@ -207,7 +215,9 @@ class UnitStore:
 
 
 def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Pack whole units as `UnitStore` holds them: rows [more than n, S + A], and where the n transitions are."""
+    """Pack whole units as `UnitStore` holds them: rows [more than n, S + A], and where the n
+    transitions are.
+    """
     S = spaces.observation_size
     observation, after = vectors(table["observation"]), vectors(table["next_observation"])
     apart = np.ones(
@@ -223,10 +233,13 @@ def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int
 
 
 def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
-    """Read all rows of a partition. The index decides whose rows are whose, so it must fit the rows.
+    """Read all rows of a partition.
+
+    The index decides whose rows are whose, so it must fit the rows.
 
     Raises:
-        PipelineError: if units are out of order, the index is another's, or a number is not finite; it quotes no value.
+        PipelineError: if units are out of order, the index is another's, or a number is not finite;
+            it quotes no value.
     """
     ends = np.cumsum(reader.index().lengths)
     seen, last = 0, None
@@ -246,7 +259,8 @@ def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
             np.append(starts[1:], table.num_rows), ends[first:after] - seen
         ):
             raise PipelineError(
-                f"{reader.folder}: units are out of order or appear twice; run `dvc repro partition`"
+                f"{reader.folder}: units are out of order or appear twice; run `dvc repro "
+                "partition`"
             )
         seen, last = seen + table.num_rows, names.slice(len(names) - 1)
         yield table
@@ -274,6 +288,7 @@ def memory_for(folder: Path) -> Iterator[None]:
         yield
     except MemoryError:  # Arrow's own error is one too
         raise PipelineError(
-            f"{folder}: not enough memory for its rows; params.yaml: compute.data_mb: set a smaller number of "
-            "megabytes (rows beyond it are read from disk as they are needed), or free memory, and run the stage again"
+            f"{folder}: not enough memory for its rows; params.yaml: compute.data_mb: set a "
+            "smaller number of megabytes (rows beyond it are read from disk as they are needed), "
+            "or free memory, and run the stage again"
         ) from None

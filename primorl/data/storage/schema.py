@@ -26,7 +26,9 @@ _ID_DIGITS = 12
 
 @dataclass(frozen=True)
 class Spaces:
-    """The declared bounds of observations [S] and actions [A]. They are public facts; open bounds are infinite.
+    """The declared bounds of observations [S] and actions [A].
+
+    They are public facts; open bounds are infinite.
 
     Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1.
 
@@ -36,11 +38,14 @@ class Spaces:
         action_low: lower bounds [A].
         action_high: upper bounds [A].
         discrete_actions: whether an action is a whole number.
-        one_hot: the parts of an observation that encode one category each: (first dimension, number of categories).
-        observation_names: what each dimension is called [S]; ``meal=snack`` for a category. Without names of their
-            own, dimensions are called ``observation_0``, ``observation_1`` and so on.
-        action_names: what each dimension, or each discrete action, is called [A]. Without names of their own,
-            dimensions are called ``action_0`` and so on, and discrete actions ``0``, ``1`` and so on.
+        one_hot: the parts of an observation that encode one category each: (first dimension, number
+            of categories).
+        observation_names: what each dimension is called [S]; ``meal=snack`` for a category. Without
+            names of their own, dimensions are called ``observation_0``, ``observation_1`` and so
+            on.
+        action_names: what each dimension, or each discrete action, is called [A]. Without names of
+            their own, dimensions are called ``action_0`` and so on, and discrete actions ``0``,
+            ``1`` and so on.
         elapsed: the dimension that is the time since the row before; None: there is none.
 
     Raises:
@@ -99,7 +104,9 @@ class Spaces:
         return len(self.action_low)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention any."""
+        """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention
+        any.
+        """
         content: dict[str, Any] = {
             name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS
         }
@@ -139,7 +146,8 @@ class DatasetInfo:
         horizon: the declared step limit; None without one.
         termination: how model rollouts know an end: ``none``, ``learned`` or a rule's name.
         duplicates: ``refuse``, or ``allow`` where two units may have equal rows.
-        dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
+        dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any
+            partition.
         population: who the people are: within it, equal ids are one person.
         trajectories_per_person: the most trajectories of one person; None: it is not declared.
     """
@@ -217,14 +225,17 @@ def arrow_schema(spaces: Spaces) -> pa.Schema:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """Give a column as one array; one chunk is not copied, as Arrow's own ``combine_chunks`` would."""
+    """Give a column as one array; one chunk is not copied, as Arrow's own
+    ``combine_chunks`` would.
+    """
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
     """Give a column of numbers or flags as a NumPy array, without a copy where Arrow allows.
 
-    Arrow's own ``to_numpy`` imports pandas, which takes longer than to read a small partition; so does ``pa.array``.
+    Arrow's own ``to_numpy`` imports pandas, which takes longer than to read a small partition; so
+    does ``pa.array``.
     """
     array = whole(column) if isinstance(column, pa.ChunkedArray) else column
     if array.null_count:
@@ -252,7 +263,9 @@ def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
 
 
 def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
-    """Give a fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
+    """Give a fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow
+    allows.
+    """
     array = whole(column)
     matrix: npt.NDArray[np.float32] = numbers(array.flatten()).reshape(-1, array.type.list_size)
     return matrix
@@ -269,7 +282,9 @@ def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Compare each row's value, text or a whole number, with the row before: bool [rows]; True in row 0."""
+    """Compare each row's value, text or a whole number, with the row before: bool [rows]; True in
+    row 0.
+    """
     values = whole(column)
     changed = np.ones(len(values), dtype=bool)
     if pa.types.is_integer(values.type):
@@ -282,10 +297,12 @@ def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def id_text(ids: pa.Array) -> pa.Array:
-    """Ids as text. Ids of digits only are padded with zeros, so that the order of text is that of numbers.
+    """Ids as text.
 
-    The width is the same for all data. If it depended on the data, one more unit could rename all others, and so move
-    them between private and public.
+    Ids of digits only are padded with zeros, so that the order of text is that of numbers.
+
+    The width is the same for all data. If it depended on the data, one more unit could rename all
+    others, and so move them between private and public.
     """
     text = ids.cast(pa.string())
     digits = pc.match_substring_regex(text, "^[0-9]+$")
@@ -293,7 +310,8 @@ def id_text(ids: pa.Array) -> pa.Array:
 
 
 def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """Give the numbers of each trajectory, row by row, little-endian, without ids: by these bytes people are recognised.
+    """Give the numbers of each trajectory, row by row, little-endian, without ids: by these bytes
+    people are recognised.
 
     Args:
         table: whole trajectories.
@@ -329,7 +347,8 @@ def trajectory_table(
         spaces: the declared sizes S and A.
         unit_ids: the privacy unit of each trajectory.
         trajectory_ids: a name for each trajectory.
-        observations: [T + 1, S] each, the true last observation included: no transition crosses an end.
+        observations: [T + 1, S] each, the true last observation included: no transition crosses an
+            end.
         actions: [T, A] each; whole numbers [T] where they are discrete.
         rewards: [T] each.
         terminated: [T] each.
@@ -427,7 +446,8 @@ class Manifest:
         info: the dataset's facts.
         private_units: how many units are protected.
         public_units: how many are not.
-        public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a ``file``.
+        public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a
+            ``file``.
         secret_check: of the secret that keys the digests (`membership.secret_check`).
     """
 
@@ -440,16 +460,17 @@ class Manifest:
     def declared_horizon(self) -> int:
         """Give the most steps of an episode.
 
-        Data without an environment must declare it: no policy could be judged otherwise. Declared later, it would make
-        another dataset, and the model would be charged again.
+        Data without an environment must declare it: no policy could be judged otherwise. Declared
+        later, it would make another dataset, and the model would be charged again.
 
         Raises:
             PipelineError: it is not declared.
         """
         if self.info.horizon is None:
             raise PipelineError(
-                f"datasets/{self.info.dataset}.yaml: horizon: found null, and there is no environment that knows it; "
-                "allowed is the most steps an episode can have, known beforehand, not counted in the data"
+                f"datasets/{self.info.dataset}.yaml: horizon: found null, and there is no "
+                "environment that knows it; allowed is the most steps an episode can have, known "
+                "beforehand, not counted in the data"
             )
         return self.info.horizon
 

@@ -1,1 +1,3 @@
-"""Private evaluation: estimators of today's return, of a policy's return, and of the model's error."""
+"""Private evaluation: estimators of today's return, of a policy's return, and of the
+model's error.
+"""

@@ -22,20 +22,21 @@ _SHOWN = 4  # levels of the histogram that is shown: 16 bins
 class Behaviour(Question):
     """Mean, quantiles and histogram of the units' returns, from one noisy release.
 
-    A unit's return is the mean over its trajectories, each held within the declared bounds and mapped to x in [-1, 1].
-    The unit contributes two blocks:
+    A unit's return is the mean over its trajectories, each held within the declared bounds and
+    mapped to x in [-1, 1]. The unit contributes two blocks:
 
     - √w (x, 1 - x²), from which come the mean and the variance;
-    - √((1 - w) / L) times its Haar coefficients: on each of L levels, 1 or -1 in the node that x is in, for its lower
-      or its upper half. 2^L bins are made of them. A CDF takes one coefficient of each level, at most ½ of it, so its
-      noise grows with L; in counts of 2^L bins it would grow with 2^(L/2) (Xiao et al. 2010, "Differential privacy via
-      wavelet transforms").
+    - √((1 - w) / L) times its Haar coefficients: on each of L levels, 1 or -1 in the node that x is
+      in, for its lower or its upper half. 2^L bins are made of them. A CDF takes one coefficient of
+      each level, at most ½ of it, so its noise grows with L; in counts of 2^L bins it would grow
+      with 2^(L/2) (Xiao et al. 2010, "Differential privacy via wavelet transforms").
 
     The blocks have squared norms of at most w and 1 - w, so that the joint norm is at most 1.
 
     Attributes:
         levels: L; the bounds of the return are cut into 2^L bins.
-        mean_share: w, the mean's share of the privacy budget (of μ²); the rest is for the quantiles.
+        mean_share: w, the mean's share of the privacy budget (of μ²); the rest is for the
+            quantiles.
     """
 
     name: ClassVar[str] = "behaviour"
@@ -72,8 +73,8 @@ class Behaviour(Question):
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
         """Estimate the mean return, then its `QUANTILES`.
 
-        The interval of a quantile is where p is within t standard deviations of the noisy CDF. The variance of the CDF,
-        where it is p, is p(1 - p)/K and the noise's, which is known exactly.
+        The interval of a quantile is where p is within t standard deviations of the noisy CDF. The
+        variance of the CDF, where it is p, is p(1 - p)/K and the noise's, which is known exactly.
         """
         covers = "sampling and privacy noise"
         mean, rest = (released[:2] / math.sqrt(self.mean_share)).tolist()
@@ -85,7 +86,10 @@ class Behaviour(Question):
         bias = "Returns beyond their declared bounds count as the bound."
         found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
         width = 2 * half / (1 << self.levels)
-        bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
+        bias = (
+            "Returns are spread evenly over their bin, so a quantile is off by one bin, "
+            f"{width:.3g}, at most."
+        )
         edges, cdf = self._edges(problem), self._cdf(released)
         scale = noise * math.sqrt(self.levels / (1 - self.mean_share))
         spread = _cdf_of_coefficients(self.levels).square().sum(1) * scale**2
@@ -105,7 +109,9 @@ class Behaviour(Question):
         )
 
     def _cdf(self, released: Tensor) -> Tensor:
-        """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64 ``[2^L + 1]``."""
+        """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64
+        ``[2^L + 1]``.
+        """
         coefficients = released[2:] * math.sqrt(self.levels / (1 - self.mean_share))
         bins = 1 << self.levels
         raw = (
@@ -116,10 +122,12 @@ class Behaviour(Question):
 
 
 def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
-    """Compute each unit's return: the mean over its trajectories, mapped from the declared bounds to [-1, 1], ``[U]``.
+    """Compute each unit's return: the mean over its trajectories, mapped from the declared bounds
+    to [-1, 1], ``[U]``.
 
-    Sums are those of whole numbers, multiples of 2⁻³⁶. A floating-point sum over padded trajectories takes another
-    order where another unit of the batch has more of them, and its last bit would decide about a bin.
+    Sums are those of whole numbers, multiples of 2⁻³⁶. A floating-point sum over padded
+    trajectories takes another order where another unit of the batch has more of them, and its last
+    bit would decide about a bin.
     """
     middle, half = problem.return_centre, problem.return_half
     reward = problem.reward(episodes.reward) * problem.discounts(episodes.step)
@@ -138,7 +146,9 @@ def _whole(numbers: Tensor) -> Tensor:
 
 
 def isotonic(values: Tensor) -> Tensor:
-    """Find the non-decreasing sequence that is nearest in least squares, by pooling adjacent violators; ``[n]``."""
+    """Find the non-decreasing sequence that is nearest in least squares, by pooling adjacent
+    violators; ``[n]``.
+    """
     means, sizes = list[float](), list[int]()
     for value in values.tolist():
         mean, size = value, 1
@@ -161,7 +171,9 @@ def _crossing(edges: Tensor, curve: Tensor, p: float) -> float:
 
 @lru_cache(maxsize=4)
 def _haar(levels: int) -> Tensor:
-    """Build the matrix of 2^levels bins by nodes, root first: 1 in its lower half, -1 in its upper, ``[B, B - 1]``."""
+    """Build the matrix of 2^levels bins by nodes, root first: 1 in its lower half, -1 in its upper,
+    ``[B, B - 1]``.
+    """
     bins = 1 << levels
     place = torch.arange(bins)
     table = torch.zeros(bins, bins - 1, dtype=torch.float64)
@@ -173,9 +185,11 @@ def _haar(levels: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _cdf_of_coefficients(levels: int) -> Tensor:
-    """Build the matrix from mean Haar coefficients to the CDF less that of equal bins: ``[B + 1, B - 1]``.
+    """Build the matrix from mean Haar coefficients to the CDF less that of equal bins: ``[B + 1, B
+    - 1]``.
 
-    The columns of `_haar` are orthogonal, so shares of the bins are 1/B + Σ_node coefficient · column / width.
+    The columns of `_haar` are orthogonal, so shares of the bins are 1/B + Σ_node coefficient ·
+    column / width.
     """
     table = _haar(levels)
     share = table / table.abs().sum(0)

@@ -23,9 +23,13 @@ from primorl.evaluate.private.results import Answer, Believe, Check
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
-"""What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the released normaliser."""
+"""What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the
+released normaliser.
+"""
 GOOD_RATIO, BAD_RATIO = 0.5, 1.0
-"""Shares of the trivial mean squared error: a model surely below the first is believable, above the second not."""
+"""Shares of the trivial mean squared error: a model surely below the first is believable, above the
+second not.
+"""
 
 Both = tuple[NoisyMean, NoisyMean]
 """The model's mean squared error, and that of the trivial prediction."""
@@ -35,24 +39,28 @@ _AT_ONCE = 4096  # rollouts
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCheck(Question):
-    """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
+    """Errors of the released model's open-loop predictions on the private trajectories, from one
+    noisy release.
 
-    From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
-    being held within its bounds. After h steps, the error of the reward is that of the last step's, over the released
-    normaliser's scale of rewards; the error of the state is the root mean square over its dimensions, each over the
-    normaliser's scale. Errors are cut at ``cap`` and squared: the ensemble predicts means, and squares alone are fair
-    to means. A unit's squared error is the mean over those of its trajectories that have h steps, each being the mean
-    over its starts. Beside it stands that of a trivial prediction (`TRIVIAL`). Estimates are roots of the means over
-    units.
+    From several steps of each trajectory, the ensemble's mean is rolled out along the recorded
+    actions, each state being held within its bounds. After h steps, the error of the reward is that
+    of the last step's, over the released normaliser's scale of rewards; the error of the state is
+    the root mean square over its dimensions, each over the normaliser's scale. Errors are cut at
+    ``cap`` and squared: the ensemble predicts means, and squares alone are fair to means. A unit's
+    squared error is the mean over those of its trajectories that have h steps, each being the mean
+    over its starts. Beside it stands that of a trivial prediction (`TRIVIAL`). Estimates are roots
+    of the means over units.
 
-    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and whether it has h
-    steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute zero to the first: means are over the
-    units that have them, and the denominator is their noisy share. With n = 4 numbers for each h and one more for each
-    h > 1, the factor 1 / √n holds the joint norm within 1.
+    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and
+    whether it has h steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute
+    zero to the first: means are over the units that have them, and the denominator is their noisy
+    share. With n = 4 numbers for each h and one more for each h > 1, the factor 1 / √n holds the
+    joint norm within 1.
 
     Attributes:
         horizons: the h; those beyond the declared horizon are dropped.
-        starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its steps once.
+        starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its
+            steps once.
         cap: where errors are cut, in scales.
     """
 
@@ -85,8 +93,10 @@ class ModelCheck(Question):
         """Compute each unit's mean squared errors, within [0, cap²]. Sensitive.
 
         Returns:
-            For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction: float64
-            ``[U, |h|, 2, 2]``, zero where there is none; and whether the unit has so many steps: bool ``[U, |h|]``.
+            For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction:
+                float64
+            ``[U, |h|, 2, 2]``, zero where there is none; and whether the unit has so many steps:
+            bool ``[U, |h|]``.
         """
         kept = self.kept(problem)
         place = torch.arange(episodes.own.shape[1], device=episodes.own.device)
@@ -118,7 +128,8 @@ class ModelCheck(Question):
             len(episodes.own), most, len(kept), 2, 2
         )
         having = (count > 0).view(len(episodes.own), most, len(kept)).sum(1)
-        # One after the other, not by a sum whose order depends on the most trajectories of the batch.
+        # One after the other, not by a sum whose order depends on the most trajectories of the
+        # batch.
         together = torch.zeros_like(means[:, 0])
         for number in range(most):
             together += means[:, number]
@@ -134,7 +145,9 @@ class ModelCheck(Question):
         left: Tensor,
         kept: tuple[int, ...],
     ) -> Tensor:
-        """Compute squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
+        """Compute squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are
+        ``left``.
+        """
         ensemble = in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
@@ -173,10 +186,13 @@ class ModelCheck(Question):
         return errors
 
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
-        """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
+        """Estimate, for each horizon and quantity, the model's error, then that of the trivial
+        prediction.
+        """
         bias = (
-            f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
-            "many steps are left out. A policy may go where the log does not."
+            "Root mean squares, in the released normaliser's scales, of errors cut at "
+            f"{self.cap:g}; units without so many steps are left out. A policy may go where the "
+            "log does not."
         )
         covers = "sampling and privacy noise"
         found = []
@@ -195,10 +211,11 @@ class ModelCheck(Question):
     def verdict(self, problem: Problem, noise: float, released: Tensor) -> Check:
         """Judge whether to believe the model, from released numbers alone.
 
-        For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
-        95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
-        surely above 0 at c = `BAD_RATIO`. In between it is doubtful: it predicts something, and the rest may be
-        noise of the world, which no model predicts, or its own fault.
+        For rewards and for states, D = model's - c · trivial mean squared error, averaged over the
+        horizons, with its 95% interval. The model is believable if both are surely below 0 at c =
+        `GOOD_RATIO`, and is not if one is surely above 0 at c = `BAD_RATIO`. In between it is
+        doubtful: it predicts something, and the rest may be noise of the world, which no model
+        predicts, or its own fault.
         """
         means = self._means(problem, noise, released)
         by_quantity = {
@@ -227,7 +244,9 @@ class ModelCheck(Question):
     def _means(
         self, problem: Problem, noise: float, released: Tensor
     ) -> dict[tuple[int, str], Both]:
-        """Read the squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
+        """Read the squared errors of the model and of the trivial prediction, mapped from [0, cap²]
+        to [-1, 1].
+        """
         kept = self.kept(problem)
         noise, released = noise / _factor(kept), released / _factor(kept)
         pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
@@ -250,7 +269,8 @@ def _factor(kept: tuple[int, ...]) -> float:
 
 
 def _difference(own: list[Both], share: float, units: int) -> Interval:
-    """Compute the 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
+    """Compute the 95% interval of the model's less ``share`` of the trivial squared error, summed
+    over the horizons.
 
     Independent noise adds up in squares; noise that means may share adds up as it is.
     """
@@ -271,5 +291,7 @@ def _sums(own: list[Both]) -> tuple[float, float]:
 
 
 def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
-    """Compute the root mean square, over the dimensions, of the difference in scales: ``[B, S]`` twice to ``[B]``."""
+    """Compute the root mean square, over the dimensions, of the difference in scales: ``[B, S]``
+    twice to ``[B]``.
+    """
     return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()

@@ -49,7 +49,8 @@ class Clone:
     """The private clone of the behaviour.
 
     Attributes:
-        released: the policy in ``models/behaviour``: its mean, or discrete actions drawn from its distribution.
+        released: the policy in ``models/behaviour``: its mean, or discrete actions drawn from its
+            distribution.
         drawn: actions drawn from its distribution, as the people's are.
     """
 
@@ -60,12 +61,13 @@ class Clone:
 def values_in_model(
     problem: Problem, rollouts: int, clone: Clone | None = None
 ) -> tuple[Answer, ...]:
-    """Value the policy, the clone if there is one, random actions, and zero actions where actions are a box.
+    """Value the policy, the clone if there is one, random actions, and zero actions where actions
+    are a box.
 
-    Values are mean discounted returns of whole rollouts in each member of the released model: nothing is asked of the
-    private units. First states are public or released ones (`Problem.starts`). All policies share them and the model's
-    random numbers, so that members can be compared one by one. Step t counts S(t) (`Problem.survival`), as in the
-    people's own returns.
+    Values are mean discounted returns of whole rollouts in each member of the released model:
+    nothing is asked of the private units. First states are public or released ones
+    (`Problem.starts`). All policies share them and the model's random numbers, so that members can
+    be compared one by one. Step t counts S(t) (`Problem.survival`), as in the people's own returns.
 
     Args:
         problem: the question.
@@ -109,8 +111,14 @@ def values_in_model(
 
 def _value(of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
     members = returns.mean(1)
-    covers = f"no interval: the members of the model say {float(members.min()):.4g} to {float(members.max()):.4g}"
-    bias = "wrong wherever the model is, and likely too high for a policy that was trained in this model"
+    covers = (
+        f"no interval: the members of the model say {float(members.min()):.4g} to "
+        f"{float(members.max()):.4g}"
+    )
+    bias = (
+        "wrong wherever the model is, and likely too high for a policy that was trained in this "
+        "model"
+    )
     return estimate(
         _NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist())
     )
@@ -119,8 +127,8 @@ def _value(of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
 def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
     """List what the values in the model say against it, for nothing.
 
-    A return that nobody can have is a proof against the model. So is a world in which random actions are worth at least
-    as much as what people do.
+    A return that nobody can have is a proof against the model. So is a world in which random
+    actions are worth at least as much as what people do.
     """
     found = []
     low, high = problem.return_low, problem.return_high
@@ -132,8 +140,9 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
         if least < low - slack or most > high + slack:
             farthest = most if most > high + slack else least
             reason = (
-                f"the model says a mean return of {farthest:.4g} ({_WHOSE.get(each.of, 'the policy')}), where nobody "
-                f"can have less than {low:.4g} or more than {high:.4g}"
+                f"the model says a mean return of {farthest:.4g} "
+                f"({_WHOSE.get(each.of, 'the policy')}), where nobody can have less than "
+                f"{low:.4g} or more than {high:.4g}"
             )
             found.append(Veto(kind="beyond_bounds", reason=reason))
             break
@@ -141,15 +150,17 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
     chance = next((each for each in of_mean if each.of == "random"), None)
     if today is not None and chance is not None and chance.value >= today.value:
         reason = (
-            f"in the model random actions are worth {chance.value:.4g}, at least as much as today's practice, "
-            f"{today.value:.4g}"
+            f"in the model random actions are worth {chance.value:.4g}, at least as much as "
+            f"today's practice, {today.value:.4g}"
         )
         found.append(Veto(kind="random_as_good", reason=reason))
     return found
 
 
 def _gain(gains: Tensor) -> Answer:
-    """Answer with the least gain of a member, from the differences of the same rollouts, ``[N, rollouts]``."""
+    """Answer with the least gain of a member, from the differences of the same rollouts, ``[N,
+    rollouts]``.
+    """
     members = gains.mean(1)
     least = int(members.argmin())
     half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
@@ -167,6 +178,9 @@ def _doubt(policy: float, clone: float) -> Answer:
 
 
 def _beyond(policy: float, clone: float) -> Answer:
-    covers = f"no interval: {policy:.4g} of the policy's steps, {clone:.4g} of those of the clone with drawn actions"
+    covers = (
+        f"no interval: {policy:.4g} of the policy's steps, {clone:.4g} of those of the clone with "
+        "drawn actions"
+    )
     bias = "states are the model's own, which may be wrong where the policy goes"
     return estimate(_NAME, "policy", BEYOND, policy - clone, None, covers, bias)

@@ -1,13 +1,15 @@
-"""The subject of an evaluation, the logged trajectories that answer questions, and facts of public ones.
+"""The subject of an evaluation, the logged trajectories that answer questions, and facts of public
+ones.
 
-A `Problem` holds public facts, declared bounds, the released model and the policy: nothing in it is private. `Episodes`
-are the trajectories of some privacy units, as padded tensors. A unit's own rows alone decide which of them are selected
-and how much each counts.
+A `Problem` holds public facts, declared bounds, the released model and the policy: nothing in it is
+private. `Episodes` are the trajectories of some privacy units, as padded tensors. A unit's own rows
+alone decide which of them are selected and how much each counts.
 
-Recordings end: a patient is discharged, a log is cut. A rollout in the model goes on to the declared horizon, so its
-return has rewards that no logged trajectory had. It is weighted by S(t), the chance that a trajectory which did not
-terminate has more than t steps (`PublicTrajectories.survival`). Terminations are the model's own business, so they do
-not count as an end here.
+Recordings end: a patient is discharged, a log is cut. A rollout in the model goes on to the
+declared horizon, so its return has rewards that no logged trajectory had. It is weighted by S(t),
+the chance that a trajectory which did not terminate has more than t steps
+(`PublicTrajectories.survival`). Terminations are the model's own business, so they do not count as
+an end here.
 """
 
 import math
@@ -24,7 +26,9 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import NONE
 
 Act = Callable[[Tensor], Tensor]
-"""Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
+"""Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions
+are discrete.
+"""
 
 BLOCK = 1024
 """Rows that `in_blocks` asks for at once."""
@@ -42,15 +46,17 @@ D = TypeVar("D")
 
 @dataclass(frozen=True)
 class Problem:
-    """Subject of an evaluation: returns of the people in the data, the released model, and a policy in it.
+    """Subject of an evaluation: returns of the people in the data, the released model, and a policy
+    in it.
 
-    A value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t < ``horizon``: every
-    unit counts once, however many trajectories it has. Rewards are held within their declared bounds.
+    A value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t <
+    ``horizon``: every unit counts once, however many trajectories it has. Rewards are held within
+    their declared bounds.
 
-    Everything here is public, declared or released, so using it costs nothing. Observations are held within the
-    declared bounds before anything is computed from them, which bounds all intermediate numbers: results of one unit
-    then depend on the other units of its batch by rounding errors of float64 at most, which the margin of `L2Clip`
-    covers.
+    Everything here is public, declared or released, so using it costs nothing. Observations are
+    held within the declared bounds before anything is computed from them, which bounds all
+    intermediate numbers: results of one unit then depend on the other units of its batch by
+    rounding errors of float64 at most, which the margin of `L2Clip` covers.
 
     Attributes:
         units: K, private units.
@@ -73,8 +79,9 @@ class Problem:
         ensemble: the released model.
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
         seed: of rollouts; public.
-        survival: S(t), the chance that a trajectory which did not terminate has more than t steps, float64
-            ``[horizon]``, from public trajectories (`PublicTrajectories`); None: all go on to the horizon.
+        survival: S(t), the chance that a trajectory which did not terminate has more than t steps,
+            float64 ``[horizon]``, from public trajectories (`PublicTrajectories`); None: all go on
+            to the horizon.
     """
 
     units: int
@@ -129,7 +136,9 @@ class Problem:
 
     @property
     def rollout_steps(self) -> int:
-        """Return the horizon; if none is declared, the steps until a reward counts for less than a thousandth."""
+        """Return the horizon; if none is declared, the steps until a reward counts for less than a
+        thousandth.
+        """
         return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
 
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
@@ -150,7 +159,9 @@ class Problem:
         return observation.double().nan_to_num(nan=0.0).clamp(low.to(device), high.to(device))
 
     def standardised(self, observation: Tensor) -> Tensor:
-        """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and finite."""
+        """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and
+        finite.
+        """
         mean, scale = (
             part.double().to(observation.device)
             for part in (self.observation_mean, self.observation_scale)
@@ -166,13 +177,16 @@ class Problem:
     def discounts(self, step: Tensor) -> Tensor:
         """Compute γ^step, float64, for steps from 0, int64.
 
-        Powers are taken one by one: torch's own, of the numbers at the end of a tensor, have other last bits.
+        Powers are taken one by one: torch's own, of the numbers at the end of a tensor, have other
+        last bits.
         """
         powers = [self.discount**each for each in range(int(step.max()) + 1)]
         return torch.tensor(powers, dtype=torch.float64).to(step.device)[step]
 
     def uniform_actions(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions are discrete."""
+        """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions
+        are discrete.
+        """
         if self.discrete_actions:
             chosen = torch.randint(self.action_size, (count,), generator=generator)
             return torch.nn.functional.one_hot(chosen, self.action_size).float()
@@ -181,11 +195,13 @@ class Problem:
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size, on one thread.
+    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size, on one
+    thread.
 
-    The rounding of a product depends on its number of rows, and that of an operation that threads share on where it is
-    cut. Where a decision hangs on it, as that of a discrete action does, or many steps of a model multiply it, one
-    unit's rows would decide about another's. The last block is filled up with zeros. `check_blocks` tries a machine.
+    The rounding of a product depends on its number of rows, and that of an operation that threads
+    share on where it is cut. Where a decision hangs on it, as that of a discrete action does, or
+    many steps of a model multiply it, one unit's rows would decide about another's. The last block
+    is filled up with zeros. `check_blocks` tries a machine.
     """
     count, threads = len(rows), torch.get_num_threads()
     filled = pad(rows, (0, 0, 0, -count % BLOCK))
@@ -199,10 +215,12 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 def check_blocks(
     function: Callable[[Tensor], Tensor], columns: int, device: torch.device | None = None
 ) -> None:
-    """Apply ``function`` to a block of one made-up row of so many columns, before anything is charged.
+    """Apply ``function`` to a block of one made-up row of so many columns, before anything is
+    charged.
 
     Raises:
-        PipelineError: two answers differ in a bit, so a unit's answers depend on their place among those of others.
+        PipelineError: two answers differ in a bit, so a unit's answers depend on their place among
+            those of others.
     """
     row = torch.randn(
         1, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64
@@ -210,14 +228,16 @@ def check_blocks(
     answers = in_blocks(function, row.repeat(BLOCK, 1))
     if not torch.equal(answers, answers[:1].expand_as(answers)):
         raise PipelineError(
-            f"compute.device: on this machine ({answers.device.type}), the last bits of what a model or policy answers "
-            "for one row differ with its place among other rows, which the guarantee does not allow; evaluate on "
-            "another machine or with another build of torch"
+            f"compute.device: on this machine ({answers.device.type}), the last bits of what a "
+            "model or policy answers for one row differ with its place among other rows, which "
+            "the guarantee does not allow; evaluate on another machine or with another build of "
+            "torch"
         )
 
 
 def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:
-    """Average the members' predictions of change and reward: observations and actions ``[B, S + A]`` to ``[B, S + 1]``.
+    """Average the members' predictions of change and reward: observations and actions ``[B, S +
+    A]`` to ``[B, S + 1]``.
 
     The mean belongs in the block: how members are summed depends on the number of rows, too.
     """
@@ -226,10 +246,11 @@ def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:
 
 
 def in_float64(whole: D, device: torch.device | None = None) -> D:
-    """Copy a dataclass with all its tensors, also those of its parts, in float64, and to a device if one is given.
+    """Copy a dataclass with all its tensors, also those of its parts, in float64, and to a device
+    if one is given.
 
-    In float32 the rounding of a product depends on the size of the batch, so a unit's contribution would depend on the
-    others in its batch by more than the margins of the mechanisms cover.
+    In float32 the rounding of a product depends on the size of the batch, so a unit's contribution
+    would depend on the others in its batch by more than the margins of the mechanisms cover.
     """
 
     def double(value: Any) -> Any:
@@ -251,10 +272,13 @@ class EpisodeSource(Protocol):
         """Count the units, K."""
 
     def lengths(self, units: Tensor) -> Tensor:
-        """Count each unit's transitions, over all its trajectories: int64 ``[U]`` for int64 ``[U]``."""
+        """Count each unit's transitions, over all its trajectories: int64 ``[U]`` for int64
+        ``[U]``.
+        """
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Read rows ``steps[u, m]`` of unit ``units[u]``: inputs ``[U, M, S + A]`` and targets ``[U, M, S + 2]``.
+        """Read rows ``steps[u, m]`` of unit ``units[u]``: inputs ``[U, M, S + A]`` and targets
+        ``[U, M, S + 2]``.
 
         A target is the change of the observation, the reward, and whether the step terminated.
         """
@@ -277,7 +301,8 @@ class Episodes:
         terminated: whether the step ended in a terminal state, bool ``[U, M]``.
         step: number of the step within its trajectory, from 0, int64 ``[U, M]``.
         begins: whether the step begins a trajectory, bool ``[U, M]``; false in padding.
-        ends: whether it is the last logged step of its trajectory, bool ``[U, M]``; false in padding.
+        ends: whether it is the last logged step of its trajectory, bool ``[U, M]``; false in
+            padding.
         own: whether the row is no padding, bool ``[U, M]``.
     """
 
@@ -342,8 +367,8 @@ def portions(
 ) -> Iterator[Episodes]:
     """Read all rows of some units in portions with padded rows that fit `BYTES_AT_ONCE`. Sensitive.
 
-    Neighbours in length share a portion, so that there is little padding: among units that lie together on disk, so
-    that a row group is read for few portions.
+    Neighbours in length share a portion, so that there is little padding: among units that lie
+    together on disk, so that a row group is read for few portions.
 
     Args:
         source: of the units.
@@ -378,7 +403,8 @@ class PublicTrajectories:
     Attributes:
         length: steps of each, int64 ``[n]``.
         terminated: whether it ended in a terminal state, bool ``[n]``.
-        weight: one over the number of its unit's trajectories, float64 ``[n]``: every unit counts once.
+        weight: one over the number of its unit's trajectories, float64 ``[n]``: every unit counts
+            once.
         reward: its rewards, float64 ``[n, M]``; 0 after its end.
     """
 
@@ -416,10 +442,11 @@ class PublicTrajectories:
         return replace(self, terminated=torch.zeros_like(self.terminated)) if ends == NONE else self
 
     def survival(self, horizon: int) -> Tensor:
-        """Estimate S(t) for t below the horizon, float64 ``[horizon]``, by the product limit (Kaplan and Meier 1958).
+        """Estimate S(t) for t below the horizon, float64 ``[horizon]``, by the product limit
+        (Kaplan and Meier 1958).
 
-        After t steps, the share that ends there of those that have not terminated is taken off. Where nothing public
-        is left to tell, S stays as it is.
+        After t steps, the share that ends there of those that have not terminated is taken off.
+        Where nothing public is left to tell, S stays as it is.
         """
         cut = torch.zeros(horizon + 1, dtype=torch.float64)
         cut.index_add_(0, self.length.clamp(max=horizon), self.weight.where(~self.terminated, 0.0))
@@ -440,11 +467,13 @@ class PublicTrajectories:
 def public_return_bounds(
     public: PublicTrajectories, problem: Problem
 ) -> tuple[float, float] | None:
-    """Bound returns by the public ones: as far again beyond the least and the greatest as these are apart.
+    """Bound returns by the public ones: as far again beyond the least and the greatest as these are
+    apart.
 
     Args:
         public: trajectories.
-        problem: with the return bounds that follow from those of the rewards, which stay the outer limits.
+        problem: with the return bounds that follow from those of the rewards, which stay the outer
+            limits.
 
     Returns:
         The bounds; None: the returns are all the same, so they tell nothing.

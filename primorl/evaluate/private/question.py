@@ -1,4 +1,6 @@
-"""Questions to the private units: one noisy release of bounded numbers of every unit, and what is made of it."""
+"""Questions to the private units: one noisy release of bounded numbers of every unit, and what is
+made of it.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +22,10 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 Interval = tuple[float, float]
 
 _NORM = 1 + 2.0**-13
-"""C of a question. Contributions have norm 1 at most, which the clip then leaves exactly as they are."""
+"""C of a question.
+
+Contributions have norm 1 at most, which the clip then leaves exactly as they are.
+"""
 
 
 def estimate(
@@ -44,7 +49,8 @@ class Asked(DataclassState):
 
     Attributes:
         released: the release ``[n]``; empty before it is made.
-        about: what the question is about, so that it is not answered about something else after a kill.
+        about: what the question is about, so that it is not answered about something else after a
+            kill.
         started: 1 from the moment that the noise may have been drawn. The release is then spent.
         finished: whether ``released`` is there.
     """
@@ -58,13 +64,16 @@ class Asked(DataclassState):
 class Question(ABC):
     """One question, answered by one release. Its settings are its fields.
 
-    The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows and of released
-    values, the plan's clip bounds its result as one vector, and nothing else of it is released.
+    The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows
+    and of released values, the plan's clip bounds its result as one vector, and nothing else of it
+    is released.
     """
 
     name: ClassVar[str]
     about_model: ClassVar[bool]
-    """Whether the answer depends on the released model: with another one, the question is charged again."""
+    """Whether the answer depends on the released model: with another one, the question is charged
+    again.
+    """
 
     def plan(self, problem: Problem, noise_multiplier: float) -> Plan:
         """Plan one release over all units."""
@@ -84,11 +93,16 @@ class Question(ABC):
 
     @abstractmethod
     def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
-        """Compute each unit's contribution, float64 ``[U, n]`` of norm 1 at most; sensitive. The caller clips it."""
+        """Compute each unit's contribution, float64 ``[U, n]`` of norm 1 at most; sensitive.
+
+        The caller clips it.
+        """
 
     @abstractmethod
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
-        """Compute the estimates from the release, whose noise has this standard deviation: post-processing."""
+        """Compute the estimates from the release, whose noise has this standard deviation:
+        post-processing.
+        """
 
 
 def noise_of(plan: Plan) -> float:
@@ -106,7 +120,9 @@ def ask(
     save_checkpoint: Callable[[Asked], None] = lambda state: None,
     device: torch.device | None = None,
 ) -> Asked:
-    """Ask a question. A kill while rows are read costs nothing, as there is nothing to draw again but the noise.
+    """Ask a question.
+
+    A kill while rows are read costs nothing, as there is nothing to draw again but the noise.
 
     Args:
         question: to be asked.
@@ -114,8 +130,8 @@ def ask(
         plan: of the question; draws the noise.
         source: the private units.
         begin: the state before the release.
-        save_checkpoint: must have stored the state durably when it returns. The release is announced to it when the
-            sum is known, before the noise is drawn.
+        save_checkpoint: must have stored the state durably when it returns. The release is
+            announced to it when the sum is known, before the noise is drawn.
         device: where contributions are computed; None: the CPU.
 
     Returns:
@@ -150,7 +166,8 @@ class NoisyMean:
         low: lower end of the interval.
         high: upper end.
         noise: standard deviation of the noise that this mean has alone.
-        shared: of the parts it may share with other means of the same release: sampling, and the noise of the share.
+        shared: of the parts it may share with other means of the same release: sampling, and the
+            noise of the share.
     """
 
     value: float
@@ -163,14 +180,17 @@ class NoisyMean:
 def noisy_mean(
     units: int, mean: float, rest: float, noise: float, share: float = 1.0, share_noise: float = 0.0
 ) -> NoisyMean:
-    """Estimate the mean of x in [-1, 1] over the units that have such a number, from a release of each as a `pair`.
+    """Estimate the mean of x in [-1, 1] over the units that have such a number, from a release of
+    each as a `pair`.
 
-    The interval holds sampling and privacy noise. It is Fieller's of a ratio: all r at which mean - r·share is within t
-    standard deviations of 0. Its variance is noise² + r² share_noise² + E[has (x - r)²] / K. The last term is estimated
-    from the release itself, to which one standard deviation of the estimate's own noise is added: noise can make it
-    tiny or negative, and then the interval would be too short (it would hold as few as 89% of narrow means at μ = 3,
-    where this one holds 97%). The addition is at most √5 μ of noise², μ being the Gaussian mean of the release, so
-    little at small ε. Where the share cannot be told from 0, the interval is all of [-1, 1].
+    The interval holds sampling and privacy noise. It is Fieller's of a ratio: all r at which mean -
+    r·share is within t standard deviations of 0. Its variance is noise² + r² share_noise² + E[has
+    (x - r)²] / K. The last term is estimated from the release itself, to which one standard
+    deviation of the estimate's own noise is added: noise can make it tiny or negative, and then the
+    interval would be too short (it would hold as few as 89% of narrow means at μ = 3, where this
+    one holds 97%). The addition is at most √5 μ of noise², μ being the Gaussian mean of the
+    release, so little at small ε. Where the share cannot be told from 0, the interval is all of
+    [-1, 1].
 
     Args:
         units: K.
@@ -205,5 +225,7 @@ def t_quantile(units: int) -> float:
 
 
 def pair(x: Tensor) -> Tensor:
-    """Stack (x, 1 - x²) for x in [-1, 1]: its L2 norm is at most 1, so the second moment costs nothing more."""
+    """Stack (x, 1 - x²) for x in [-1, 1]: its L2 norm is at most 1, so the second moment costs
+    nothing more.
+    """
     return torch.stack((x, 1 - x.square()), -1)

@@ -1,4 +1,6 @@
-"""``metrics/private_evaluation.json``: the answers of private evaluation, their intervals and their costs."""
+"""``metrics/private_evaluation.json``: the answers of private evaluation, their intervals and their
+costs.
+"""
 
 import hashlib
 import json
@@ -22,13 +24,21 @@ from primorl.privacy.statement import SpentOnDataset, Statement
 MEAN_RETURN = "mean return"
 """`Answer.what` of the value of a policy."""
 AS_DRAWN = "mean return, actions drawn as the people's are"
-"""`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's practice."""
+"""`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's
+practice.
+"""
 GAIN = "gain over the clone"
-"""`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
+"""`Answer.what` of how much more the policy is worth than the clone; its value is the least that a
+member says.
+"""
 DOUBT = "uncertainty beyond the clone's"
-"""`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
+"""`Answer.what` of how much more uncertain the model is where the policy goes, in units of the
+return.
+"""
 BEYOND = "share of steps beyond the clone's"
-"""`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone hardly ever is."""
+"""`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone
+hardly ever is.
+"""
 Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
@@ -43,7 +53,8 @@ class Answer:
     estimator: Annotated[Line, "Name of the estimator."]
     of: Annotated[
         Of,
-        "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is.",
+        "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: "
+        "how wrong it is.",
     ]
     what: Annotated[Line, "What the number is; `mean return` for a value."]
     value: Annotated[float, "The number."]
@@ -81,7 +92,8 @@ class Check:
     believe: Annotated[Believe, "Whether the model can be believed."]
     ratio: Annotated[
         float | None,
-        "The model's squared error over that of a trivial guess, the larger of rewards and states; `null`: infinite.",
+        "The model's squared error over that of a trivial guess, the larger of rewards and "
+        "states; `null`: infinite.",
     ]
     wrong: Annotated[tuple[Line, ...], "What is surely predicted worse than by the guess."]
     horizons: Annotated[tuple[int, ...], "How many steps ahead was predicted."]
@@ -98,8 +110,9 @@ class Veto:
 
     kind: Annotated[
         Literal["beyond_bounds", "random_as_good", "warned"],
-        "`beyond_bounds`: the model says a return that nobody can have; `random_as_good`: it says that random actions "
-        "are worth at least as much as today's practice; `warned`: a warning of `primorl plan`.",
+        "`beyond_bounds`: the model says a return that nobody can have; `random_as_good`: it says "
+        "that random actions are worth at least as much as today's practice; `warned`: a warning "
+        "of `primorl plan`.",
     ]
     reason: Annotated[Line, "The sign with its numbers, in a clause."]
 
@@ -111,7 +124,9 @@ class Veto:
 
 @record
 class Verdict:
-    """Whether the released model can be believed, and what bars a trial of a policy that was made in it."""
+    """Whether the released model can be believed, and what bars a trial of a policy that was made
+    in it.
+    """
 
     check: Annotated[Check | None, "By the people; `null`: `model_check` was not asked."]
     vetoes: Annotated[tuple[Veto, ...], "Signs and warnings that bar a trial."] = ()
@@ -134,7 +149,9 @@ class Verdict:
 
 @record
 class PrivateEvaluation:
-    """The answers of all estimators, their privacy statements, and the total (``metrics/private_evaluation.json``)."""
+    """The answers of all estimators, their privacy statements, and the total
+    (``metrics/private_evaluation.json``).
+    """
 
     FORMAT: ClassVar[int] = 1
 
@@ -168,7 +185,9 @@ class PrivateEvaluation:
 
     @property
     def believed(self) -> bool:
-        """Whether values in the model may be shown and compared; so it is where nothing was asked."""
+        """Whether values in the model may be shown and compared; so it is where nothing was
+        asked.
+        """
         return self.verdict is None or self.verdict.believed
 
     @property
@@ -186,7 +205,8 @@ class PrivateEvaluation:
         return next((answer for answer in found if estimator in (None, answer.estimator)), None)
 
     def digest(self, estimator: str) -> str:
-        """Hash (SHA-256) one estimator's answers, its statement and their subject; the ledger keeps the digest.
+        """Hash (SHA-256) one estimator's answers, its statement and their subject; the ledger keeps
+        the digest.
 
         Free answers, which no charge of their own binds, are part of every estimator's.
         """
@@ -204,7 +224,8 @@ class PrivateEvaluation:
         return {f"private_evaluation: {estimator}": self.digest(estimator)}
 
     def refuse_other_files(self, path: Path, model: Path, policy: Path, clone: Path) -> None:
-        """Check that the answers are about the model, the policy and the clone in these folders, if anything was asked.
+        """Check that the answers are about the model, the policy and the clone in these folders, if
+        anything was asked.
 
         ``path`` is this record's, for the message. A clone that was not made has no policy.
 
@@ -222,7 +243,8 @@ class PrivateEvaluation:
             missing = key == "clone_sha256" and not file.exists()
             if getattr(self, key) != (None if missing else file_sha256(file)):
                 raise PipelineError(
-                    f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`"
+                    f"{path}: {key}: the answers are not about {file}, which is here; run `dvc "
+                    "repro`"
                 )
 
     def write(self, path: Path) -> None:

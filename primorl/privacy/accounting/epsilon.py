@@ -1,7 +1,9 @@
-"""ε of events by PLD and RDP: of training runs, of compositions, and of a person with several units.
+"""ε of events by PLD and RDP: of training runs, of compositions, and of a person with several
+units.
 
 dp_accounting composes the events. Its RDP accountant is extended here to the events of groups:
-(ε, δ) for one unit does not give (kε, δ) for k units, so the event of a group is accounted as a whole.
+(ε, δ) for one unit does not give (kε, δ) for k units, so the event of a group is accounted as a
+whole.
 """
 
 import logging
@@ -24,7 +26,8 @@ _MOST_POINTS = (
     20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
 )
 _ROUNDING = 1e-11  # of an integral, relative
-_NEGLIGIBLE = 1e-30  # probability of cohorts that the accountant drops anyhow: they are counted as the largest
+# probability of cohorts that the accountant drops anyhow: they are counted as the largest
+_NEGLIGIBLE = 1e-30
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 LARGEST_TIGHT = (
     1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
@@ -42,10 +45,12 @@ class Spent:
 
 @dataclass(frozen=True)
 class Training:
-    """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
+    """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries
+    before them.
 
-    The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see `spent`);
-    ``queries`` holds those of Gaussian releases of sums over all units (`queries.GaussianQuery`).
+    The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see
+    `spent`); ``queries`` holds those of Gaussian releases of sums over all units
+    (`queries.GaussianQuery`).
     """
 
     sampling_probability: float
@@ -99,18 +104,22 @@ def training_event(
 def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_NAME) -> Spent:
     """Compute ε of ``event`` at ``delta``.
 
-    The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over the contribution
-    of *one* unit. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
+    The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise
+    over the contribution of *one* unit. With q the sampling probability and N(μ) a Gaussian of mean
+    μ and standard deviation z, it compares
 
-    - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or removing a unit too,
-      since a unit that contributes zero leaves the sum where a missing one leaves it; the difference is K, which is
-      public here and the same for both neighbours (dp-accounting's `REPLACE_SPECIAL`);
-    - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
-      that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
+    - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or
+      removing a unit too, since a unit that contributes zero leaves the sum where a missing one
+      leaves it; the difference is K, which is public here and the same for both neighbours
+      (dp-accounting's `REPLACE_SPECIAL`);
+    - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution
+      being opposite. At q = 1 that is a Gaussian mechanism of sensitivity 2C under noise zC
+      (`EnsembleClip.sensitivity_under`).
 
-    dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain Gaussian's sensitivity for C
-    there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
-    1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
+    dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain
+    Gaussian's sensitivity for C there too; so ``epsilon_rdp`` is infinite for it, as it is where
+    rounding errors spoil RDP. Where RDP's ε is beyond 1000, PLD is not asked: the headline is RDP's
+    (an upper bound too), and infinite under replacement.
 
     Args:
         event: of the mechanism.
@@ -139,8 +148,8 @@ def compose(
 ) -> Spent:
     """Compute ε at ``delta`` of all ``events`` on the same people, one after another.
 
-    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
-    0; one event without a guarantee makes the whole infinite.
+    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one.
+    Nothing at all costs 0; one event without a guarantee makes the whole infinite.
     """
     rounds: dict[dp_event.DpEvent, int] = {}
     for event in flat(events):
@@ -182,7 +191,9 @@ def accountant_near(
 
 
 def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
-    """Compute the width of the PLD's grid: it over-reports ε by at most 1%, unless that took over 100,000 points."""
+    """Compute the width of the PLD's grid: it over-reports ε by at most 1%, unless that took over
+    100,000 points.
+    """
     if epsilon == 0:
         return 1e-4
     fine = 0.01 * epsilon / math.sqrt(rounds)
@@ -192,7 +203,9 @@ def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float
 
 
 def _widest_loss(event: dp_event.DpEvent) -> float:
-    """Compute the largest privacy loss of a release that the PLD keeps: up to 10 standard deviations of noise."""
+    """Compute the largest privacy loss of a release that the PLD keeps: up to 10 standard
+    deviations of noise.
+    """
     match event:
         case dp_event.ComposedDpEvent():
             return max(map(_widest_loss, event.events))
@@ -240,7 +253,9 @@ class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
 def _sampled_gaussian_rdp(
     event: dp_event.DpEvent, orders: tuple[float, ...]
 ) -> npt.NDArray[np.float64]:
-    """Compute dp-accounting's divergences of one round once: they take milliseconds and are needed often."""
+    """Compute dp-accounting's divergences of one round once: they take milliseconds and are needed
+    often.
+    """
     found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
     found.flags.writeable = False
     return found
@@ -249,11 +264,13 @@ def _sampled_gaussian_rdp(
 def rdp_epsilon(
     event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None
 ) -> tuple[float, bool]:
-    """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero, dp-accounting answers 0.
+    """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero,
+    dp-accounting answers 0.
 
-    It warns of negative divergences and, at large q, of every fractional order it leaves out, dozens of lines a call.
-    The first is acted upon and the second is harmless, so both are kept from stderr; its other warnings pass. Nothing
-    depends on a warning being heard: other libraries disable loggers.
+    It warns of negative divergences and, at large q, of every fractional order it leaves out,
+    dozens of lines a call. The first is acted upon and the second is harmless, so both are kept
+    from stderr; its other warnings pass. Nothing depends on a warning being heard: other libraries
+    disable loggers.
     """
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -271,19 +288,23 @@ def rdp_epsilon(
 
 
 def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
-    """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one below zero."""
+    """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one
+    below zero.
+    """
     values = [float(value) for value in RdpWithGroups(orders).compose(event).rdp]
     return tuple(value if value >= 0 else math.inf for value in values)
 
 
 def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
-    """Return the event of one person with at most ``units`` units, all of which are zeroed out together.
+    """Return the event of one person with at most ``units`` units, all of which are zeroed out
+    together.
 
-    A Gaussian release of multiplier z becomes one of z/k, as k contributions of norm C are at most kC long together.
-    Under Poisson sampling the number of the person's units in a round is binomial, and so is the length of the
-    difference in units of C: a round is dominated by the mixture Σ_i P[Bin(k, q) = i] N(i, z²) against N(0, z²)
-    (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms").
-    ε of the result, at any δ, holds in both directions, and for fewer units too.
+    A Gaussian release of multiplier z becomes one of z/k, as k contributions of norm C are at most
+    kC long together. Under Poisson sampling the number of the person's units in a round is
+    binomial, and so is the length of the difference in units of C: a round is dominated by the
+    mixture Σ_i P[Bin(k, q) = i] N(i, z²) against N(0, z²) (Ganesh 2024, "Tight group-level DP
+    guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms"). ε of the result, at
+    any δ, holds in both directions, and for fewer units too.
 
     Args:
         event: of one unit, as `events` reads and writes it.
@@ -328,10 +349,11 @@ def _sampled(sampling_probability: float, noise_multiplier: float, units: int) -
 def mixture_rdp(
     event: dp_event.MixtureOfGaussiansDpEvent, orders: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Compute Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one of both directions.
+    """Compute Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one
+    of both directions.
 
-    ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up to rounding. Infinite
-    at an order where the integral would take too many points.
+    ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up
+    to rounding. Infinite at an order where the integral would take too many points.
     """
     shifts, logs = np.array(event.sensitivities), np.log(np.array(event.sampling_probs))
     return np.array(
@@ -340,7 +362,8 @@ def mixture_rdp(
 
 
 def _divergence(z: float, shifts: NDArray[Any], logs: NDArray[Any], order: float) -> float:
-    # The step resolves one Gaussian, and stays below the distance of the integrand's complex singularities.
+    # The step resolves one Gaussian, and stays below the distance of the integrand's complex
+    # singularities.
     step = min(z / 6, 0.4 * z**2 / shifts.max())
     rare = -logs[0] if shifts[0] == 0 else math.inf
     low = (

@@ -31,8 +31,8 @@ def event_from_json(content: dict[str, Any]) -> dp_event.DpEvent:
     """Rebuild the event of `event_to_json`.
 
     Raises:
-        ValueError: it is no event that this project writes; the message names the field, its content and the allowed
-            ones.
+        ValueError: it is no event that this project writes; the message names the field, its
+            content and the allowed ones.
     """
     if not isinstance(content, dict):
         raise ValueError(f"found {type(content).__name__} for an event; a JSON object is needed")

@@ -1,7 +1,8 @@
 """Figures of an event beside ε at one δ: its privacy profile, groups of units, and the best attack.
 
-All numbers are upper bounds by the PLD accountant. None is derived from ε and δ alone: the loss exceeds ε with a
-probability that may be far above δ, and k units are guaranteed neither kε nor (kε, kδ).
+All numbers are upper bounds by the PLD accountant. None is derived from ε and δ alone: the loss
+exceeds ε with a probability that may be far above δ, and k units are guaranteed neither kε nor (kε,
+kδ).
 """
 
 import math
@@ -38,9 +39,9 @@ _LARGEST_PROFILE = 30.0  # ε; beyond, an attack may be certain and there is not
 class Figures:
     """Guarantees of one event; None: nothing.
 
-    ``profile`` has pairs (ε, δ) that hold together, ε rising from 0, and is empty where ε is beyond 30; ``groups``
-    numbers of units and their ε at the stated δ; ``attacks`` false positive rates, and the largest true positive rate
-    with each.
+    ``profile`` has pairs (ε, δ) that hold together, ε rising from 0, and is empty where ε is beyond
+    30; ``groups`` numbers of units and their ε at the stated δ; ``attacks`` false positive rates,
+    and the largest true positive rate with each.
     """
 
     epsilon_replace_one: float | None
@@ -82,7 +83,8 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
 
 
 def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
-    """Compute the keys of a privacy statement that follow from an event; ``spent`` None: nothing is guaranteed.
+    """Compute the keys of a privacy statement that follow from an event; ``spent`` None: nothing is
+    guaranteed.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
@@ -106,10 +108,12 @@ def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
 
 
 def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:
-    """Compute δ of ``event`` at each of ``epsilons``, which rise from 0, on a grid for ε near ``near``.
+    """Compute δ of ``event`` at each of ``epsilons``, which rise from 0, on a grid for ε near
+    ``near``.
 
-    It is the larger one of both directions: a unit in the data against zeros, and zeros against the unit. Values below
-    1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
+    It is the larger one of both directions: a unit in the data against zeros, and zeros against the
+    unit. Values below 1e-10 are raised to it, since rounding in the accountant's convolution could
+    carry them below the truth.
     """
     accountant = accountant_near(event, near)
     found = np.atleast_1d(accountant.get_delta(list(epsilons)))
@@ -121,8 +125,9 @@ def true_positive_rates(
 ) -> list[float]:
     """Bound the true positive rate of any membership attack, for each false positive rate α.
 
-    Every (ε, δ) that holds bounds it by δ + e^ε α and, read from the other side, by 1 - e^-ε (1 - δ - α) (Dong, Roth
-    and Su 2022, "Gaussian differential privacy", Proposition 2.5). The least of these lines over the whole profile is
+    Every (ε, δ) that holds bounds it by δ + e^ε α and, read from the other side, by 1 - e^-ε (1 - δ
+    - α) (Dong, Roth and Su 2022, "Gaussian differential privacy", Proposition 2.5). The least of
+      these lines over the whole profile is
     the trade-off function; over a finite part of the profile it is an upper bound.
     """
     furthest = max(4 * near, math.log(1 / min(rates)))
@@ -132,7 +137,9 @@ def true_positive_rates(
 
 
 def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> float:
-    """Compute the bound at one false positive rate from the points of a profile alone; see `true_positive_rates`."""
+    """Compute the bound at one false positive rate from the points of a profile alone; see
+    `true_positive_rates`.
+    """
     bounds = (
         bound
         for epsilon, delta in profile
@@ -143,7 +150,8 @@ def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> f
 
 
 def posterior(prior: float, rate: float, power: float) -> float:
-    """Compute an attacker's posterior belief, from prior p, in a unit that the attack names: p β / (p β + (1 - p) α).
+    """Compute an attacker's posterior belief, from prior p, in a unit that the attack names: p β /
+    (p β + (1 - p) α).
 
     α is the attack's false positive ``rate``, β its true positive rate, ``power``.
     """

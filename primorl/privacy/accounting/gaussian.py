@@ -1,4 +1,7 @@
-"""ε of one Gaussian release, in closed form, and of several together. Imports nothing that is slow."""
+"""ε of one Gaussian release, in closed form, and of several together.
+
+Imports nothing that is slow.
+"""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +12,9 @@ _PRECISION = 1e-7
 
 
 def gaussian_epsilon(mean: float, delta: float) -> float:
-    """Compute ε of N(μ, 1) against N(0, 1) at ``delta`` (Balle and Wang 2018, Theorem 8), rounded up."""
+    """Compute ε of N(μ, 1) against N(0, 1) at ``delta`` (Balle and Wang 2018, Theorem 8), rounded
+    up.
+    """
 
     def exceeds(epsilon: float) -> bool:
         lower = math.exp(epsilon + float(log_ndtr(-mean / 2 - epsilon / mean)))
@@ -36,7 +41,8 @@ def gaussian_mean(epsilon: float, delta: float) -> float:
 
 
 def composed_epsilon(epsilons: Iterable[float], delta: float) -> float:
-    """Compute the ε at ``delta`` of Gaussian releases that cost these ε at it one by one (their means add in squares).
+    """Compute the ε at ``delta`` of Gaussian releases that cost these ε at it one by one (their
+    means add in squares).
 
     It is rounded up.
     """

@@ -1,15 +1,18 @@
-"""The privacy filter: the total of charges that were each chosen after looking at the results of the earlier ones.
+"""The privacy filter: the total of charges that were each chosen after looking at the results of
+the earlier ones.
 
-The PLD of a composition holds for events that were fixed beforehand. A privacy filter holds for any choice: it adds up
-the cost of each event in a currency with proved sums for adaptive choices, and refuses the event that would exceed
-the budget. Two currencies are added up side by side, each with a share of δ:
+The PLD of a composition holds for events that were fixed beforehand. A privacy filter holds for any
+choice: it adds up the cost of each event in a currency with proved sums for adaptive choices, and
+refuses the event that would exceed the budget. Two currencies are added up side by side, each with
+a share of δ:
 
-- Gaussian differential privacy. Up to a mass of `ESCAPED`, the privacy profile of an event is at most that of one
-  Gaussian release with mean μ (`gaussian_cost`). The squares μ² add up (Smith and Thakurta 2022, "Fully adaptive
-  composition for Gaussian differential privacy"), and so do the masses. It is the tighter one where many rounds with
+- Gaussian differential privacy. Up to a mass of `ESCAPED`, the privacy profile of an event is at
+  most that of one Gaussian release with mean μ (`gaussian_cost`). The squares μ² add up (Smith and
+  Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"), and so do the
+  masses. It is the tighter one where many rounds with
   much noise are made: 1 to 3% above PLD.
-- Rényi differential privacy at a few orders (Feldman and Zrnic 2021, "Individual privacy accounting via a Rényi
-  filter"). It is the tighter one where ε is large and few units decide.
+- Rényi differential privacy at a few orders (Feldman and Zrnic 2021, "Individual privacy accounting
+  via a Rényi filter"). It is the tighter one where ε is large and few units decide.
 
 A charge is granted while at least one of them stays within its share. docs/theory.md has the proof.
 """
@@ -30,7 +33,9 @@ from primorl.privacy.accounting.gaussian import gaussian_epsilon
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10
-"""Mass of an event's privacy loss that its Gaussian need not cover: far above the rounding errors of PLDs."""
+"""Mass of an event's privacy loss that its Gaussian need not cover: far above the rounding errors
+of PLDs.
+"""
 
 _SHARES = {"gaussian": 0.9, "escaped": 0.02, "renyi": 0.08}  # of δ
 _LARGEST_MEAN = 60.0  # of a Gaussian; beyond, ε is in the thousands
@@ -42,10 +47,11 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of events in the filter's currencies; costs add up, in any order and however events were chosen.
+    """Cost of events in the filter's currencies; costs add up, in any order and however events were
+    chosen.
 
-    ``squared_mean`` sums μ², ``escaped`` the masses that the Gaussians do not cover, ``renyi`` the divergences at
-    `ORDERS`.
+    ``squared_mean`` sums μ², ``escaped`` the masses that the Gaussians do not cover, ``renyi`` the
+    divergences at `ORDERS`.
     """
 
     squared_mean: float = 0.0
@@ -60,14 +66,18 @@ class Cost:
         )
 
     def epsilon(self, delta: float) -> float:
-        """Compute the smallest ε of a budget (ε, ``delta``) that grants these costs; infinite if there is none."""
+        """Compute the smallest ε of a budget (ε, ``delta``) that grants these costs; infinite if
+        there is none.
+        """
         return min(
             self._gaussian_epsilon(delta),
             self.renyi_epsilon(delta * _SHARES["renyi"] / len(ORDERS)),
         )
 
     def renyi_epsilon(self, delta: float) -> float:
-        """Compute ε at ``delta`` by the best of `ORDERS` (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+        """Compute ε at ``delta`` by the best of `ORDERS` (Canonne, Kamath and Steinke 2020,
+        Proposition 12).
+        """
         if not any(self.renyi):
             return 0.0
         return max(
@@ -116,10 +126,12 @@ def cost(event: dp_event.DpEvent) -> Cost:
 
 
 def gaussian_cost(event: dp_event.DpEvent) -> float:
-    """Find the smallest μ of a Gaussian that covers ``event`` up to a mass of `ESCAPED`; infinite beyond 60.
+    """Find the smallest μ of a Gaussian that covers ``event`` up to a mass of `ESCAPED`; infinite
+    beyond 60.
 
-    With h(γ) = sup over sets S of P(S) - γ Q(S), of either order of the event's dominating pair, and g that of N(μ, 1)
-    and N(0, 1): h(γ) ≤ g(γ) + `ESCAPED` for all γ ≥ 1, and so for all γ ≥ 0. h is read off a PLD that errs upwards.
+    With h(γ) = sup over sets S of P(S) - γ Q(S), of either order of the event's dominating pair,
+    and g that of N(μ, 1) and N(0, 1): h(γ) ≤ g(γ) + `ESCAPED` for all γ ≥ 1, and so for all γ ≥ 0.
+    h is read off a PLD that errs upwards.
     """
     rough = _rough_epsilon(event)
     if rough > LARGEST_TIGHT:
@@ -143,8 +155,8 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
 class _Profile:
     """h for γ ≥ 1: linear between the exponentials of the PLD's losses, ``ends``, ``[n + 1]``.
 
-    Between two ends, ``upper`` and ``lower``, ``[n]``, are P's and Q's mass of all losses from there on, infinite ones
-    included.
+    Between two ends, ``upper`` and ``lower``, ``[n]``, are P's and Q's mass of all losses from
+    there on, infinite ones included.
     """
 
     ends: _Floats
@@ -168,7 +180,9 @@ class _Profile:
         )
 
     def excess(self, mean: float) -> float:
-        """Compute the largest h - g. g is convex, so on each piece it is where their slopes agree, or at an end."""
+        """Compute the largest h - g. g is convex, so on each piece it is where their slopes agree,
+        or at an end.
+        """
         with np.errstate(divide="ignore", over="ignore"):
             equal = np.exp(-mean * (ndtri(np.minimum(self.lower, 1.0)) + mean / 2))
         at = np.clip(equal, self.ends[:-1], self.ends[1:])

@@ -16,14 +16,18 @@ def rounded_up(value: float, digits: int) -> float:
 
 
 def at_most(value: float | None, digits: int = 3) -> str:
-    """Format ``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞ without a bound."""
+    """Format ``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞
+    without a bound.
+    """
     if value is None or not 0 <= value < math.inf:
         return "∞"
     return _written(_rounded(value, digits, ROUND_CEILING), digits) if value else "0"
 
 
 def at_least(value: float, digits: int = 3) -> str:
-    """Format ``value`` in so many significant digits, rounded down, with commas; 0 for negative numbers and NaN."""
+    """Format ``value`` in so many significant digits, rounded down, with commas; 0 for negative
+    numbers and NaN.
+    """
     if value == math.inf:
         return "∞"
     return _written(_rounded(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
@@ -56,5 +60,6 @@ def _written(value: Decimal, digits: int) -> str:
 
 
 def _rounded(value: float, digits: int, rounding: str) -> Decimal:
-    # From its shortest decimal form, so that a number of few digits is not moved by its own rounding error.
+    # From its shortest decimal form, so that a number of few digits is not moved by its own
+    # rounding error.
     return Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=rounding))

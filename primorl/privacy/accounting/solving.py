@@ -34,7 +34,8 @@ def solve_noise_multiplier(
     rounds: int,
     queries: tuple[float, ...] = (),
 ) -> float:
-    """Find a noise multiplier of the rounds (four digits, rounded up) with a PLD ε of at most the target.
+    """Find a noise multiplier of the rounds (four digits, rounded up) with a PLD ε of at most the
+    target.
 
     The ε is that of rounds and ``queries`` together; see `Training`.
 
@@ -51,7 +52,8 @@ def solve_noise_multiplier(
     limits = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
     found = _calibrated(event, target_epsilon, delta, near, limits, rising=False)
     multiplier = rounded_up(found * (1 - _PRECISION), _DIGITS)
-    # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
+    # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep
+    # the target too.
     while spent(event(multiplier), delta).epsilon_pld > target_epsilon:
         if multiplier >= _LARGEST_MULTIPLIER:
             raise ValueError(
@@ -112,7 +114,8 @@ def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ..
 def _noise_of_mean(mean: float, sampling_probability: float, rounds: int) -> float:
     """Estimate the z at which the rounds cost about one Gaussian release of mean μ.
 
-    By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)). It only begins a search.
+    By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)). It
+    only begins a search.
     """
     if sampling_probability == 1.0:
         return math.sqrt(rounds) / mean
@@ -128,10 +131,12 @@ def _calibrated(
     *,
     rising: bool,
 ) -> float:
-    """Find the parameter at which ε, rising or falling in it, meets the target; the nearer limit if there is none.
+    """Find the parameter at which ε, rising or falling in it, meets the target; the nearer limit if
+    there is none.
 
-    dp_accounting's own search for a bracket evaluates the far end, where ε may be so large that a PLD takes minutes;
-    so the bracket is found here, in short steps from the estimate ``near`` outwards.
+    dp_accounting's own search for a bracket evaluates the far end, where ε may be so large that a
+    PLD takes minutes; so the bracket is found here, in short steps from the estimate ``near``
+    outwards.
     """
     lowest, highest = limits
     here = min(max(near, lowest), highest)

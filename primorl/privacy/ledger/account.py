@@ -1,13 +1,16 @@
-"""Rosters and accounts: members of dataset versions as keyed digests, and the charges on versions that share members.
+"""Rosters and accounts: members of dataset versions as keyed digests, and the charges on versions
+that share members.
 
-A roster stores every digest once. A version's digests are looked up among those of all earlier versions; the new ones
-form a *segment*. The version itself is one bitmap for each segment and side, private and public. So twenty versions of
-the same people take hardly more room than one, and two versions share a unit where two bitmaps have a bit in common.
-Only the first eight bytes of a digest are compared. Two digests agree by chance with probability 2^-64; then two
-versions are taken to share a unit, which errs on the safe side.
+A roster stores every digest once. A version's digests are looked up among those of all earlier
+versions; the new ones form a *segment*. The version itself is one bitmap for each segment and side,
+private and public. So twenty versions of the same people take hardly more room than one, and two
+versions share a unit where two bitmaps have a bit in common. Only the first eight bytes of a digest
+are compared. Two digests agree by chance with probability 2^-64; then two versions are taken to
+share a unit, which errs on the safe side.
 
-An account collects the charges on all versions that share a unit with one version, and adds them up by the privacy
-filter. A charge on another kind of unit counts as often as one unit may have units of that kind.
+An account collects the charges on all versions that share a unit with one version, and adds them up
+by the privacy filter. A charge on another kind of unit counts as often as one unit may have units
+of that kind.
 """
 
 import functools
@@ -44,14 +47,17 @@ class Roster:
 
     Attributes:
         segment: those that no earlier version has, sorted.
-        bits: which digests are in the version, by side and segment. A segment is named by the version that began it.
+        bits: which digests are in the version, by side and segment. A segment is named by the
+            version that began it.
     """
 
     segment: Heads
     bits: Mapping[tuple[Side, int], Bits]
 
     def shares(self, side: Side, other: "Roster", its: Side) -> bool:
-        """Tell whether one side of this version has a digest in common with side ``its`` of ``other``."""
+        """Tell whether one side of this version has a digest in common with side ``its`` of
+        ``other``.
+        """
         mine = {segment: bits for (of, segment), bits in self.bits.items() if of == side}
         return any(
             bool((mine[segment] & bits).any())
@@ -64,7 +70,9 @@ class Roster:
         return any(self.shares(side, other, its) for side in SIDES for its in SIDES)
 
     def newly_public(self, earlier: Sequence["Roster"]) -> bool:
-        """Tell whether a public digest of this version is private in one of ``earlier``, and public in none."""
+        """Tell whether a public digest of this version is private in one of ``earlier``, and public
+        in none.
+        """
         for (side, segment), bits in self.bits.items():
             if side == "private":
                 continue
@@ -145,7 +153,9 @@ def one(bits: Mapping[tuple[Side, int], bytes]) -> bytes:
 
 
 class Directory:
-    """Rosters of the versions of a history, which may grow; they are read from the store once and checked."""
+    """Rosters of the versions of a history, which may grow; they are read from the store once and
+    checked.
+    """
 
     def __init__(self, store: Store, history: History):
         self._store = store
@@ -154,18 +164,25 @@ class Directory:
         self._segments: dict[int, Heads] = {}
 
     def check(self) -> None:
-        """Read the digests of every version. Raise PipelineError for the first version with changed digests."""
+        """Read the digests of every version.
+
+        Raise PipelineError for the first version with changed digests.
+        """
         for sequence in self.history.versions:
             self.roster(sequence)
             self.segment(sequence)
 
     def placed(self, version: Version) -> Roster:
-        """Build the roster of a version, registered or not, on the segments of the registered ones."""
+        """Build the roster of a version, registered or not, on the segments of the
+        registered ones.
+        """
         own, earlier = len(self.history.chain.hashes) + 1, list(self.history.versions)
         return placed(heads(version.members), heads(version.public), own, earlier, self.segment)
 
     def roster(self, version: int) -> Roster:
-        """Return the roster of a registered version, without its segment; it is checked when first read."""
+        """Return the roster of a registered version, without its segment; it is checked when first
+        read.
+        """
         if version not in self._rosters:
             bits = self._store.bits(version)
             self._check(version, one(bits), self.history.versions[version].bits)
@@ -176,7 +193,9 @@ class Directory:
         return self._rosters[version]
 
     def segment(self, version: int) -> Heads:
-        """Return the digests of the segment that a version began; they are checked when first read."""
+        """Return the digests of the segment that a version began; they are checked when
+        first read.
+        """
         if version not in self._segments:
             digest = self.history.versions[version].segment
             content = self._check(version, self._store.segment(version), digest)
@@ -193,7 +212,9 @@ class Directory:
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge as one unit of the account sees it: as ``units`` units of the charge; None: no bound is declared."""
+    """A charge as one unit of the account sees it: as ``units`` units of the charge; None: no bound
+    is declared.
+    """
 
     charge: Charge
     units: int | None
@@ -205,7 +226,9 @@ class Entry:
 
     @property
     def cost(self) -> Cost:
-        """The recorded cost in the filter's currencies of one unit, or the computed one of several."""
+        """The recorded cost in the filter's currencies of one unit, or the computed one of
+        several.
+        """
         if self.units is None:
             return UNBOUNDED
         return cost(self.event) if self.units > 1 else Cost.from_json(self.charge.cost)
@@ -216,10 +239,10 @@ class Total:
     """Total of an account at one δ; infinite where nothing is guaranteed.
 
     Attributes:
-        epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
-            granted exactly these charges, however each was chosen.
-        epsilon_fixed: by PLD; it holds if all settings were fixed before the first result was seen. Beyond 24 different
-            events, where PLD takes long, it is ``epsilon``.
+        epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of
+            this size would have granted exactly these charges, however each was chosen.
+        epsilon_fixed: by PLD; it holds if all settings were fixed before the first result was seen.
+            Beyond 24 different events, where PLD takes long, it is ``epsilon``.
         epsilon_rdp: by RDP, at the filter's orders.
         delta: δ of all three.
         charges: number of charges.
@@ -275,7 +298,9 @@ class Account:
 
 
 def seen(event: dp_event.DpEvent, units: int | None) -> dp_event.DpEvent:
-    """Return the event of ``units`` units together; None: an unknown number, so nothing is guaranteed."""
+    """Return the event of ``units`` units together; None: an unknown number, so nothing is
+    guaranteed.
+    """
     return dp_event.NonPrivateDpEvent() if units is None else grouped(event, units)
 
 
@@ -317,7 +342,8 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
 class OtherUnitAccount:
     """Account on the same people under another kind of unit than that of a request.
 
-    One ``unit`` of the account may be up to ``units`` units of the request; None: no bound is declared.
+    One ``unit`` of the account may be up to ``units`` units of the request; None: no bound is
+    declared.
     """
 
     unit: str
@@ -342,7 +368,9 @@ def account_of(directory: Directory, version: Version | Registered, roster: Rost
 
 
 def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[OtherUnitAccount]:
-    """Collect the accounts of versions that share people with this one and have another kind of unit."""
+    """Collect the accounts of versions that share people with this one and have another kind of
+    unit.
+    """
     found = []
     for sequence, known in _sharing(directory, version, roster):
         if not same_kind(known, version):
@@ -372,8 +400,9 @@ def _units(
 ) -> int | None:
     """Return how many units of ``other`` one unit of ``of`` may be; None: it is not declared.
 
-    A trajectory belongs to one unit of any kind, so a unit of at most k trajectories is at most k units of any kind.
-    The bound must be declared for ``of``; of several declared bounds the largest holds.
+    A trajectory belongs to one unit of any kind, so a unit of at most k trajectories is at most k
+    units of any kind. The bound must be declared for ``of``; of several declared bounds the largest
+    holds.
     """
     if same_kind(of, other) or of.unit == TRAJECTORY:
         return 1

@@ -1,7 +1,8 @@
 """The chain of records and its anchor.
 
-Keyed hashes bind each record to the one before: without the secret the chain can be broken, but not forged. A cut at
-the end does not show in the chain; against it the anchor, a file outside the database, remembers the last record.
+Keyed hashes bind each record to the one before: without the secret the chain can be broken, but not
+forged. A cut at the end does not show in the chain; against it the anchor, a file outside the
+database, remembers the last record.
 """
 
 import fcntl
@@ -34,11 +35,13 @@ class Record:
 
 
 class Chain:
-    """Hashes of the records of a ledger that were read and verified, oldest first; sequences count from 1.
+    """Hashes of the records of a ledger that were read and verified, oldest first; sequences count
+    from 1.
 
-    A record's hash is HMAC-SHA256, under a key derived from the project's ``secret``, over the previous hash and the
-    record's body, which repeats its sequence. So an edit, a removal, an insertion, a duplicate and a change of order
-    are all detected. A cut at the end is not; for that see `Anchor`.
+    A record's hash is HMAC-SHA256, under a key derived from the project's ``secret``, over the
+    previous hash and the record's body, which repeats its sequence. So an edit, a removal, an
+    insertion, a duplicate and a change of order are all detected. A cut at the end is not; for that
+    see `Anchor`.
     """
 
     def __init__(self, secret: bytes, ledger: str):
@@ -53,7 +56,9 @@ class Chain:
         return hmac.new(self._members_key, members, hashlib.sha256).hexdigest()
 
     def following(self, contents: Sequence[Mapping[str, Any]]) -> list[Record]:
-        """Make the records that would come next with these contents; the chain itself does not change."""
+        """Make the records that would come next with these contents; the chain itself does not
+        change.
+        """
         records: list[Record] = []
         previous = self.hashes[-1] if self.hashes else _BEFORE_THE_FIRST
         for sequence, content in enumerate(contents, len(self.hashes) + 1):
@@ -63,7 +68,8 @@ class Chain:
         return records
 
     def extend(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Verify the records of a database from the known head on, ordered by sequence, and add them to the chain.
+        """Verify the records of a database from the known head on, ordered by sequence, and add
+        them to the chain.
 
         If a head is known, the first record repeats it. Returns the contents of the new records.
 
@@ -86,8 +92,8 @@ class Chain:
     def broken(self, sequence: int, reason: str) -> PipelineError:
         """Make the error about a record."""
         return PipelineError(
-            f"ledger {self._ledger}: record {sequence}: {reason}; nothing can be charged before the ledger is whole: "
-            "restore it and .primorl from their backup"
+            f"ledger {self._ledger}: record {sequence}: {reason}; nothing can be charged before "
+            "the ledger is whole: restore it and .primorl from their backup"
         )
 
     def _checked(
@@ -100,8 +106,8 @@ class Chain:
         if not self._intact(record):
             if due == 1 and not any(self._intact(other) for other in records):
                 raise PipelineError(
-                    f"ledger {self._ledger}: written under another secret than this project's .primorl/secret; "
-                    "put the secret back that was there when the ledger was begun"
+                    f"ledger {self._ledger}: written under another secret than this project's "
+                    ".primorl/secret; put the secret back that was there when the ledger was begun"
                 )
             raise self.broken(due, "its content, its link or its hash was edited")
         content: dict[str, Any] = json.loads(record.body)
@@ -141,21 +147,28 @@ class Head:
 
 
 BEGUN = Head(0, "0" * _HASH_DIGITS)
-"""Head of an empty ledger. It is written before the first record, so records without a head have lost it."""
+"""Head of an empty ledger.
+
+It is written before the first record, so records without a head have lost it.
+"""
 
 
 class Anchor:
     """File that remembers the head of a chain. It only moves forwards.
 
-    It is written before the first record, and after each later record is in the database; so a crash in between leaves
-    it behind, never ahead. Restoring both an old database and an old anchor is not detected.
+    It is written before the first record, and after each later record is in the database; so a
+    crash in between leaves it behind, never ahead. Restoring both an old database and an old anchor
+    is not detected.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def read(self) -> Head | None:
-        """Return the remembered head; None if there is none yet. Raise if the file is unreadable or damaged."""
+        """Return the remembered head; None if there is none yet.
+
+        Raise if the file is unreadable or damaged.
+        """
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -176,13 +189,16 @@ class Anchor:
             sound = False
         if not sound:
             raise PipelineError(
-                f"{self.path}: damaged; expected one line of JSON with the ledger's last `sequence` and `hash`; "
-                "restore it from its backup"
+                f"{self.path}: damaged; expected one line of JSON with the ledger's last "
+                "`sequence` and `hash`; restore it from its backup"
             )
         return head
 
     def advance(self, head: Head) -> None:
-        """Remember ``head``, durably, unless a later one is remembered. Raise if the file cannot be written."""
+        """Remember ``head``, durably, unless a later one is remembered.
+
+        Raise if the file cannot be written.
+        """
         with self._locked():
             known = self.read()
             if known is None or known.sequence < head.sequence:

@@ -1,4 +1,6 @@
-"""Paying for a mechanism: reserve a charge before any private byte is read, and resume after a kill at no cost."""
+"""Paying for a mechanism: reserve a charge before any private byte is read, and resume after a kill
+at no cost.
+"""
 
 import hashlib
 import re
@@ -34,8 +36,8 @@ from primorl.privacy.statement import SpentOnDataset
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
 _ANOTHER_DRAW = (
-    "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number (online.draw for the stage "
-    "online)"
+    "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number "
+    "(online.draw for the stage online)"
 )
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -67,8 +69,8 @@ class Payment(Generic[S]):
         Call it before every release and after the last one.
 
         Raises:
-            PipelineError: the release must not be made, because the database cannot be used, or another process has
-                resumed the charge from a copy.
+            PipelineError: the release must not be made, because the database cannot be used, or
+                another process has resumed the charge from a copy.
         """
         if self.save is not None:
             self.save(state)
@@ -77,7 +79,9 @@ class Payment(Generic[S]):
 def _writer(
     file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark
 ) -> Callable[[State], None]:
-    """Make the function that saves the states of a charge; ``mark`` is the one that this process wrote last."""
+    """Make the function that saves the states of a charge; ``mark`` is the one that this process
+    wrote last.
+    """
 
     def save(state: State) -> None:
         nonlocal mark
@@ -96,42 +100,48 @@ def pay_or_resume(
     begin: S | None,
     restore: Restore[S],
 ) -> Iterator[Payment[S]]:
-    """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
+    """Resume or restore work that was paid for under the same identity; otherwise reserve a new
+    charge.
 
-    Formal property: a process may die at any line, by any signal, and the next call with the same identity goes on
-    with the same charge. For the checkpoint is on the disk before the reservation is asked for, and is deleted only
-    where the ledger is known to hold no such charge: after a refusal (`Refused`), or as an orphan. (One exception: a
-    process that dies between asking its queries and saving the answers has spent the charge, see `State.lost`.)
+    Formal property: a process may die at any line, by any signal, and the next call with the same
+    identity goes on with the same charge. For the checkpoint is on the disk before the reservation
+    is asked for, and is deleted only where the ledger is known to hold no such charge: after a
+    refusal (`Refused`), or as an orphan. (One exception: a process that dies between asking its
+    queries and saving the answers has spent the charge, see `State.lost`.)
 
-    | case                                               | what happens                                            |
+    | case | what happens |
     |----------------------------------------------------|---------------------------------------------------------|
-    | completed before                                   | restored; nothing is spent, no lock is needed           |
-    | begun by a process that died                       | resumed from its checkpoint; nothing is spent           |
-    | another living process works on it                 | refused; an experiment in DVC's copy waits for it       |
-    | its checkpoint is not here, or is an old copy      | refused; the charge stays spent                         |
-    | two processes begin at once, here or elsewhere     | one is granted, the other is refused                    |
-    | an error while it reserved, outcome unknown        | the checkpoint stays; the next call finds out           |
-    | a checkpoint whose charge the ledger does not hold | deleted, if nothing was done under it; otherwise refused|
+    | completed before | restored; nothing is spent, no lock is needed |
+    | begun by a process that died | resumed from its checkpoint; nothing is spent |
+    | another living process works on it | refused; an experiment in DVC's copy waits for it |
+    | its checkpoint is not here, or is an old copy | refused; the charge stays spent |
+    | two processes begin at once, here or elsewhere | one is granted, the other is refused |
+    | an error while it reserved, outcome unknown | the checkpoint stays; the next call finds out |
+    | its charge is not in the ledger | deleted, if nothing was done under it; else refused |
 
-    *Orphans.* A process that died before its reservation was written leaves a checkpoint of a charge that is not in the
-    ledger. Its lock is taken first, so its owner is dead and asks for nothing more. Then this process appends a record.
-    Whatever the owner had asked for, and a server may still be about to commit, was meant for this record's place or an
-    earlier one, and each place is used once. So a charge that the ledger does not hold now will never be in it, and the
-    checkpoint is deleted. A checkpoint under which something may have been released is never deleted: the ledger has
-    lost records, and nothing is paid, resumed or restored, for it would be stated that less is spent than was.
+    *Orphans.* A process that died before its reservation was written leaves a checkpoint of a
+    charge that is not in the ledger. Its lock is taken first, so its owner is dead and asks for
+    nothing more. Then this process appends a record. Whatever the owner had asked for, and a server
+    may still be about to commit, was meant for this record's place or an earlier one, and each
+    place is used once. So a charge that the ledger does not hold now will never be in it, and the
+    checkpoint is deleted. A checkpoint under which something may have been released is never
+    deleted: the ledger has lost records, and nothing is paid, resumed or restored, for it would be
+    stated that less is spent than was.
 
     Args:
         ledger: holds the charges.
         request: to be reserved.
         budget: the limit; None counts without one.
         checkpoints: folder of the checkpoints, one file for each charge.
-        begin: state to begin from; None for work without a guarantee, which is neither saved nor resumed.
+        begin: state to begin from; None for work without a guarantee, which is neither saved nor
+            resumed.
         restore: rebuilds a state from a checkpoint.
 
     Raises:
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
         ValueError: ``begin`` is given for an event without a guarantee.
-        PipelineError: one of the refusals above, or the checkpoint to resume from is damaged. Nothing is spent.
+        PipelineError: one of the refusals above, or the checkpoint to resume from is damaged.
+            Nothing is spent.
     """
     if begin is not None and isinstance(request.event, dp_event.NonPrivateDpEvent):
         raise ValueError("begin: work without a guarantee must not be saved; give None")
@@ -192,7 +202,10 @@ def _restored(
 def _resumed(
     ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
 ) -> Payment[S] | None:
-    """Find the payment to resume; None if there is none. Raise if an open charge cannot be resumed here or now."""
+    """Find the payment to resume; None if there is none.
+
+    Raise if an open charge cannot be resumed here or now.
+    """
     refusals = []
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
@@ -212,8 +225,8 @@ def _resumed(
             if charge.state == "reserved":
                 ledger.abort(charge.id, "died while it asked its queries")
             _say(
-                f"warning: {file}: the run died after asking its queries and before saving the answers; a charge pays "
-                "for one answer only; it stays spent"
+                f"warning: {file}: the run died after asking its queries and before saving the "
+                "answers; a charge pays for one answer only; it stays spent"
             )
             continue
         save = (
@@ -221,8 +234,8 @@ def _resumed(
         )
         if save is not None:
             _say(
-                f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
-                "is spent"
+                f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its "
+                "rounds; nothing more is spent"
             )
             return Payment(charge, found.state, file, save)
         refusals.append(_refusal(charge, file, "an old copy"))
@@ -234,7 +247,8 @@ def _resumed(
 def _taken(
     ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S], last: str
 ) -> Callable[[State], None] | None:
-    """Resume from a checkpoint that knows the ledger's ``last`` token; None if another copy is resumed meanwhile.
+    """Resume from a checkpoint that knows the ledger's ``last`` token; None if another copy is
+    resumed meanwhile.
 
     Wherever this is killed, the checkpoint knows the ledger's last token (`Ledger.take`).
     """
@@ -279,30 +293,35 @@ def _reserved(
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:
-    """Keep other processes of this machine from the same work (`Busy`), also before any of them has a charge."""
+    """Keep other processes of this machine from the same work (`Busy`), also before any of them has
+    a charge.
+    """
     file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
     if not locks.enter_context(locked(file)):
         charges = _paid(ledger, identity)
         if charges:
             raise _busy(charges[0], _file(checkpoints, charges[0].id))
         raise Busy(
-            f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}"
+            f"{file}: another process is about to pay for exactly this result; wait for it; "
+            f"{_ANOTHER_DRAW}"
         )
     locks.callback(file.unlink, missing_ok=True)
 
 
 def _refuse_lost_work(ledger: Ledger, checkpoints: Path) -> None:
-    """Refuse (PipelineError) checkpoints under which a release was made, and whose charge the ledger does not hold.
+    """Refuse (PipelineError) checkpoints under which a release was made, and whose charge the
+    ledger does not hold.
 
-    No lock is needed: a charge is in the ledger before its first release, so before its checkpoint says so.
+    No lock is needed: a charge is in the ledger before its first release, so before its checkpoint
+    says so.
     """
     begun = [file for file in _unknown(ledger, checkpoints) if has_begun(file)]
     for file in _without_charge(ledger, begun):
         if file.exists():  # another process may have deleted it while it was read
             raise PipelineError(
-                f"{file}: work was done under charge {file.stem}, which the ledger does not hold: it has lost records, "
-                "or is another one; restore its database from the backup (or ledger.url), or move this file away if "
-                "its charge is in another ledger"
+                f"{file}: work was done under charge {file.stem}, which the ledger does not hold: "
+                "it has lost records, or is another one; restore its database from the backup (or "
+                "ledger.url), or move this file away if its charge is in another ledger"
             )
 
 
@@ -330,7 +349,9 @@ def _unknown(ledger: Ledger, checkpoints: Path) -> list[Path]:
 
 
 def _delete_orphans(ledger: Ledger, orphans: list[Path]) -> None:
-    """Delete those that will never have a charge; this process has appended to the ledger since it locked them."""
+    """Delete those that will never have a charge; this process has appended to the ledger since it
+    locked them.
+    """
     for file in _without_charge(ledger, orphans):
         file.unlink(missing_ok=True)
         file.with_suffix(".lock").unlink(missing_ok=True)
@@ -350,20 +371,21 @@ def _paid(ledger: Ledger, identity: str) -> list[Charge]:
 
 def _busy(charge: Charge, file: Path) -> Busy:
     return Busy(
-        f"{file}: another process works on charge {charge.id} of {charge.time}, which pays for exactly this result; "
-        f"wait for it; {_ANOTHER_DRAW}"
+        f"{file}: another process works on charge {charge.id} of {charge.time}, which pays for "
+        f"exactly this result; wait for it; {_ANOTHER_DRAW}"
     )
 
 
 def _refusal(charge: Charge, file: Path, found: str) -> PipelineError:
     if charge.state == "committed":
         return PipelineError(
-            f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "
-            f"the file back from where it was paid for, or the result by `dvc checkout` or `dvc pull`; {_ANOTHER_DRAW}"
+            f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this "
+            "result; bring the file back from where it was paid for, or the result by `dvc "
+            f"checkout` or `dvc pull`; {_ANOTHER_DRAW}"
         )
     return PipelineError(
-        f"{file}: {found}, and charge {charge.id} of {charge.time} pays for exactly this result; go on where its "
-        f"newest checkpoint is, or bring that file here; {_ANOTHER_DRAW}"
+        f"{file}: {found}, and charge {charge.id} of {charge.time} pays for exactly this result; "
+        f"go on where its newest checkpoint is, or bring that file here; {_ANOTHER_DRAW}"
     )
 
 

@@ -1,4 +1,6 @@
-"""Checkpoints: the state of a mechanism between two releases, on disk, so that a killed run can resume."""
+"""Checkpoints: the state of a mechanism between two releases, on disk, so that a killed run can
+resume.
+"""
 
 import hashlib
 import json
@@ -21,11 +23,17 @@ _DIGEST = 32
 
 
 class State(Protocol):
-    """State of a mechanism between releases. It holds only released values, so it may be written to disk."""
+    """State of a mechanism between releases.
+
+    It holds only released values, so it may be written to disk.
+    """
 
     @property
     def started(self) -> int:
-        """Number of releases that began, or may have begun. They are spent, even if their result was lost."""
+        """Number of releases that began, or may have begun.
+
+        They are spent, even if their result was lost.
+        """
 
     @property
     def finished(self) -> bool:
@@ -33,7 +41,9 @@ class State(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether the state lacks a release that the charge pays for only once, so that the run cannot resume."""
+        """Whether the state lacks a release that the charge pays for only once, so that the run
+        cannot resume.
+        """
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the tensors to write, by name."""
@@ -43,7 +53,9 @@ class State(Protocol):
 
 
 class DataclassState:
-    """Base of states that are frozen dataclasses of tensors and plain values, with fields ``started``, ``finished``."""
+    """Base of states that are frozen dataclasses of tensors and plain values, with fields
+    ``started``, ``finished``.
+    """
 
     lost: ClassVar[bool] = False
 
@@ -63,7 +75,10 @@ class DataclassState:
 
 S = TypeVar("S", bound=State)
 Restore = Callable[[Mapping[str, Tensor], dict[str, Any]], S]
-"""Rebuilds a state from its tensors and facts. Raises ValueError, KeyError or TypeError if they do not fit."""
+"""Rebuilds a state from its tensors and facts.
+
+Raises ValueError, KeyError or TypeError if they do not fit.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,8 +87,8 @@ class Checkpoint(Generic[S]):
 
     Attributes:
         state: of the mechanism.
-        tokens: of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and one that
-            was asked for and may have been granted.
+        tokens: of resumptions (`Ledger.take`): the last one that the ledger granted to this
+            checkpoint, and one that was asked for and may have been granted.
         saves: number of saves under this charge (`progress`).
     """
 
@@ -92,8 +107,9 @@ def write_checkpoint(
 ) -> None:
     """Replace the checkpoint at ``path`` atomically. It is on the disk when this returns.
 
-    The file: a SHA-256 of the rest, then a safetensors file with the state's tensors. Its header holds the facts, the
-    id of the charge that paid, ``tokens`` and ``saves``. No generator state, nothing about a unit.
+    The file: a SHA-256 of the rest, then a safetensors file with the state's tensors. Its header
+    holds the facts, the id of the charge that paid, ``tokens`` and ``saves``. No generator state,
+    nothing about a unit.
     """
     # Copies: safetensors refuses tensors that share memory.
     tensors = {
@@ -115,7 +131,8 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
     """Read a file of `write_checkpoint`. Executes nothing from the file.
 
     Raises:
-        PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit ``restore``.
+        PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit
+            ``restore``.
     """
     try:
         content, header = _content(path)
@@ -127,13 +144,15 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
         )
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
-            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay for another draw of the "
-            "noise, set privacy.draw in params.yaml to a new number"
+            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay "
+            "for another draw of the noise, set privacy.draw in params.yaml to a new number"
         ) from None
 
 
 def has_begun(path: Path) -> bool:
-    """Tell whether a release was announced in the checkpoint at ``path``; True if the file cannot be read."""
+    """Tell whether a release was announced in the checkpoint at ``path``; True if the file cannot
+    be read.
+    """
     try:
         _, header = _content(path)
         return bool(header["saves"])
@@ -142,7 +161,10 @@ def has_begun(path: Path) -> bool:
 
 
 def _content(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Return the safetensors file in a checkpoint, and its header. Raise an error if the file is damaged."""
+    """Return the safetensors file in a checkpoint, and its header.
+
+    Raise an error if the file is damaged.
+    """
     raw = path.read_bytes()
     digest, content = raw[:_DIGEST], raw[_DIGEST:]
     if hashlib.sha256(content).digest() != digest:

@@ -14,11 +14,17 @@ NEVER_RESUMED = "0"
 
 
 class Refused(PipelineError):  # noqa: N818 - of an outcome, not of a fault
-    """A request was refused before anything was written. After any other error a charge may have been made."""
+    """A request was refused before anything was written.
+
+    After any other error a charge may have been made.
+    """
 
 
 class BudgetExceeded(Refused):
-    """A run was refused because it would exceed the budget. Nothing was written and nothing is spent."""
+    """A run was refused because it would exceed the budget.
+
+    Nothing was written and nothing is spent.
+    """
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,18 @@ class Budget:
 class Version:
     """Dataset version as a client describes it to the ledger.
 
-    Two versions *share units* if their members have a digest in common. It is declared public which versions do.
+    Two versions *share units* if their members have a digest in common. It is declared public which
+    versions do.
 
     Attributes:
         fingerprint: keyed, of the content.
         unit: of privacy.
         units: number of private units.
         members: 16-byte keyed digests of the private units, in any order.
-        public: the same of the public units. They are published, so none of them may ever be private again.
-        trajectories_per_person: the most trajectories of one person, as declared; None: it is not declared.
+        public: the same of the public units. They are published, so none of them may ever be
+            private again.
+        trajectories_per_person: the most trajectories of one person, as declared; None: it is not
+            declared.
         population: keyed digest of the population's name; None: it has none.
         simulated: whether there is a simulator, which may make other trajectories at any time.
     """
@@ -58,7 +67,8 @@ class Version:
 
 @dataclass(frozen=True)
 class Request:
-    """Request of a run of ``stage`` for work on the units of ``version`` of a dataset; ε is read at ``delta``.
+    """Request of a run of ``stage`` for work on the units of ``version`` of a dataset; ε is read at
+    ``delta``.
 
     Two runs have the same ``identity`` exactly if they are the same paid work.
     """
@@ -83,7 +93,8 @@ class Charge:
         epsilon: ε at ``delta`` as it was accounted then; None: no guarantee.
         cost: in the privacy filter's currencies.
         time: of the reservation, ISO 8601, UTC.
-        made: files that it made, SHA-256 by name; one entry each time that other content was written.
+        made: files that it made, SHA-256 by name; one entry each time that other content was
+            written.
     """
 
     id: str
@@ -118,8 +129,9 @@ class Charge:
             first = {earlier.get(name, digest) for earlier in self.made} - {digest}
             if name.endswith(".safetensors") and first:
                 raise PipelineError(
-                    f"charge {self.id}: {name}: found SHA-256 {digest[:12]}…, allowed is {min(first)[:12]}…, which it "
-                    "made first; bring it back by `dvc checkout`, or pay for another draw (privacy.draw)"
+                    f"charge {self.id}: {name}: found SHA-256 {digest[:12]}…, allowed is "
+                    f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`, "
+                    "or pay for another draw (privacy.draw)"
                 )
 
 
@@ -148,7 +160,9 @@ class Registered:
     dataset: str
 
     def same_version(self, other: "Registered") -> bool:
-        """Tell whether both records describe the same version, wherever its digests are stored and for any entry."""
+        """Tell whether both records describe the same version, wherever its digests are stored and
+        for any entry.
+        """
         own, its = (replace(each, segment="", bits="", dataset="") for each in (self, other))
         return own == its
 
@@ -166,7 +180,9 @@ class History:
         )  # charges whose first mark of progress was written with the reservation
 
     def extend(self, records: Sequence[Record]) -> None:
-        """Verify the records of a database from the known head on (`Chain.extend`), and apply them."""
+        """Verify the records of a database from the known head on (`Chain.extend`), and
+        apply them.
+        """
         for content in self.chain.extend(records):
             self._apply(content)
 

@@ -1,8 +1,8 @@
 """The ledger: it records the charge of every run on private data before the run begins.
 
-The records are append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). A file outside the database,
-the anchor, holds the hash of the last record (`chain.Anchor`). Every reservation counts as spent,
-even if its run failed.
+The records are append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). A file
+outside the database, the anchor, holds the hash of the last record (`chain.Anchor`). Every
+reservation counts as spent, even if its run failed.
 """
 
 import json
@@ -52,7 +52,9 @@ from primorl.privacy.statement import our_accountant
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
 _Entries = tuple[Sequence[Mapping[str, Any]], Mapping[int, Packed], Mark | None]
-"""Contents of records, rosters by the sequence of their version's record, and a mark of progress."""
+"""Contents of records, rosters by the sequence of their version's record, and a mark of
+progress.
+"""
 _ATTEMPTS = 200
 _LONGEST_PAUSE = 0.25  # seconds
 
@@ -60,24 +62,25 @@ _LONGEST_PAUSE = 0.25  # seconds
 class Ledger:
     """Ledger of charges: it grants them and records them.
 
-    Formal property: let a unit belong to some versions. Whatever processes run at once, die or are killed, and however
-    each run was chosen after looking at the results of the earlier ones, all charges on these versions together are
-    (ε, δ)-differentially private with the budget that the last of them was granted under. For a charge is granted on
-    version D only if the privacy filter over every version that shares any unit with D, itself included, stays within
-    (`Account.with_events`); and a decision enters the chain only at the place it was made for, so nobody decides on a
-    past that has moved on. Versions that share no unit compose in parallel. A charge on another kind of unit counts as
-    often as one unit may have units of it (`account`).
+    Formal property: let a unit belong to some versions. Whatever processes run at once, die or are
+    killed, and however each run was chosen after looking at the results of the earlier ones, all
+    charges on these versions together are (ε, δ)-differentially private with the budget that the
+    last of them was granted under. For a charge is granted on version D only if the privacy filter
+    over every version that shares any unit with D, itself included, stays within
+    (`Account.with_events`); and a decision enters the chain only at the place it was made for, so
+    nobody decides on a past that has moved on. Versions that share no unit compose in parallel. A
+    charge on another kind of unit counts as often as one unit may have units of it (`account`).
 
-    | case                                | what happens                                                        |
+    | case | what happens |
     |-------------------------------------|---------------------------------------------------------------------|
-    | a run dies after `reserve`          | its charge stays ``reserved``: spent                                |
-    | two processes want the last of it   | the later one finds its place taken, decides again and is refused   |
-    | a run without any guarantee         | refused under every budget; without one it makes all ε infinite     |
-    | other kind of unit, no bound        | refused                                                             |
-    | a public unit was or becomes private| refused                                                             |
-    | the chain or a version is damaged   | nothing is granted                                                  |
-    | the database lost its last records  | the anchor tells; nothing is granted                                |
-    | records, and no anchor beside them  | they can be read; nothing is recorded                               |
+    | a run dies after `reserve` | its charge stays ``reserved``: spent |
+    | two processes want the last of it | the later one finds its place taken and is refused |
+    | a run without any guarantee | refused under a budget; without one all ε is infinite |
+    | other kind of unit, no bound | refused |
+    | a public unit was or becomes private| refused |
+    | the chain or a version is damaged | nothing is granted |
+    | the database lost its last records | the anchor tells; nothing is granted |
+    | records, and no anchor beside them | they can be read; nothing is recorded |
 
     One object belongs to one thread.
     """
@@ -94,9 +97,9 @@ class Ledger:
     def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
         """Open a ledger at SQLAlchemy's ``url``, or begin one.
 
-        ``secret`` is the project's; records written under one secret cannot be read under another. ``anchor`` is the
-        file that remembers the chain's head. With ``read_only`` nothing is created or changed, and a missing ledger is
-        empty.
+        ``secret`` is the project's; records written under one secret cannot be read under another.
+        ``anchor`` is the file that remembers the chain's head. With ``read_only`` nothing is
+        created or changed, and a missing ledger is empty.
 
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.
@@ -111,15 +114,18 @@ class Ledger:
         Args:
             request: of the run.
             budget: the limit; None counts without one.
-            charge_id: id of the charge (`new_charge_id`), if a checkpoint was already written under it. Such work can
-                be resumed, so it is paid for once.
+            charge_id: id of the charge (`new_charge_id`), if a checkpoint was already written under
+                it. Such work can be resumed, so it is paid for once.
 
         Raises:
-            BudgetExceeded: the budget would be exceeded; the message names runs that still fit. Nothing was written.
-            Refused: a charge pays for work of the same identity that can be resumed; a unit that was charged for as
-                private is public now, or the other way round; or an earlier charge was on another kind of unit, and
-                nobody declared how many one person has. Nothing was written.
-            PipelineError: the ledger is damaged, has lost its head or cannot be used, or the members are not digests.
+            BudgetExceeded: the budget would be exceeded; the message names runs that still fit.
+                Nothing was written.
+            Refused: a charge pays for work of the same identity that can be resumed; a unit that
+                was charged for as private is public now, or the other way round; or an earlier
+                charge was on another kind of unit, and nobody declared how many one person has.
+                Nothing was written.
+            PipelineError: the ledger is damaged, has lost its head or cannot be used, or the
+                members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
         event = event_to_json(request.event)
@@ -127,8 +133,9 @@ class Ledger:
             raise ValueError("the event does not survive being written down")
         if not request.version.members or len(request.version.members) % DIGEST_BYTES:
             raise PipelineError(
-                f"dataset {request.dataset!r}: members: found {len(request.version.members)} bytes, allowed are whole "
-                f"digests of {DIGEST_BYTES} bytes, at least one; run `dvc repro partition` to make them again"
+                f"dataset {request.dataset!r}: members: found {len(request.version.members)} "
+                f"bytes, allowed are whole digests of {DIGEST_BYTES} bytes, at least one; run "
+                "`dvc repro partition` to make them again"
             )
         charge = charge_id or new_charge_id()
         reservation = {
@@ -165,11 +172,13 @@ class Ledger:
         return self._history.charges[charge]
 
     def publish(self, dataset: str, version: Version, confirmed: str | None = None) -> None:
-        """Record the units of a version without a charge: no private one is touched, and its public ones are used.
+        """Record the units of a version without a charge: no private one is touched, and its public
+        ones are used.
 
         Raises:
-            Refused: a public unit was charged for as private, or the other way round; or it was private in an earlier
-                version, and ``confirmed`` does not name these public units (`refuse_published`). Nothing was written.
+            Refused: a public unit was charged for as private, or the other way round; or it was
+                private in an earlier version, and ``confirmed`` does not name these public units
+                (`refuse_published`). Nothing was written.
         """
 
         def decide() -> _Entries | None:
@@ -186,7 +195,9 @@ class Ledger:
         refuse_published(dataset, version, self._directory.placed(version), self._directory)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
-        """Raise the errors of `reserve` for this request now, and write nothing: for work charged in parts."""
+        """Raise the errors of `reserve` for this request now, and write nothing: for work charged
+        in parts.
+        """
         self._refresh()
         self._refuse(request, budget, self._directory.placed(request.version))
 
@@ -199,16 +210,19 @@ class Ledger:
             refuse_beyond(budget, request, account, others)
 
     def last_take(self, charge_id: str) -> str:
-        """Return the token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it was not."""
+        """Return the token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it
+        was not.
+        """
         self._refresh()
         return self._history.last_take.get(charge_id, NEVER_RESUMED)
 
     def take(self, charge_id: str, last: str, token: str) -> bool:
         """Resume an open charge under ``token``, if it was last resumed under the token ``last``.
 
-        A process writes a new, random ``token`` into its checkpoint before it calls this. So a kill before or after the
-        record leaves a checkpoint that knows the charge's last token. Of several copies that know ``last``, on whatever
-        machines, one is granted: the others do not know its ``token``.
+        A process writes a new, random ``token`` into its checkpoint before it calls this. So a kill
+        before or after the record leaves a checkpoint that knows the charge's last token. Of
+        several copies that know ``last``, on whatever machines, one is granted: the others do not
+        know its ``token``.
 
         Returns:
             False if another copy was resumed before, or the charge has ended.
@@ -229,11 +243,12 @@ class Ledger:
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
         """Record that a run ended well, and the files that it made: their SHA-256 by name.
 
-        Doing so twice has no further effect. Files that were restored with a newer statement are recorded beside the
-        first.
+        Doing so twice has no further effect. Files that were restored with a newer statement are
+        recorded beside the first.
 
         Raises:
-            PipelineError: no such charge, it was aborted, or its tensors are not those that it made first.
+            PipelineError: no such charge, it was aborted, or its tensors are not those that it made
+                first.
         """
         content: dict[str, Any] = {"kind": "committed", "charge": charge_id}
         if made:
@@ -241,7 +256,10 @@ class Ledger:
         self._end(charge_id, content)
 
     def abort(self, charge_id: str, note: str) -> None:
-        """Record that a run failed; its charge stays spent. Raise PipelineError if there is no such open charge."""
+        """Record that a run failed; its charge stays spent.
+
+        Raise PipelineError if there is no such open charge.
+        """
         self._end(charge_id, {"kind": "aborted", "charge": charge_id, "note": note})
 
     def charges(self) -> list[Charge]:
@@ -250,12 +268,16 @@ class Ledger:
         return list(self._history.charges.values())
 
     def account(self, version: Version) -> Account:
-        """Return the charges on versions that share a unit with this one (registered or not), oldest first."""
+        """Return the charges on versions that share a unit with this one (registered or not),
+        oldest first.
+        """
         self._refresh()
         return account_of(self._directory, version, self._directory.placed(version))
 
     def accounts(self) -> dict[int, tuple[Registered, Account]]:
-        """Return the account of every version, charged or only published, by the sequence of its record."""
+        """Return the account of every version, charged or only published, by the sequence of its
+        record.
+        """
         self._refresh()
         return {
             sequence: (known, account_of(self._directory, known, self._directory.roster(sequence)))
@@ -263,9 +285,11 @@ class Ledger:
         }
 
     def verify(self) -> int:
-        """Read everything again and check it: hashes, order, the anchor, the members of every version. Write nothing.
+        """Read everything again and check it: hashes, order, the anchor, the members of every
+        version. Write nothing.
 
-        A ledger without its head verifies (a project that shares it may have none yet); `check_head` refuses it.
+        A ledger without its head verifies (a project that shares it may have none yet);
+        `check_head` refuses it.
 
         Returns:
             The number of records.
@@ -276,7 +300,8 @@ class Ledger:
         return len(self._verified())
 
     def check_head(self) -> None:
-        """Check that the head is there, if there are records: without it a cut at the end would go unnoticed.
+        """Check that the head is there, if there are records: without it a cut at the end would go
+        unnoticed.
 
         Raises:
             PipelineError: it is not.
@@ -284,13 +309,15 @@ class Ledger:
         self._refresh()
         if self._history.chain.hashes and self._anchor.read() is None:
             raise PipelineError(
-                f"{self._anchor.path}: not there, so nobody can tell whether records were cut off at the end of ledger "
-                f"{self._store.shown}; restore .primorl from its backup, or copy the file from a project that shares "
-                "the ledger"
+                f"{self._anchor.path}: not there, so nobody can tell whether records were cut off "
+                f"at the end of ledger {self._store.shown}; restore .primorl from its backup, or "
+                "copy the file from a project that shares the ledger"
             )
 
     def _verified(self) -> list[Record]:
-        """Read everything again, check it (see `verify`), and return the records that were checked."""
+        """Read everything again, check it (see `verify`), and return the records that were
+        checked.
+        """
         # before the records, which only grow
         anchored = self._anchor.read()
         holders = self._store.versions()
@@ -313,7 +340,9 @@ class Ledger:
         return records
 
     def export(self) -> list[dict[str, Any]]:
-        """Verify the records and return them, oldest first: sequence, body (canonical JSON), previous hash, hash."""
+        """Verify the records and return them, oldest first: sequence, body (canonical JSON),
+        previous hash, hash.
+        """
         return [vars(record) for record in self._verified()]
 
     def close(self) -> None:
@@ -329,14 +358,16 @@ class Ledger:
                 charge.refuse_another_draw(made)
             elif charge.state != "reserved":
                 raise PipelineError(
-                    f"charge {charge_id}: already {charge.state}, it cannot be {content['kind']} any more"
+                    f"charge {charge_id}: already {charge.state}, it cannot be {content['kind']} "
+                    "any more"
                 )
             return [{**content, "time": _now()}], {}, None
 
         self._write(decide)
 
     def _write(self, decide: Callable[[], _Entries | None]) -> bool:
-        """Append the decision of ``decide`` on the present history; decide anew if another process was first.
+        """Append the decision of ``decide`` on the present history; decide anew if another process
+        was first.
 
         Return False if it decides to write nothing.
         """
@@ -347,12 +378,14 @@ class Ledger:
                 return False
             if self._append(*decided):
                 return True
-            # From the system, as forked processes share the state of `random` and would keep colliding.
+            # From the system, as forked processes share the state of `random` and would keep
+            # colliding.
             time.sleep(
                 random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10)))
             )
         raise PipelineError(
-            f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; try again"
+            f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; "
+            "try again"
         )
 
     def _append(
@@ -361,7 +394,8 @@ class Ledger:
         rosters: Mapping[int, Packed],
         mark: Mark | None = None,
     ) -> bool:
-        """Write a decision on the history as read; return False if other records were appended meanwhile.
+        """Write a decision on the history as read; return False if other records were appended
+        meanwhile.
 
         Before the first record a head is written; before later records there must be one.
         """

@@ -1,4 +1,6 @@
-"""Progress of every charge, counted in the ledger's database, so that an old copy of a checkpoint is detected."""
+"""Progress of every charge, counted in the ledger's database, so that an old copy of a checkpoint
+is detected.
+"""
 
 import hashlib
 import hmac
@@ -15,28 +17,29 @@ _ATTEMPTS = 20
 class Progress:
     """One mark for each charge, outside the chain: its owner, and how often its state was saved.
 
-    Formal property: whatever copies of its checkpoints are put back, and whatever processes run, die or are killed, no
-    save of a charge is followed by two releases. Every save has a number, one more than the save that it continues. A
-    process makes a release only after it advanced the mark to the number of the save that announced it. The advance is
-    a compare-and-swap, so one process succeeds. A process begins by writing its own name into the mark (`claim`), which
-    is refused if the mark has a higher number than the checkpoint; the previous owner can advance no more. A mark's
-    number never falls. So no number is reached twice, and rounds compute on private data at most as often as rounds are
-    announced along one line of saves: T times.
+    Formal property: whatever copies of its checkpoints are put back, and whatever processes run,
+    die or are killed, no save of a charge is followed by two releases. Every save has a number, one
+    more than the save that it continues. A process makes a release only after it advanced the mark
+    to the number of the save that announced it. The advance is a compare-and-swap, so one process
+    succeeds. A process begins by writing its own name into the mark (`claim`), which is refused if
+    the mark has a higher number than the checkpoint; the previous owner can advance no more. A
+    mark's number never falls. So no number is reached twice, and rounds compute on private data at
+    most as often as rounds are announced along one line of saves: T times.
 
-    | case                                          | what happens                                              |
+    | case | what happens |
     |-----------------------------------------------|-----------------------------------------------------------|
-    | killed between a checkpoint and its mark      | the checkpoint is one ahead; it goes on, a round is lost  |
-    | an older copy of the checkpoint               | its number is behind the mark: refused                    |
-    | a copy resumes beside the living original     | the original stops before its next release                |
-    | the mark was edited                           | its keyed digest does not hold: refused                   |
-    | the mark was removed                          | it is written with the reservation: refused               |
-    | an old database and an old checkpoint of the  | not noticed, as with an old database and an old head      |
-    | same moment                                   |                                                           |
+    | killed between a checkpoint and its mark | it goes on, a round is lost |
+    | an older copy of the checkpoint | its number is behind the mark: refused |
+    | a copy resumes beside the living original | the original stops before its next release |
+    | the mark was edited | its keyed digest does not hold: refused |
+    | the mark was removed | it is written with the reservation: refused |
+    | an old database and an old checkpoint | not noticed, as with an old database and head |
 
     Args:
         store: holds the marks.
         secret: of the project; the key of the marks is derived from it.
-        marked: tells whether a charge's mark was written with its reservation. Work without a guarantee has none.
+        marked: tells whether a charge's mark was written with its reservation. Work without a
+            guarantee has none.
     """
 
     def __init__(self, store: Store, secret: bytes, marked: Callable[[str], bool]):
@@ -49,7 +52,10 @@ class Progress:
         return self._mark(charge, "", 0)
 
     def check(self, charges: Iterable[str]) -> None:
-        """Check all marks. Raise PipelineError if one was edited, or the mark of one of ``charges`` was removed."""
+        """Check all marks.
+
+        Raise PipelineError if one was edited, or the mark of one of ``charges`` was removed.
+        """
         marks = {mark.charge: mark for mark in self._store.marks()}
         for mark in marks.values():
             self._checked(mark)
@@ -58,12 +64,16 @@ class Progress:
                 raise self._broken(charge, "removed")
 
     def behind(self, charge: str, saves: int) -> bool:
-        """Tell whether a checkpoint with this number of saves is an old copy. Raise if the mark was edited."""
+        """Tell whether a checkpoint with this number of saves is an old copy.
+
+        Raise if the mark was edited.
+        """
         mark = self._read(charge)
         return mark is not None and mark.saves > saves
 
     def claim(self, charge: str, owner: str, saves: int) -> Mark | None:
-        """Write a new owner (a random name) into a charge's mark, to go on from a checkpoint with ``saves`` saves.
+        """Write a new owner (a random name) into a charge's mark, to go on from a checkpoint with
+        ``saves`` saves.
 
         Returns:
             The mark; None if the checkpoint is an old copy.
@@ -79,14 +89,18 @@ class Progress:
             if self._store.replace_progress(before, after):
                 return after
         raise PipelineError(
-            f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try again"
+            f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try "
+            "again"
         )
 
     def advance(self, mark: Mark) -> Mark:
-        """Count one more save, durably. Call it after the checkpoint is on the disk and before the release.
+        """Count one more save, durably.
+
+        Call it after the checkpoint is on the disk and before the release.
 
         Raises:
-            PipelineError: another process has resumed the charge from a copy; this one must release nothing more.
+            PipelineError: another process has resumed the charge from a copy; this one must release
+                nothing more.
         """
         after = self._mark(mark.charge, mark.owner, mark.saves + 1)
         if (
@@ -94,8 +108,9 @@ class Progress:
             and self._store.progress(mark.charge) != after
         ):
             raise PipelineError(
-                f"charge {mark.charge}: another process has resumed it from a copy of its checkpoint; this one stops "
-                "before it reads anything more, and nothing more is spent"
+                f"charge {mark.charge}: another process has resumed it from a copy of its "
+                "checkpoint; this one stops before it reads anything more, and nothing more is "
+                "spent"
             )
         return after
 
@@ -120,6 +135,7 @@ class Progress:
 
     def _broken(self, charge: str, what: str) -> PipelineError:
         return PipelineError(
-            f"ledger {self._store.shown}: ledger_progress: the row of charge {charge} was {what}, so nobody knows "
-            "which checkpoint is the newest; restore the database from its backup; the charge stays spent"
+            f"ledger {self._store.shown}: ledger_progress: the row of charge {charge} was {what}, "
+            "so nobody knows which checkpoint is the newest; restore the database from its "
+            "backup; the charge stays spent"
         )

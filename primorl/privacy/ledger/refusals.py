@@ -1,4 +1,7 @@
-"""Refusals of the ledger: checks of a request against the history as it was read. Nothing here writes."""
+"""Refusals of the ledger: checks of a request against the history as it was read.
+
+Nothing here writes.
+"""
 
 from collections.abc import Sequence
 
@@ -27,9 +30,9 @@ def refuse_second(request: Request, history: History) -> None:
     for charge in history.charges.values():
         if request.identity and charge.identity == request.identity and charge.state != "aborted":
             raise Refused(
-                f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait for the process "
-                "that works on it; to pay for another draw of the noise, set privacy.draw in params.yaml to a new "
-                "number"
+                f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait "
+                "for the process that works on it; to pay for another draw of the noise, set "
+                "privacy.draw in params.yaml to a new number"
             )
 
 
@@ -38,8 +41,8 @@ def refuse_published(
 ) -> None:
     """Refuse units that were public and are private now, or the other way round.
 
-    Units that were private and never charged for may become public where ``confirmed`` names all public units of this
-    version; the error gives the name.
+    Units that were private and never charged for may become public where ``confirmed`` names all
+    public units of this version; the error gives the name.
     """
     charged: dict[int, set[str]] = {}
     for charge in directory.history.charges.values():
@@ -50,9 +53,10 @@ def refuse_published(
         published = bool(own.public) or any(side == "public" for side, _ in earlier.bits)
         if one_population and published and not same_kind(own, known):
             raise Refused(
-                f"dataset {dataset!r}: unit: found {own.unit!r}, and an earlier run on the same population had "
-                f"{known.unit!r}; where some units are public, nobody can tell whose they are under another unit; keep "
-                "the unit, or set partition.public_fraction: 0 from the first run on"
+                f"dataset {dataset!r}: unit: found {own.unit!r}, and an earlier run on the same "
+                f"population had {known.unit!r}; where some units are public, nobody can tell "
+                "whose they are under another unit; keep the unit, or set "
+                "partition.public_fraction: 0 from the first run on"
             )
         if (
             one_population
@@ -65,46 +69,52 @@ def refuse_published(
                 own.simulated or roster.shares_any(earlier)
             ):
                 raise Refused(
-                    f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same population has "
-                    f"({', '.join(sorted(entries)) or 'of an unknown entry'}); where some units are public, other ids "
-                    "and columns may hide that they are the same people; put the entry back; or set unit to the "
-                    "person's column, or name another population if they are others"
+                    f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the "
+                    "same population has "
+                    f"({', '.join(sorted(entries)) or 'of an unknown entry'}); where some units "
+                    "are public, other ids and columns may hide that they are the same people; "
+                    "put the entry back; or set unit to the person's column, or name another "
+                    "population if they are others"
                 )
         if sequence in charged and roster.shares("public", earlier, "private"):
             raise Refused(
-                f"dataset {dataset!r}: the public split holds units that earlier runs were charged for as "
-                "private, and would publish them; put partition in params.yaml and consent back, or take "
-                "other data"
+                f"dataset {dataset!r}: the public split holds units that earlier runs were "
+                "charged for as private, and would publish them; put partition in params.yaml and "
+                "consent back, or take other data"
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
-                f"dataset {dataset!r}: the private split holds units that an earlier split made public, and "
-                "nothing protects them any more; put partition in params.yaml and consent back, leave "
-                "these units out (ingestion.exclude_units), or take other data"
+                f"dataset {dataset!r}: the private split holds units that an earlier split made "
+                "public, and nothing protects them any more; put partition in params.yaml and "
+                "consent back, leave these units out (ingestion.exclude_units), or take other data"
             )
     if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
         name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
         if confirmed != name:
             raise Refused(
-                f"dataset {dataset!r}: partition: found units that would become public and were private in an earlier "
-                "split; every stage and command could then read their rows without a charge, for ever; put partition "
-                f"in params.yaml and consent back; or, if it is meant, set partition.publish: {name}, which stands for "
-                "these public units and no others"
+                f"dataset {dataset!r}: partition: found units that would become public and were "
+                "private in an earlier split; every stage and command could then read their rows "
+                "without a charge, for ever; put partition in params.yaml and consent back; or, "
+                f"if it is meant, set partition.publish: {name}, which stands for these public "
+                "units and no others"
             )
 
 
 def refuse_unbounded(
     request: Request, account: Account, others: Sequence[OtherUnitAccount]
 ) -> None:
-    """Refuse charges beside those on another kind of unit, where it is not declared how many one person has."""
+    """Refuse charges beside those on another kind of unit, where it is not declared how many one
+    person has.
+    """
     charges = [entry.charge for entry in account.entries if entry.units is None]
     charges += [other.account.charges[0] for other in others if other.units is None]
     if charges:
         charge = charges[0]
         raise Refused(
-            f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge {charge.id} on the same "
-            f"people was made on unit {charge.unit!r}; what both reveal can be told only with trajectories_per_person "
-            f"in datasets/{request.dataset}.yaml: the most trajectories of one person, known beforehand"
+            f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge "
+            f"{charge.id} on the same people was made on unit {charge.unit!r}; what both reveal "
+            f"can be told only with trajectories_per_person in datasets/{request.dataset}.yaml: "
+            "the most trajectories of one person, known beforehand"
         )
 
 
@@ -122,9 +132,10 @@ def refuse_beyond(
         spent = tight.epsilon(budget.delta)
         limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
         raise BudgetExceeded(
-            f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
-            f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {request.stage} it "
-            f"would be {_shown(wanted)}; ask for a smaller ε in params.yaml"
+            f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is "
+            f"spent{whose} ({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} "
+            f"is left; with {request.stage} it would be {_shown(wanted)}; ask for a smaller ε in "
+            "params.yaml"
         )
 
 

@@ -75,7 +75,9 @@ class Packed:
 
 @dataclass(frozen=True)
 class Mark:
-    """Row of ``ledger_progress``, the only table with rows that are replaced: the mark of a charge."""
+    """Row of ``ledger_progress``, the only table with rows that are replaced: the mark of a
+    charge.
+    """
 
     charge: str
     owner: str
@@ -86,9 +88,9 @@ class Mark:
 class Store:
     """Database that reads and appends rows without interpreting them.
 
-    Every call opens a connection of its own, so none idles through hours of training or crosses a fork. Missing tables
-    (and a SQLite file, mode 0600) are created. With ``read_only`` nothing is created or changed, and a missing ledger
-    is empty.
+    Every call opens a connection of its own, so none idles through hours of training or crosses a
+    fork. Missing tables (and a SQLite file, mode 0600) are created. With ``read_only`` nothing is
+    created or changed, and a missing ledger is empty.
 
     Raises:
         PipelineError: the database cannot be used; no message holds user or password.
@@ -122,7 +124,8 @@ class Store:
     def append(
         self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None
     ) -> bool:
-        """Add all records, rosters by the sequence of their version's record, and a mark, durably; or nothing.
+        """Add all records, rosters by the sequence of their version's record, and a mark, durably;
+        or nothing.
 
         Return False if another process has used one of the sequences first.
         """
@@ -159,9 +162,12 @@ class Store:
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
     def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
-        """Read the bitmaps of a version, by side and segment; those of another type are left out."""
+        """Read the bitmaps of a version, by side and segment; those of another type are
+        left out.
+        """
         query = sa.text(
-            "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
+            "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY "
+            "side, segment"
         )
         rows = self._rows(query.bindparams(version=version))
         return {
@@ -194,7 +200,9 @@ class Store:
             return connection.execute(query).all()
 
     def replace_progress(self, before: Mark | None, after: Mark) -> bool:
-        """Replace the mark ``before`` (None: no mark) by ``after``, durably; False if another one is there."""
+        """Replace the mark ``before`` (None: no mark) by ``after``, durably; False if another one
+        is there.
+        """
         values = asdict(after)
         change: sa.Executable = sa.insert(_progress).values(values)
         if before is not None:
@@ -220,7 +228,8 @@ class Store:
             numbered = _schema not in missing and self._schema_number() is not None
             if not missing and numbered:
                 return
-            # Two processes may begin at once: PostgreSQL then fails one of them in spite of IF NOT EXISTS.
+            # Two processes may begin at once: PostgreSQL then fails one of them in spite of IF NOT
+            # EXISTS.
             with suppress(IntegrityError, ProgrammingError), self._engine.begin() as connection:
                 for table in missing:
                     connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
@@ -228,17 +237,21 @@ class Store:
                     connection.execute(sa.insert(_schema), {"number": SCHEMA})
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
-            f"ledger {self.shown}: its tables cannot be created; the user needs the right to create them"
+            f"ledger {self.shown}: its tables cannot be created; the user needs the right to "
+            "create them"
         )
 
     def _schema_number(self) -> int | None:
-        """Read the version of the tables; None if none is written yet. Another one than `SCHEMA` is refused."""
+        """Read the version of the tables; None if none is written yet.
+
+        Another one than `SCHEMA` is refused.
+        """
         with self._engine.connect() as connection:
             number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
         if number not in (None, SCHEMA):
             raise PipelineError(
-                f"ledger {self.shown}: found tables of schema {number}, allowed is {SCHEMA}; use the version of "
-                "primorl that wrote them"
+                f"ledger {self.shown}: found tables of schema {number}, allowed is {SCHEMA}; use "
+                "the version of primorl that wrote them"
             )
         return number
 
@@ -256,7 +269,10 @@ class Store:
         if self._engine.dialect.name == "sqlite":
             return str(cause)
         # A server's own words may name its users.
-        return f"{type(cause).__name__}; check that the server is up, has the database and lets you in, or ledger.url"
+        return (
+            f"{type(cause).__name__}; check that the server is up, has the database and lets you "
+            "in, or ledger.url"
+        )
 
 
 def _parsed(url: str) -> sa.URL:
@@ -310,7 +326,8 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
         )
     except ImportError:
         raise PipelineError(
-            f'ledger {shown}: the driver for PostgreSQL is missing; pip install "primorl[postgresql]"'
+            f"ledger {shown}: the driver for PostgreSQL is missing; pip install "
+            '"primorl[postgresql]"'
         ) from None
     sa.event.listen(engine, "connect", _sqlite_settings if sqlite else _postgresql_settings)
     if read_only and not sqlite:
@@ -319,10 +336,11 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
 
 
 def _read_sqlite(file: Path) -> sqlite3.Connection:
-    """Open a connection that creates and changes nothing, so that read access to file and folder is enough.
+    """Open a connection that creates and changes nothing, so that read access to file and folder is
+    enough.
 
-    A process that was killed during a write leaves a journal, which must be rolled back before the file can be read.
-    That needs write access; a user who has it rolls it back here.
+    A process that was killed during a write leaves a journal, which must be rolled back before the
+    file can be read. That needs write access; a user who has it rolls it back here.
     """
     place = f"file:{quote(str(file.absolute()))}?mode="
     opened = sqlite3.connect(f"{place}ro", uri=True, timeout=_WAIT_SECONDS)
@@ -337,12 +355,14 @@ def _read_sqlite(file: Path) -> sqlite3.Connection:
 
 
 def _sqlite_settings(connection: Any, _: object) -> None:
-    # A commit must survive kill -9 and power loss: a charge that vanishes after its run is an overspent budget. With
-    # the rollback journal (the default: one plain file at rest, no shared memory) FULL may still lose the last commit,
-    # as the deletion of the journal is not synced; EXTRA syncs it. fullfsync is for macOS, whose fsync stops short.
+    # A commit must survive kill -9 and power loss: a charge that vanishes after its run is an
+    # overspent budget. With the rollback journal (the default: one plain file at rest, no shared
+    # memory) FULL may still lose the last commit, as the deletion of the journal is not synced;
+    # EXTRA syncs it. fullfsync is for macOS, whose fsync stops short.
     connection.execute("PRAGMA synchronous = EXTRA")
     connection.execute("PRAGMA fullfsync = ON")
-    # Bytes that are no UTF-8 would otherwise end in an exception that does not say which record holds them.
+    # Bytes that are no UTF-8 would otherwise end in an exception that does not say which record
+    # holds them.
     connection.text_factory = lambda raw: raw.decode(errors="replace")
 
 
@@ -353,13 +373,14 @@ def _postgresql_reads(connection: Any, _: object) -> None:
 
 
 def _postgresql_settings(connection: Any, _: object) -> None:
-    # READ COMMITTED, so that a lost race is a unique violation; a server set to lose its last commits in a crash is
-    # overruled; a client that hangs in the middle frees the others.
+    # READ COMMITTED, so that a lost race is a unique violation; a server set to lose its last
+    # commits in a crash is overruled; a client that hangs in the middle frees the others.
     connection.autocommit = True
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_isolation = 'read committed'")
         cursor.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE "
+            "current_setting('synchronous_commit') = 'off'"
         )
         cursor.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{_WAIT_SECONDS}s'")

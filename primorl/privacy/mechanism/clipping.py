@@ -1,4 +1,7 @@
-"""Clips: bounds on the contribution of one unit. Each clip states the sensitivity of the sum it makes."""
+"""Clips: bounds on the contribution of one unit.
+
+Each clip states the sensitivity of the sum it makes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ if TYPE_CHECKING:  # slow to import: clipping needs no accountant, and what it c
 
     from primorl.privacy.statement import Relation
 
-# A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15 of itself at most.
+# A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15
+# of itself at most.
 _LONGEST_ROW = 1024
 # Aim a hair below the bound, to allow for that error and for the rounding of float32 products.
 _MARGIN = 1 - 2.0**-14
@@ -24,17 +28,25 @@ class Clip(Protocol):
 
     @property
     def clipping_norm(self) -> float:
-        """C, the largest L2 norm of one unit's contribution. Infinite: contributions are not clipped."""
+        """C, the largest L2 norm of one unit's contribution.
+
+        Infinite: contributions are not clipped.
+        """
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out. The noise multiplier scales this number."""
+        """L2 sensitivity of the sum when one unit is zeroed out.
+
+        The noise multiplier scales this number.
+        """
 
     def sensitivity_under(self, relation: Relation) -> float:
         """Return the L2 sensitivity of the sum between neighbouring datasets."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and ``clipping``."""
+        """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and
+        ``clipping``.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,8 @@ class _NormClip:
     def sensitivity_under(self, relation: Relation) -> float:
         """Return the L2 sensitivity of the sum between neighbouring datasets.
 
-        C where one unit is zeroed out: its contribution becomes zero. 2C where one is replaced: one contribution goes
-        and another comes, and the two may point in opposite directions.
+        C where one unit is zeroed out: its contribution becomes zero. 2C where one is replaced: one
+        contribution goes and another comes, and the two may point in opposite directions.
         """
         return self.clipping_norm if relation == "zero_out_one" else 2 * self.clipping_norm
 
@@ -68,8 +80,8 @@ class _NormClip:
 class L2Clip(_NormClip):
     """Clip one vector per unit to L2 norm at most C.
 
-    Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, for any data. So the sum over
-    units moves by at most `sensitivity_under` a relation between neighbouring datasets.
+    Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, for any data. So the
+    sum over units moves by at most `sensitivity_under` a relation between neighbouring datasets.
 
     | vector            | after `finish`                                   |
     |-------------------|--------------------------------------------------|
@@ -92,8 +104,8 @@ class L2Clip(_NormClip):
 
         if vectors.dim() != 2 or vectors.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"vectors: found {vectors.dtype} of shape {tuple(vectors.shape)}; allowed is float32 or float64 "
-                "[P, n], one row for each unit"
+                f"vectors: found {vectors.dtype} of shape {tuple(vectors.shape)}; allowed is "
+                "float32 or float64 [P, n], one row for each unit"
             )
         squares = _squares(vectors)
         norms = squares.sqrt()
@@ -110,14 +122,16 @@ class L2Clip(_NormClip):
 
 @dataclass(frozen=True)
 class EnsembleClip(_NormClip):
-    """Clip every member's update so that the joint update of the ensemble has norm at most C (PriMORL, section 4.1.2).
+    """Clip every member's update so that the joint update of the ensemble has norm at most C
+    (PriMORL, section 4.1.2).
 
-    ``flat``: member i's whole update is clipped to C/√N. ``per_layer``: layer ℓ of member i is clipped to C/√(N·L).
-    Either way the squares over members (and layers) add up to C², so N members are one Gaussian
-    mechanism of sensitivity C and are charged once.
+    ``flat``: member i's whole update is clipped to C/√N. ``per_layer``: layer ℓ of member i is
+    clipped to C/√(N·L). Either way the squares over members (and layers) add up to C², so N members
+    are one Gaussian mechanism of sensitivity C and are charged once.
 
-    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, for any data. So the sum over
-    units moves by at most `sensitivity_under` a relation between neighbouring datasets.
+    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, for any data. So
+    the sum over units moves by at most `sensitivity_under` a relation between neighbouring
+    datasets.
 
     | update            | after `finish`                                   |
     |-------------------|--------------------------------------------------|
@@ -127,8 +141,8 @@ class EnsembleClip(_NormClip):
     | beyond 1.8e19     | zero, for its square overflows float32           |
     | C infinite        | unchanged if finite; sensitivities are infinite  |
 
-    Local training also clips after every step, by `factors` in float32. That shapes the updates; the guarantee rests on
-    `finish` alone.
+    Local training also clips after every step, by `factors` in float32. That shapes the updates;
+    the guarantee rests on `finish` alone.
 
     Attributes:
         clipping_norm: C.
@@ -152,7 +166,8 @@ class EnsembleClip(_NormClip):
         return self._described(self.mode)
 
     def factors(self, squares: Tensor) -> Tensor:
-        """Compute the scaling factor, at most 1, of every layer of P updates, by their squared norms; both ``[P, L]``.
+        """Compute the scaling factor, at most 1, of every layer of P updates, by their squared
+        norms; both ``[P, L]``.
 
         NaN where the norm is NaN, 0 where it is infinite.
         """
@@ -162,11 +177,13 @@ class EnsembleClip(_NormClip):
         return (self.bound * _MARGIN / norms).clamp(max=1.0).expand_as(squares)
 
     def finish(self, updates: list[Tensor]) -> list[Tensor]:
-        """Clip every update to the bound and set updates that are not finite to zero, as a whole. In place.
+        """Clip every update to the bound and set updates that are not finite to zero, as a whole.
 
-        There is one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates. Short rows are summed
-        in float32; long rows and the rows' squares in float64, so that many small entries are not lost beside a few
-        large ones.
+        In place.
+
+        There is one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates.
+        Short rows are summed in float32; long rows and the rows' squares in float64, so that many
+        small entries are not lost beside a few large ones.
         """
         import torch
 
@@ -184,13 +201,14 @@ class EnsembleClip(_NormClip):
 def _check_norm(clipping_norm: float) -> None:
     """Refuse norms (ValueError) at which squares of vectors to be clipped leave float32.
 
-    A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers lose at most
-    d·2⁻¹⁵⁰ of their sum. `_MARGIN` leaves for that 2⁻¹⁵ of the squared bound of a part, C² / (N·L). So
-    C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and N·L = 1000.
+    A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers
+    lose at most d·2⁻¹⁵⁰ of their sum. `_MARGIN` leaves for that 2⁻¹⁵ of the squared bound of a
+    part, C² / (N·L). So C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and N·L = 1000.
     """
     if not (_LEAST_NORM <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
         raise ValueError(
-            f"clipping_norm: found {clipping_norm}, allowed are {_LEAST_NORM:g} to {_LARGEST_NORM:g}, or infinity"
+            f"clipping_norm: found {clipping_norm}, allowed are {_LEAST_NORM:g} to "
+            f"{_LARGEST_NORM:g}, or infinity"
         )
 
 

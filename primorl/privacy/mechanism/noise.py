@@ -1,4 +1,6 @@
-"""Discrete Gaussian noise: the only place where noise is drawn (`Plan.release` and `GaussianQuery.release` add it)."""
+"""Discrete Gaussian noise: the only place where noise is drawn (`Plan.release` and
+`GaussianQuery.release` add it).
+"""
 
 import itertools
 import math
@@ -22,29 +24,35 @@ _DIGITS, _MORE_BITS = 100, 256  # of exact decisions
 
 
 def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
-    """Draw ``count`` independent whole numbers k with probability proportional to exp(-k² / 2σ²), float64.
+    """Draw ``count`` independent whole numbers k with probability proportional to exp(-k² / 2σ²),
+    float64.
 
-    σ is a whole number above √(``scale``² + 36). No decision depends on the rounding of float64, so the law is
-    exact up to the digits of `_decided` (a probability of 1e-90 a draw) and its end at 24σ (1e-126). Attacks that read
-    the rounding of floating-point noise (Mironov 2012; Jin et al. 2022) find nothing.
+    σ is a whole number above √(``scale``² + 36). No decision depends on the rounding of float64, so
+    the law is exact up to the digits of `_decided` (a probability of 1e-90 a draw) and its end at
+    24σ (1e-126). Attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al.
+    2022) find nothing.
 
-    Formal guarantee: adding these to a vector of whole numbers is at least as private as adding N(0, ``scale``²) to
-    each of its numbers. Take a continuous X ~ N(0, σ² - 36) and, given X, a whole number Y with probability
-    proportional to exp(-(Y - X)² / 72). The normaliser, Σ_k exp(-(k - X)² / 72), is 6√(2π) for every X up to a factor
-    of 1 ± 1e-307 (Poisson summation), so Y has the law above up to such a factor. For a whole number a, a + Y is made
-    from a + X in the same way, without knowing a. So this mechanism is post-processing of a Gaussian one with at least
-    as much noise, and what holds of that one holds of it, also sampled and composed. (Canonne, Kamath and Steinke
-    2020, "The discrete Gaussian for differential privacy", prove zero-concentrated privacy directly.)
+    Formal guarantee: adding these to a vector of whole numbers is at least as private as adding
+    N(0, ``scale``²) to each of its numbers. Take a continuous X ~ N(0, σ² - 36) and, given X, a
+    whole number Y with probability proportional to exp(-(Y - X)² / 72). The normaliser, Σ_k exp(-(k
+    - X)² / 72), is 6√(2π) for every X up to a factor of 1 ± 1e-307 (Poisson summation), so Y has
+      the law above up to such a factor. For a whole number a, a + Y is made
+    from a + X in the same way, without knowing a. So this mechanism is post-processing of a
+    Gaussian one with at least as much noise, and what holds of that one holds of it, also sampled
+    and composed. (Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential
+    privacy", prove zero-concentrated privacy directly.)
 
-    The sampler is that of Karney 2016, "Sampling exactly from the normal distribution", on whole numbers. It draws a
-    block b = 0, 1, 2, … with probability proportional to exp(-b²/2), a place j = 0 … σ - 1 in it and a sign, and
-    accepts ± (b σ + j) with probability exp(-x (2 b + x) / 2), x = j / σ. Uniform numbers of 53 bits are compared with
-    probabilities in float64; where they are too close to tell, both are computed further (`_decided`). How many
-    proposals are refused says nothing of those that are accepted, so the time does not follow the noise.
+    The sampler is that of Karney 2016, "Sampling exactly from the normal distribution", on whole
+    numbers. It draws a block b = 0, 1, 2, … with probability proportional to exp(-b²/2), a place j
+    = 0 … σ - 1 in it and a sign, and accepts ± (b σ + j) with probability exp(-x (2 b + x) / 2), x
+    = j / σ. Uniform numbers of 53 bits are compared with probabilities in float64; where they are
+    too close to tell, both are computed further (`_decided`). How many proposals are refused says
+    nothing of those that are accepted, so the time does not follow the noise.
     """
     if not 0 < scale < _LARGEST:
         raise ValueError(
-            f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers are exact"
+            f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers "
+            "are exact"
         )
     deviation = math.isqrt(math.ceil(scale) ** 2 + _SMOOTHING**2) + 1
     drawn, filled = np.empty(count), 0
@@ -84,7 +92,9 @@ def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int
 def _decided(
     entropy: Entropy, of_block: int, place: int, of_chance: int, deviation: int
 ) -> tuple[int, bool]:
-    """Decide on a proposal with 256 further bits of both uniform numbers: its block, and whether it is accepted."""
+    """Decide on a proposal with 256 further bits of both uniform numbers: its block, and whether it
+    is accepted.
+    """
     with localcontext() as context:
         context.prec = _DIGITS
         first, second = (
@@ -102,7 +112,9 @@ def _more(entropy: Entropy) -> int:
 
 @cache
 def _exact_bounds() -> list[Decimal]:
-    """Compute the bounds of a uniform number between the blocks: shares of Σ exp(-b²/2) up to b = n in the whole."""
+    """Compute the bounds of a uniform number between the blocks: shares of Σ exp(-b²/2) up to b = n
+    in the whole.
+    """
     with localcontext() as context:
         context.prec = _DIGITS
         weights = [
@@ -114,7 +126,10 @@ def _exact_bounds() -> list[Decimal]:
 
 @cache
 def _bounds() -> npt.NDArray[np.int64]:
-    """Return the cells of 2⁻⁵³ of the bounds, ascending. Several lie in the last cell: `_decided` tells them apart."""
+    """Return the cells of 2⁻⁵³ of the bounds, ascending.
+
+    Several lie in the last cell: `_decided` tells them apart.
+    """
     with localcontext() as context:
         context.prec = _DIGITS
         return np.array([int(bound * _CELLS) for bound in _exact_bounds()])

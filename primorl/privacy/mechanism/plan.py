@@ -1,4 +1,6 @@
-"""The plan: sampler, clip, noise and accounted event from one frozen object, so that they cannot disagree."""
+"""The plan: sampler, clip, noise and accounted event from one frozen object, so that they cannot
+disagree.
+"""
 
 from __future__ import annotations
 
@@ -28,32 +30,36 @@ _MOST_NOISE = 1e5  # beyond, noise on the grid would not be exact
 class Plan:
     """A private mechanism: everything that bears on privacy, and nothing else.
 
-    In each round, every one of ``units`` private units joins with probability q (`cohort`) and contributes a vector of
-    L2 norm at most C (``clip``). The sum of the contributions, plus one draw of discrete Gaussian noise of standard
-    deviation zC, is divided by a public constant, qK by default (`release`). Before the rounds, each of ``queries`` is
-    answered once, over all units (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is
-    one unit's update of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
+    In each round, every one of ``units`` private units joins with probability q (`cohort`) and
+    contributes a vector of L2 norm at most C (``clip``). The sum of the contributions, plus one
+    draw of discrete Gaussian noise of standard deviation zC, is divided by a public constant, qK by
+    default (`release`). Before the rounds, each of ``queries`` is answered once, over all units
+    (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is one unit's
+    update of the whole ensemble; any other bounded contribution works the same way
+    (docs/mechanism.md).
 
-    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
-    ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two datasets of the same K, a public
-    constant, are neighbours if one of them has a null record in place of one unit: it takes part in the sampling, and
-    its contribution to every round and every query is zero.
+    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of
+    the answers and ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two
+    datasets of the same K, a public constant, are neighbours if one of them has a null record in
+    place of one unit: it takes part in the sampling, and its contribution to every round and every
+    query is zero.
 
-    | case                    | what happens                                                            |
+    | case | what happens |
     |-------------------------|-------------------------------------------------------------------------|
-    | empty cohort            | pure noise is released; skipping the round would reveal an empty cohort |
-    | noise multiplier 0      | the exact sum is released; `is_private` is False, ε is infinite         |
-    | C infinite              | allowed only with noise multiplier 0 (`no_clip`)                        |
-    | fewer rounds are run    | ε stays that of ``rounds``: stopping early may depend on what was seen  |
-    | a query is not answered | ε stays that of all of them                                             |
-    | seeded entropy          | for tests only; `void` says so                                          |
+    | empty cohort | pure noise is released; skipping the round would reveal an empty cohort |
+    | noise multiplier 0 | the exact sum is released; `is_private` is False, ε is infinite |
+    | C infinite | allowed only with noise multiplier 0 (`no_clip`) |
+    | fewer rounds are run | ε stays that of ``rounds``: a stop may depend on what was seen |
+    | a query is not answered | ε stays that of all of them |
+    | seeded entropy | for tests only; `void` says so |
 
     Attributes:
         units: K, the number of private units; public.
         unit: of privacy, such as ``trajectory`` or ``person``.
         sampler: which units join a round.
         clip: bounds the contribution of one unit to a round, and states the sensitivity of the sum.
-        noise_multiplier: z. The standard deviation of a round's noise is at least z times the clip's sensitivity.
+        noise_multiplier: z. The standard deviation of a round's noise is at least z times the
+            clip's sensitivity.
         rounds: T, the most rounds that are run. All of them are paid for.
         delta: δ, at which ε is stated.
         queries: answered beside the rounds, each once.
@@ -87,7 +93,8 @@ class Plan:
             raise ValueError("noise covers only clipped contributions: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
             raise ValueError(
-                "the noise of the rounds covers no query: give every query a noise multiplier above 0"
+                "the noise of the rounds covers no query: give every query a noise multiplier "
+                "above 0"
             )
         if len({query.what for query in self.queries}) < len(self.queries):
             raise ValueError("two queries have the same name: each query is answered once")
@@ -115,8 +122,8 @@ class Plan:
     def grid(self) -> float:
         """Grid of contributions: a power of two, at most 2⁻²⁶ C. 0 where C is infinite.
 
-        A number of one contribution is at most 2²⁷ of these, so the sum of up to `MOST_UNITS` is exact in float64, in
-        whatever order. Cut towards zero, no contribution's norm grows.
+        A number of one contribution is at most 2²⁷ of these, so the sum of up to `MOST_UNITS` is
+        exact in float64, in whatever order. Cut towards zero, no contribution's norm grows.
         """
         return (
             math.ldexp(1.0, math.frexp(self.clipping_norm)[1] - 27)
@@ -142,16 +149,21 @@ class Plan:
         return self._accounted(self.rounds).event
 
     def cohort(self) -> Tensor:
-        """Draw this round's cohort: indices of units, ``[U]``. Sensitive: discard right after use."""
+        """Draw this round's cohort: indices of units, ``[U]``.
+
+        Sensitive: discard right after use.
+        """
         return self.sampler.sample(self.units, self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Compute (sum of clipped contributions + discrete N(0, (zC)² I)) / (qK), float32: the only release of a round.
+        """Compute (sum of clipped contributions + discrete N(0, (zC)² I)) / (qK), float32: the only
+        release of a round.
 
-        ``total`` holds float64 tensors that together are the sum of the cohort's clipped contributions; sensitive,
-        discard right after use. It is rounded to whole multiples of `grid`, on which the contributions of training lie
-        already; noise is a whole multiple too (`discrete_gaussian`). Rounding two sums of n numbers moves their
-        difference by at most √n multiples, for which there is noise as well.
+        ``total`` holds float64 tensors that together are the sum of the cohort's clipped
+        contributions; sensitive, discard right after use. It is rounded to whole multiples of
+        `grid`, on which the contributions of training lie already; noise is a whole multiple too
+        (`discrete_gaussian`). Rounding two sums of n numbers moves their difference by at most √n
+        multiples, for which there is noise as well.
         """
         import torch
 
@@ -171,15 +183,18 @@ class Plan:
         return tuple((part / self.divisor).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
-        """Compute (sum of the units' contributions + noise) / K, float64: the only release of a query.
+        """Compute (sum of the units' contributions + noise) / K, float64: the only release of a
+        query.
 
-        ``total`` is as `GaussianQuery.release` takes it; sensitive, discard right after use. Each of ``queries`` may be
-        answered once.
+        ``total`` is as `GaussianQuery.release` takes it; sensitive, discard right after use. Each
+        of ``queries`` may be answered once.
         """
         return query.release(total, self.entropy) / self.units
 
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
-        """Compute ε after the queries and ``rounds`` (default: the whole reservation); None without noise."""
+        """Compute ε after the queries and ``rounds`` (default: the whole reservation); None without
+        noise.
+        """
         count = self.rounds if rounds is None else rounds
         return self._accounted(count).spent(self.delta) if self.is_private else None
 

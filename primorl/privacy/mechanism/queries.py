@@ -1,11 +1,12 @@
 """Queries: noisy sums over all private units, answered beside the rounds.
 
-A query has three parts. A *contribution* class (`Fractions`, `BoundedSum`) defines the contribution of one
-unit to the sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query type*, registered under a name
-with `register_query`, computes the sum from the data; ``privacy.json`` lists the name.
+A query has three parts. A *contribution* class (`Fractions`, `BoundedSum`) defines the contribution
+of one unit to the sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query
+type*, registered under a name with `register_query`, computes the sum from the data;
+``privacy.json`` lists the name.
 
-Contributions are whole numbers: multiples of 2⁻²⁰. Sums of integers are exact and the same in every order, so a
-sensitivity is exact too.
+Contributions are whole numbers: multiples of 2⁻²⁰. Sums of integers are exact and the same in every
+order, so a sensitivity is exact too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Kind = TypeVar("Kind", bound=type)
 
 
 def register_query(name: str) -> Callable[[Kind], Kind]:
-    """Register a query type (class decorator) under its name in ``privacy.json``, lower-case and not taken."""
+    """Register a query type (class decorator) under its name in ``privacy.json``, lower-case and
+    not taken.
+    """
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores"
@@ -49,7 +52,8 @@ def register_query(name: str) -> Callable[[Kind], Kind]:
         known = _TYPES.setdefault(name, kind)
         if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
             raise ValueError(
-                f"query name {name!r}: already registered by {known.__module__}.{known.__qualname__}"
+                f"query name {name!r}: already registered by "
+                f"{known.__module__}.{known.__qualname__}"
             )
         return kind
 
@@ -57,7 +61,10 @@ def register_query(name: str) -> Callable[[Kind], Kind]:
 
 
 def query_types() -> Mapping[str, type]:
-    """Return every registered query type, by name. A type is registered when its module is imported."""
+    """Return every registered query type, by name.
+
+    A type is registered when its module is imported.
+    """
     return MappingProxyType(_TYPES)
 
 
@@ -76,10 +83,12 @@ class Contribution(ABC):
 
 @dataclass(frozen=True)
 class GaussianQuery:
-    """One Gaussian release of a sum over all units (q = 1), of the name ``what`` in ``privacy.json``.
+    """One Gaussian release of a sum over all units (q = 1), of the name ``what`` in
+    ``privacy.json``.
 
-    Formal guarantee: where zeroing out one unit moves the sum by at most ``sensitivity`` in L2, `release` is a
-    Gaussian mechanism of noise multiplier z: `event`. With z = 0 the exact sum is released, without any guarantee.
+    Formal guarantee: where zeroing out one unit moves the sum by at most ``sensitivity`` in L2,
+    `release` is a Gaussian mechanism of noise multiplier z: `event`. With z = 0 the exact sum is
+    released, without any guarantee.
     """
 
     what: str
@@ -89,15 +98,19 @@ class GaussianQuery:
     def __post_init__(self) -> None:
         if not 0 <= self.standard_deviation <= _MOST_NOISE:
             raise ValueError(
-                f"query {self.what!r}: found noise of {self.standard_deviation}, allowed are 0 to {_MOST_NOISE:g}"
+                f"query {self.what!r}: found noise of {self.standard_deviation}, allowed are 0 to "
+                f"{_MOST_NOISE:g}"
             )
 
     @classmethod
     def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
-        """Make the query of a registered name (else ValueError), with the sensitivity that its contribution states."""
+        """Make the query of a registered name (else ValueError), with the sensitivity that its
+        contribution states.
+        """
         if what not in _TYPES:
             raise ValueError(
-                f"query {what!r}: not registered; registered are {sorted(_TYPES)} (`register_query`)"
+                f"query {what!r}: not registered; registered are {sorted(_TYPES)} "
+                "(`register_query`)"
             )
         return cls(what, contribution.sensitivity, noise_multiplier)
 
@@ -114,10 +127,11 @@ class GaussianQuery:
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """Compute the sum + discrete N(0, (z · sensitivity)² I), float64 in units of 1: the only released value.
+        """Compute the sum + discrete N(0, (z · sensitivity)² I), float64 in units of 1: the only
+        released value.
 
-        ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
-        discard right after use.
+        ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any
+        shape; sensitive, discard right after use.
         """
         from primorl.privacy.mechanism.noise import discrete_gaussian
 
@@ -139,12 +153,14 @@ class GaussianQuery:
 
 @dataclass(frozen=True)
 class Fractions(Contribution):
-    """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into each of ``bins`` bins.
+    """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into
+    each of ``bins`` bins.
 
-    Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that bin. These are not
-    negative and add up to at most 2²⁰, so their L2 norm, at most their sum, is at most one; over the columns it is at
-    most √columns, which is reached when each column has all its rows in one bin. The bins are public. Replacing a unit
-    exchanges two such vectors; their difference has norm at most √(2 · columns).
+    Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that
+    bin. These are not negative and add up to at most 2²⁰, so their L2 norm, at most their sum, is
+    at most one; over the columns it is at most √columns, which is reached when each column has all
+    its rows in one bin. The bins are public. Replacing a unit exchanges two such vectors; their
+    difference has norm at most √(2 · columns).
 
     | a unit's row            | what happens                          |
     |-------------------------|---------------------------------------|
@@ -163,8 +179,8 @@ class Fractions(Contribution):
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
         """Sum of the contributions of some units: int64 ``[columns, bins]``; sensitive.
 
-        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows are the unit's own,
-        bool ``[U, M]``.
+        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows
+        are the unit's own, bool ``[U, M]``.
         """
         import torch
 
@@ -186,9 +202,9 @@ class Fractions(Contribution):
 class BoundedSum(Contribution):
     """One vector for each unit, clipped to L2 norm ``norm``; divided by K, the answer is a mean.
 
-    Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to multiples of 2⁻²⁰
-    towards zero, so the norm of its contribution is at most ``norm``. Replacing a unit moves the sum by at most twice
-    that.
+    Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to
+    multiples of 2⁻²⁰ towards zero, so the norm of its contribution is at most ``norm``. Replacing a
+    unit moves the sum by at most twice that.
 
     | vector           | what happens                       |
     |------------------|------------------------------------|
@@ -225,7 +241,8 @@ class BoundedSum(Contribution):
             )
         exact = vectors.to(torch.float64)
         exact = torch.where(exact.isfinite().all(1, keepdim=True), exact, 0.0)
-        # Divided by the largest entry first, so that no square overflows; aimed a hair below the bound for rounding.
+        # Divided by the largest entry first, so that no square overflows; aimed a hair below the
+        # bound for rounding.
         largest = exact.abs().amax(1, keepdim=True)
         largest = torch.where(largest > 0, largest, 1.0)
         norms = torch.linalg.vector_norm(exact / largest, dim=1, keepdim=True)

@@ -71,7 +71,8 @@ def integers(entropy: Entropy, count: int) -> np.ndarray[tuple[int], np.dtype[np
 def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
     """Draw independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1.
 
-    The upper 53 bits k of a word become (k + ¼) 2⁻⁵³: the largest k plus a half would round to 2⁵³, and give a one.
+    The upper 53 bits k of a word become (k + ¼) 2⁻⁵³: the largest k plus a half would round to 2⁵³,
+    and give a one.
     """
     import torch
 
@@ -89,16 +90,20 @@ def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Poisson sampler: every unit joins with probability q, independently of all others and of all rounds.
+    """Poisson sampler: every unit joins with probability q, independently of all others and of all
+    rounds.
 
-    Formal guarantee: zeroing out a unit changes no other unit's coin, as `PoissonSampledDpEvent` accounts it. The
-    realised cohort may be empty; its size is private.
+    Formal guarantee: zeroing out a unit changes no other unit's coin, as `PoissonSampledDpEvent`
+    accounts it. The realised cohort may be empty; its size is private.
     """
 
     sampling_probability: float
 
     def sample(self, units: int, entropy: Entropy) -> Tensor:
-        """Draw the indices of this round's cohort, int64 ``[U]``, ascending. Sensitive: never log it or its size."""
+        """Draw the indices of this round's cohort, int64 ``[U]``, ascending.
+
+        Sensitive: never log it or its size.
+        """
         import torch
 
         if self.sampling_probability >= 1:

@@ -1,4 +1,6 @@
-"""Logs in memory, the question about them, and chains that pay a constant, whose values are known."""
+"""Logs in memory, the question about them, and chains that pay a constant, whose values are
+known.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,7 +49,9 @@ class Log:
 
 
 def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
-    """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say otherwise."""
+    """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say
+    otherwise.
+    """
     settings: dict[str, Any] = (
         {"units": units, "unit": "person", "delta": 1e-5, "horizon": 5, "discount": 0.9}
         | {"observation_low": -torch.ones(states), "observation_high": torch.ones(states)}
@@ -102,7 +106,9 @@ def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> P
 
 
 def payers(units: int, pay: float, length: int = 5, seed: int = 0, noise: float = 0.3) -> Log:
-    """Units of one to three trajectories of a chain 0, 1, 2, … that pays ``pay`` + noise on every step."""
+    """Units of one to three trajectories of a chain 0, 1, 2, … that pays ``pay`` + noise on every
+    step.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows = 3 * length
     state = torch.arange(rows).remainder(length).double().expand(units, -1)

@@ -1,4 +1,6 @@
-"""The model check: its errors against loops over steps, its bound, and when it says that a model is believable."""
+"""The model check: its errors against loops over steps, its bound, and when it says that a model is
+believable.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +19,9 @@ CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
 
 
 def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
-    """Squared errors after h steps from one start: reward and state, of the model and of the trivial prediction."""
+    """Squared errors after h steps from one start: reward and state, of the model and of the
+    trivial prediction.
+    """
     normaliser, scale = problem.ensemble.normaliser, problem.observation_scale
     start = state = rows.observation[unit, begin]
     for row in range(begin, begin + h):
@@ -65,7 +69,9 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
 
 
 def expansive() -> GaussianEnsemble:
-    """The next state is a wave of the state, of slopes ±13, and a little of random units, as a trained model has."""
+    """The next state is a wave of the state, of slopes ±13, and a little of random units, as a
+    trained model has.
+    """
     shape, one = Architecture(1, 1, 5, (64,), SURE - 1, SURE), torch.ones(1)
     (enter, enter_bias, leave, leave_bias), kink = shape.initial_weights(0), torch.arange(14)
     leave *= 0.1

@@ -1,4 +1,6 @@
-"""Values in the released model are those of models in which they are known, and count steps as recordings have them."""
+"""Values in the released model are those of models in which they are known, and count steps as
+recordings have them.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -67,7 +69,10 @@ def trajectories(
 def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every unit counts once. The twin of random cuts and terminations: the share that is longer would be seen."""
+    """Every unit counts once.
+
+    The twin of random cuts and terminations: the share that is longer would be seen.
+    """
     found = trajectories([1, 3, 3, 6], weight=[1.0, 0.5, 0.5, 2.0]).survival(8)
     expected = [
         sum(w for n, w in ((1, 1.0), (3, 1.0), (6, 2.0)) if n > step) / 4 for step in range(8)

@@ -1,4 +1,6 @@
-"""Means from noisy releases: pairs cost what a mean costs, and intervals keep their word at any K and noise."""
+"""Means from noisy releases: pairs cost what a mean costs, and intervals keep their word at any K
+and noise.
+"""
 
 import math
 
@@ -15,7 +17,9 @@ from tests.evaluate.private.conftest import question
 def covered(
     share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False
 ) -> float:
-    """How often the interval holds the mean of the units that have a number, over 2,000 draws of units and noise."""
+    """How often the interval holds the mean of the units that have a number, over 2,000 draws of
+    units and noise.
+    """
     draw = torch.Generator().manual_seed(seed)
     x = (torch.rand(2000, units, generator=draw, dtype=torch.float64) ** 2) * 1.6 - 0.9
     truth = 1.6 / 3 - 0.9

@@ -67,7 +67,10 @@ def problem(units: int, *, known: bool = True) -> Problem:
 
 
 def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
-    """Simulate by the behaviour; every other unit has two trajectories. ``hostile``: a unit whose rows are absurd."""
+    """Simulate by the behaviour; every other unit has two trajectories.
+
+    ``hostile``: a unit whose rows are absurd.
+    """
     generator = torch.Generator().manual_seed(seed)
     state = torch.randint(STATES, (units, 2), generator=generator)
     alive = torch.ones(units, 2, dtype=torch.bool)

@@ -1,4 +1,6 @@
-"""ε of runs, groups and attacks is what independent accountants say it is; calibration lands on the safe side."""
+"""ε of runs, groups and attacks is what independent accountants say it is; calibration lands on the
+safe side.
+"""
 
 import json
 import logging
@@ -37,7 +39,8 @@ from tests.hostile.fft_accountant import bracket, gaussian_delta, sampled
 DELTA = 1e-5
 RELATIONS: list[Relation] = ["zero_out_one", "replace_one"]
 
-# q, z, T, RDP, PLD at δ = 1e-5 and zero-out: measured with dp-accounting 0.6 before this project began.
+# q, z, T, RDP, PLD at δ = 1e-5 and zero-out: measured with dp-accounting 0.6 before this project
+# began.
 GOLDEN = [
     (1e-3, 0.25, 1000, 38.45, 32.20),
     (1e-3, 0.45, 1000, 6.096, 4.74),
@@ -59,7 +62,10 @@ def test_golden_values() -> None:
     "setting", [(0.1, 1.0, 1), (0.1, 8.763, 150), (1.0, 10.0, 4), (0.1, 10.0, 150, (20.0, 15.0))]
 )
 def test_replacement_is_what_an_independent_accountant_says(setting: Any) -> None:
-    """As `tests/hostile/test_accountant.py` for the other relation. The twins: 2% less noise, and that relation."""
+    """As `tests/hostile/test_accountant.py` for the other relation.
+
+    The twins: 2% less noise, and that relation.
+    """
     run, (q, z, rounds) = Training(*setting), setting[:3]
     stated = run.spent(DELTA, "replace_one")
     assert stated.epsilon_rdp == math.inf, (
@@ -122,7 +128,9 @@ def test_hopeless_mechanisms_end_at_once() -> None:
 
 
 def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where divergences come out below zero, dp-accounting answers 0: that is not passed on, warning or no warning."""
+    """Where divergences come out below zero, dp-accounting answers 0: that is not passed on,
+    warning or no warning.
+    """
     for disabled in (False, True):
         # As MLflow's database upgrades do.
         monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)
@@ -181,7 +189,10 @@ def test_an_event_that_is_not_ours_is_refused(content: Any, field: str) -> None:
 def test_a_group_is_what_an_independent_accountant_says(
     q: float, z: float, rounds: int, k: int
 ) -> None:
-    """Never below, and above by a per cent at most. The twins: kε at the same δ, and one unit fewer, are far below."""
+    """Never below, and above by a per cent at most.
+
+    The twins: kε at the same δ, and one unit fewer, are far below.
+    """
     run = Training(q, z, rounds)
     stated = compose([grouped(run.event, k)], DELTA).epsilon_pld
     low, high = bracket([fft_accountant.grouped(q, z, rounds, k)], DELTA, guess=stated)
@@ -191,7 +202,10 @@ def test_a_group_is_what_an_independent_accountant_says(
 
 
 def test_rdp_of_a_mixture_is_the_closed_form_at_whole_orders() -> None:
-    """One unit is the sampled Gaussian that dp-accounting knows. Of k, E ∏ e^(b b'/z²) over the α drawn numbers b."""
+    """One unit is the sampled Gaussian that dp-accounting knows.
+
+    Of k, E ∏ e^(b b'/z²) over the α drawn numbers b.
+    """
     q, z, orders = 0.1, 2.0, [2, 3, 8, 30]
     one = dp_event.MixtureOfGaussiansDpEvent(z, (0.0, 1.0), (1 - q, q))
     sampled = dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(z))
@@ -211,7 +225,10 @@ USUAL = Training(0.1, 8.763, 150)
 
 
 def test_profile_and_attacks_are_those_of_the_exact_gaussian() -> None:
-    """Never below it, and hardly above. The best attack is Φ(Φ⁻¹(α) + μ) (Dong, Roth and Su 2022)."""
+    """Never below it, and hardly above.
+
+    The best attack is Φ(Φ⁻¹(α) + μ) (Dong, Roth and Su 2022).
+    """
     mu, found = 5 / 20, figures(Training(1.0, 20.0, 25).event, 1e-5)
     epsilons = [epsilon for epsilon, _ in found.profile]
     assert epsilons == sorted(epsilons)

@@ -1,4 +1,6 @@
-"""The filter holds for adaptive choices: it covers every event, and nobody passes a budget by choosing late."""
+"""The filter holds for adaptive choices: it covers every event, and nobody passes a budget by
+choosing late.
+"""
 
 import math
 from typing import Any
@@ -74,14 +76,17 @@ def test_without_a_guarantee_nothing_is_granted_also_when_it_was_written_down() 
 
 
 def test_what_escapes_has_a_share_of_delta_too() -> None:
-    """So many tiny charges that the uncovered masses alone would be too much are refused by the Gaussian part."""
+    """So many tiny charges that the uncovered masses alone would be too much are refused by the
+    Gaussian part.
+    """
     tiny = Cost(1e-12, ESCAPED, (math.inf,) * 8)
     assert total([tiny] * 1999).epsilon(DELTA) < 1
     assert total([tiny] * 2001).epsilon(DELTA) == math.inf
 
 
 FIRST = dp_event.GaussianDpEvent(8.0)
-# As little noise as a budget of ε 1 allows after FIRST, by either rule: a Gaussian, and rounds that few units join.
+# As little noise as a budget of ε 1 allows after FIRST, by either rule: a Gaussian, and rounds that
+# few units join.
 BY_PLD = [4.2173, (1e-4, 0.2865), (1e-3, 0.4308), (1e-2, 0.6801)]
 BY_FILTER = [4.2516, (1e-4, 0.5206), (1e-3, 0.6906), (1e-2, 0.9915)]
 
@@ -112,7 +117,9 @@ def _delta_beyond(event: dp_event.DpEvent, epsilon: Floats, grid: float = 1e-3) 
 
 
 def test_nobody_passes_the_budget_by_choosing_the_second_run_after_the_first() -> None:
-    """The twin is the rule that was here before: each choice fits by PLD, and together they pass δ by half."""
+    """The twin is the rule that was here before: each choice fits by PLD, and together they pass δ
+    by half.
+    """
     late, filtered = options(BY_PLD), options(BY_FILTER)
     assert all(compose([FIRST, option], DELTA).epsilon_pld <= 1.0 for option in late)
     assert reached(late, 1.0) > 1.5 * DELTA

@@ -1,4 +1,6 @@
-"""A paid mechanism that is interrupted wherever a test or a benchmark asks for it, and the judgement afterwards."""
+"""A paid mechanism that is interrupted wherever a test or a benchmark asks for it, and the
+judgement afterwards.
+"""
 
 import os
 import signal
@@ -128,7 +130,9 @@ def killed_in_round(place: Place, round_: int, before: Callable[[], object] = la
 
 
 def in_fork(body: Callable[[], object]) -> int:
-    """Run ``body`` in a forked process, silently; its exit status, negative for a signal, 3 for an exception."""
+    """Run ``body`` in a forked process, silently; its exit status, negative for a signal, 3 for an
+    exception.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -144,10 +148,11 @@ def in_fork(body: Callable[[], object]) -> int:
 
 
 def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = False) -> bool:
-    """Work until moment number ``at``, at which the signal arrives; SIGTERM is handled as stages do.
+    """Work until moment number ``at``, at which the signal arrives; SIGTERM is handled as stages
+    do.
 
-    A moment is before and after every call that writes; or, with ``lines``, every line of the protocol's modules.
-    False if it ended before.
+    A moment is before and after every call that writes; or, with ``lines``, every line of the
+    protocol's modules. False if it ended before.
     """
     count = 0
 
@@ -191,7 +196,8 @@ def judge(place: Place) -> None:
     assert charge.state == "committed"
     assert sorted(set(place.released)) == sorted(place.released), "a round was released twice"
     assert len(place.released) <= ROUNDS
-    # An orphan may lie beside it: who was interrupted before it could delete one leaves it to the next new payment.
+    # An orphan may lie beside it: who was interrupted before it could delete one leaves it to the
+    # next new payment.
     file = place.checkpoints / f"{charge.id}.safetensors"
     before = file.read_bytes()
     place.work()

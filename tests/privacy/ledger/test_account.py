@@ -1,4 +1,6 @@
-"""Who shares what with whom: kinds of units, people under other names, units that were public, and old ledgers."""
+"""Who shares what with whom: kinds of units, people under other names, units that were public, and
+old ledgers.
+"""
 
 import functools
 import re
@@ -76,7 +78,10 @@ def test_without_a_bound_two_kinds_of_units_are_refused(
 ) -> None:
     charge(ledger, first)
     (made,) = ledger.charges()
-    said = f"found '{second.unit}', and charge {made.id} on the same people was made on unit '{first.unit}'"
+    said = (
+        f"found '{second.unit}', and charge {made.id} on the same people was made on unit "
+        f"'{first.unit}'"
+    )
     for budget in (None, Budget(1e6, DELTA)):
         with pytest.raises(PipelineError, match=f"{said}; .* trajectories_per_person"):
             charge(ledger, second, "two", budget)
@@ -145,7 +150,10 @@ def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> 
 def test_trajectories_of_the_population_that_share_nothing_are_refused_where_some_are_public(
     ledger: Ledger,
 ) -> None:
-    """Other ids and columns share no digest. Twins: nobody public; another population; shared ones; a simulator's."""
+    """Other ids and columns share no digest.
+
+    Twins: nobody public; another population; shared ones; a simulator's.
+    """
     hidden = "unit: found 'trajectory', as an earlier version of the same population has"
     charge(ledger, of("abc", "trajectory", population=CLINIC))
     charge(ledger, of("def", "trajectory", population=CLINIC), "again")
@@ -164,7 +172,10 @@ def test_trajectories_of_the_population_that_share_nothing_are_refused_where_som
 
 
 def test_units_that_were_private_become_public_only_if_it_is_confirmed(ledger: Ledger) -> None:
-    """Before any charge. Twins: people who are new, and those who were published before, need no word."""
+    """Before any charge.
+
+    Twins: people who are new, and those who were published before, need no word.
+    """
 
     def publish(members: str, public: str, confirmed: str | None = None) -> None:
         ledger.publish("log", of(members, "patient", public=public), confirmed)

@@ -1,4 +1,6 @@
-"""What is forged behind the ledger's back is found and named; its head is remembered outside and only advances."""
+"""What is forged behind the ledger's back is found and named; its head is remembered outside and
+only advances.
+"""
 
 import functools
 import itertools
@@ -163,7 +165,9 @@ def test_a_cheat_is_found_and_the_first_broken_record_named(
 
 
 def test_a_record_of_another_future_of_the_same_secret_is_found() -> None:
-    """Whole records with the right numbers and hashes, of two chains that parted after the first record."""
+    """Whole records with the right numbers and hashes, of two chains that parted after the first
+    record.
+    """
     first, second, third = Chain(SECRET, "one").following(
         [{"kind": "a"}, {"kind": "b"}, {"kind": "c"}]
     )
@@ -229,7 +233,10 @@ def head(sequence: int) -> Head:
 
 
 def test_it_only_moves_forwards(tmp_path: Path) -> None:
-    """Also where several processes write at once. It is whole at any time, and its owner's alone."""
+    """Also where several processes write at once.
+
+    It is whole at any time, and its owner's alone.
+    """
     anchor = Anchor(tmp_path / "new" / "ledger.head")
     assert anchor.read() is None
 
@@ -254,7 +261,9 @@ def test_it_only_moves_forwards(tmp_path: Path) -> None:
 def test_a_head_is_on_the_disk_before_anybody_relies_on_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process may die after it has renamed the file and before the folder is synced; the next one finds the name."""
+    """A process may die after it has renamed the file and before the folder is synced; the next one
+    finds the name.
+    """
     synced, interrupted = list[Path](), True
 
     def sync(place: Path) -> None:
@@ -293,7 +302,10 @@ def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) ->
 
 
 def test_records_without_a_head_are_added_to_by_nobody_(url: str, path: Path) -> None:
-    """So for another clone of one database, whose head is its own and not there at first. Reading heals nothing."""
+    """So for another clone of one database, whose head is its own and not there at first.
+
+    Reading heals nothing.
+    """
     ledger = opened(url, path.parent)
     charge = ledger.reserve(request(AB), None)
     elsewhere = path.parent / "elsewhere"

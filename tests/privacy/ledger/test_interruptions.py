@@ -1,4 +1,6 @@
-"""Wherever paid work is interrupted, the next run goes on with the same charge, and no round runs twice."""
+"""Wherever paid work is interrupted, the next run goes on with the same charge, and no round runs
+twice.
+"""
 
 import signal
 import tempfile
@@ -116,7 +118,9 @@ def full(*_: Any, **__: Any) -> None:
 def test_a_disk_that_is_full_for_the_head_costs_nothing(
     ledger_url: str, tmp_path: Path, begun: bool
 ) -> None:
-    """The ledger is elsewhere: without a first head here nothing is reserved; then it has the reservation."""
+    """The ledger is elsewhere: without a first head here nothing is reserved; then it has the
+    reservation.
+    """
     place, write = Place(ledger_url, tmp_path), Anchor._write
     with pytest.MonkeyPatch.context() as patched:
         first = lambda self, head: write(self, head) if begun and head == BEGUN else full()  # noqa: E731

@@ -1,4 +1,6 @@
-"""What is spent is written down before it is spent, adds up over whoever shares units, and never passes the budget."""
+"""What is spent is written down before it is spent, adds up over whoever shares units, and never
+passes the budget.
+"""
 
 import json
 import re
@@ -118,7 +120,8 @@ def test_the_refusal_says_what_is_left(one_file: Ledger) -> None:
     with pytest.raises(BudgetExceeded) as refused:
         one_file.reserve(request(ANA, RUN), budget)
     said = re.search(
-        r"ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is left; .* it would be (\S+);",
+        r"ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is left; .* it would "
+        r"be (\S+);",
         str(refused.value),
     )
     spent, left, wanted = map(float, said.groups())  # type: ignore[union-attr]

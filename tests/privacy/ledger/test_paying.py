@@ -1,4 +1,6 @@
-"""Work is paid for once: whoever asks again, or at the same time, is given the result, told where it is, or refused."""
+"""Work is paid for once: whoever asks again, or at the same time, is given the result, told where
+it is, or refused.
+"""
 
 import re
 from contextlib import ExitStack
@@ -100,7 +102,10 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
 def test_a_finished_checkpoint_is_on_the_disk_before_its_charge_is_committed(
     one_file: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process may have been stopped before it waited for the disk. A power cut could then bring back the last."""
+    """Its process may have been stopped before it waited for the disk.
+
+    A power cut could then bring back the last.
+    """
     commit, done = Ledger.commit, []
 
     def killed(*_: object) -> None:
@@ -278,7 +283,9 @@ def test_work_that_is_resumed_leaves_the_checkpoints_of_others_alone(one_file: P
 
 
 def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -> None:
-    """Its process died after it had asked, and the server commits late: just before the next payment's record."""
+    """Its process died after it had asked, and the server commits late: just before the next
+    payment's record.
+    """
     file = orphan(one_file)
 
     def late(self: Ledger, *arguments: Any) -> bool:

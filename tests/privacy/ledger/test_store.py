@@ -90,7 +90,10 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 
-SERVER = "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; check that the server is up, "
+SERVER = (
+    "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; check that the server "
+    "is up, "
+)
 ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
 
 

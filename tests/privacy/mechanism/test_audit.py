@@ -1,4 +1,6 @@
-"""The audit of the mechanism: canaries in every release of a plan stay below its claim, and above a weaker one's."""
+"""The audit of the mechanism: canaries in every release of a plan stay below its claim, and above a
+weaker one's.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -32,10 +34,12 @@ class OneCohort(Plan):
 
 
 def refuted(kind: type[Plan], clip: L2Clip | None = None) -> bool:
-    """Let a fair coin include each canary, in a direction of its own, and guess from all releases of many runs.
+    """Let a fair coin include each canary, in a direction of its own, and guess from all releases
+    of many runs.
 
-    The score is the log-likelihood ratio by the plan as stated. Two tests: right guesses above the median, of which at
-    most a share of (1 + δ(0)) / 2 is expected, and rates above a high threshold, hit ≤ e^ε alarm + δ.
+    The score is the log-likelihood ratio by the plan as stated. Two tests: right guesses above the
+    median, of which at most a share of (1 + δ(0)) / 2 is expected, and rates above a high
+    threshold, hit ≤ e^ε alarm + δ.
     """
     stated: Any = (PoissonSampler(Q), L2Clip(NORM), Z, ROUNDS, DELTA)
     scores, coins = [], []

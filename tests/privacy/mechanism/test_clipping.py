@@ -1,4 +1,6 @@
-"""Neighbouring datasets, under each relation, are no farther apart than the clip says, and may be as far."""
+"""Neighbouring datasets, under each relation, are no farther apart than the clip says, and may be
+as far.
+"""
 
 import math
 
@@ -50,7 +52,9 @@ def make_unit(values: list[float], member: int | None = None) -> Unit:
 
 
 def distance(clip: EnsembleClip, relation: str, odd: Unit, other: Unit) -> float:
-    """Of datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
+    """Of datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its
+    place.
+    """
     rest = [make_unit([0.05, -0.2, 0.3]), make_unit([7.0, -1.0])]
     one = clipped_sum(clip, [*rest, odd])
     two = clipped_sum(clip, [*rest, other] if relation == "replace_one" else rest)
@@ -77,7 +81,10 @@ def test_neighbours_differ_by_at_most_the_sensitivity(
 def test_the_sensitivity_is_reached(
     mode: str, relation: Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opposite updates are 2C apart. The twin: members (and layers) held to C each pass the bound by a root."""
+    """Opposite updates are 2C apart.
+
+    The twin: members (and layers) held to C each pass the bound by a root.
+    """
     clip, opposite = make_clip(mode), (make_unit([1e6]), make_unit([-1e6]))
     farthest = {"zero_out_one": C, "replace_one": 2 * C}[relation]
     assert clip.sensitivity_under(relation) == farthest
@@ -91,7 +98,9 @@ def test_the_sensitivity_is_reached(
 
 @each_mode
 def test_the_edge_cases_are_those_of_the_table(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zero stays zero, what is within the bound is unchanged, and what is not finite takes its member's update only."""
+    """Zero stays zero, what is within the bound is unchanged, and what is not finite takes its
+    member's update only.
+    """
     clip = make_clip(mode)
     assert joint_norm(clipped_sum(clip, [make_unit([0.0])])) == 0
     small = make_unit([0.01, -0.02])
@@ -111,7 +120,10 @@ def test_the_edge_cases_are_those_of_the_table(mode: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rows", [1, 16, 1024, 2048])
 def test_wide_layers_keep_the_bound(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a few large entries among a million small ones. The twin: squares added one by one in float32."""
+    """Of a few large entries among a million small ones.
+
+    The twin: squares added one by one in float32.
+    """
 
     def wide() -> float:
         update = torch.full((1, rows, (1 << 20) // rows), 2e-4)
@@ -127,7 +139,9 @@ def test_wide_layers_keep_the_bound(rows: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def vectors(dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows far above, about and below the bound, one of zeros, one NaN, one infinite, one whose squares overflow."""
+    """Rows far above, about and below the bound, one of zeros, one NaN, one infinite, one whose
+    squares overflow.
+    """
     rows = torch.randn(7, 40, generator=torch.Generator().manual_seed(0), dtype=dtype)
     rows *= torch.tensor([[100.0], [C / 6], [1e-3], [0.0], [1.0], [1.0], [1e30]], dtype=dtype)
     rows[4, 3], rows[5, 7] = math.nan, -math.inf
@@ -166,7 +180,9 @@ def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
 def test_rounding_carries_no_vector_above_the_bound(
     norm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of rows, one of a length whose squares overflow; the twin has no margin for rounding."""
+    """Thousands of rows, one of a length whose squares overflow; the twin has no margin for
+    rounding.
+    """
 
     def largest() -> float:
         rows = torch.randn(3000, 1025, generator=torch.Generator().manual_seed(0)) * 100

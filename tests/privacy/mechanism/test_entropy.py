@@ -1,4 +1,6 @@
-"""Noise is a discrete Gaussian, independent and never the same twice; cohorts are Poisson, empty ones too."""
+"""Noise is a discrete Gaussian, independent and never the same twice; cohorts are Poisson, empty
+ones too.
+"""
 
 import math
 
@@ -87,7 +89,9 @@ def law_pvalue(draws: NDArray[np.float64], deviation: float) -> float:
 
 @pytest.mark.parametrize(("scale", "deviation"), [(1.0, 7), (4.1, 8), (15.0, 17)])
 def test_the_law_of_whole_numbers_is_exact(scale: float, deviation: int) -> None:
-    """σ is small, so that every number is seen; the twins: the next σ, rounded normals, and two signs of 0."""
+    """σ is small, so that every number is seen; the twins: the next σ, rounded normals, and two
+    signs of 0.
+    """
     drawn = discrete_gaussian(SystemEntropy(), 400_000, scale).numpy()
     assert np.array_equal(drawn, np.rint(drawn))
     assert law_pvalue(drawn, deviation) > DOUBT

@@ -1,4 +1,6 @@
-"""The plan's parts agree, and what leaves a round is the clipped sum plus enough noise over a constant."""
+"""The plan's parts agree, and what leaves a round is the clipped sum plus enough noise over a
+constant.
+"""
 
 import json
 import math
@@ -77,7 +79,9 @@ def test_an_empty_cohort_releases_noise() -> None:
 
 
 def test_the_usual_seeds_reach_neither_cohorts_nor_noise() -> None:
-    """Equal seeds of every library that has a global generator; the twin, a seeded plan, repeats itself."""
+    """Equal seeds of every library that has a global generator; the twin, a seeded plan, repeats
+    itself.
+    """
 
     def drawn(p: Plan) -> tuple[list[int], list[float]]:
         random.seed(0)
@@ -158,7 +162,9 @@ def test_queries_are_part_of_what_is_stated() -> None:
 
 
 def test_an_answer_is_a_noisy_mean_over_the_declared_units() -> None:
-    """K is the denominator; the noise of the mean is z · sensitivity / K, and not two thirds or three halves of it."""
+    """K is the denominator; the noise of the mean is z · sensitivity / K, and not two thirds or
+    three halves of it.
+    """
     answers = plan(queries=QUERIES).answer(QUERIES[0], torch.full((3000,), 500 * ONE)).numpy()
     sigma = 20.0 * 3.0 / 1000
     assert chi_square_tail(answers - 0.5, sigma) > 1e-6

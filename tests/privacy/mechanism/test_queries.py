@@ -1,4 +1,6 @@
-"""Neighbouring datasets move a query's sum by at most what is stated, and its noise is what is accounted."""
+"""Neighbouring datasets move a query's sum by at most what is stated, and its noise is what is
+accounted.
+"""
 
 import math
 
@@ -32,7 +34,9 @@ def norm(difference: Tensor) -> float:
 def neighbours(
     relation: Relation, rest: list[Unit], odd: Unit, other: Unit
 ) -> tuple[list[Unit], list[Unit]]:
-    """Datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
+    """Datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its
+    place.
+    """
     return [*rest, odd], ([*rest, other] if relation == "replace_one" else rest)
 
 
@@ -66,7 +70,10 @@ def test_histograms_of_neighbours(
 
 
 def test_the_sensitivities_are_reached() -> None:
-    """So nothing less could be stated. For a replacement, histograms in two bins are as far apart as is said."""
+    """So nothing less could be stated.
+
+    For a replacement, histograms in two bins are as far apart as is said.
+    """
     rows, own = torch.zeros(7, COLUMNS, dtype=torch.int64), torch.ones(7, dtype=torch.bool)
     there = histogram_sum([(rows, own)])
     assert norm(there) == Fractions(COLUMNS, BINS).sensitivity == math.sqrt(COLUMNS)
@@ -91,7 +98,9 @@ def test_the_sums_are_what_they_say_and_what_is_no_number_counts_nowhere() -> No
 
 
 def test_noise_has_the_accounted_scale() -> None:
-    """σ = z · sensitivity; the same test rejects ⅔σ and 3⁄2σ, and noise that forgets the sensitivity."""
+    """σ = z · sensitivity; the same test rejects ⅔σ and 3⁄2σ, and noise that forgets the
+    sensitivity.
+    """
     query = GaussianQuery("normaliser", math.sqrt(7), 10.0)
     noise = query.release(torch.zeros(7, 400, dtype=torch.int64), SystemEntropy()).numpy()
     sigma = 10.0 * math.sqrt(7)
@@ -114,7 +123,9 @@ def test_its_statement_is_the_accountants_and_without_noise_nothing_is_claimed()
 
 @each_relation
 def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation) -> None:
-    """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide, and broken."""
+    """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide,
+    and broken.
+    """
     contribution = BoundedSum(3, 2.0)
     short, whole = [[0.1, 0.2, -0.3], [2.0, 0.0, 0.0]], [[5.0, -7.0, 1e300]]
     no_numbers = [[math.nan, 1.0, 1.0], [1.0, math.inf, 0.0], [0, 0, 0]]

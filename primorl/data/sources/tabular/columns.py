@@ -1,4 +1,7 @@
-"""Names of a CSV's columns and the form of its numbers. Nothing else is told: its rows are private."""
+"""Names of a CSV's columns and the form of its numbers.
+
+Nothing else is told: its rows are private.
+"""
 
 import csv
 import gzip
@@ -21,20 +24,22 @@ _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
     """Find the format of a CSV and the names of its columns in their order, from its first 256 KiB.
 
-    A first line of cells instead of names is refused, since names are shown: a log has columns of numbers, so such a
-    line has a number, a time or nothing in one of its fields.
+    A first line of cells instead of names is refused, since names are shown: a log has columns of
+    numbers, so such a line has a number, a time or nothing in one of its fields.
 
     Raises:
-        PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first line is quoted.
+        PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first
+            line is quoted.
     """
     head = _head(path)
     delimiter, names = header_of(head)
     twice = len(set(names)) < len(names)
     if len(names) < _FEWEST or twice or any(_is_cell(name) for name in names):
         raise PipelineError(
-            f"{path}: the first line names no columns: a field is empty, a number, a time, several lines or there "
-            f"twice, or there are fewer than {_FEWEST}; allowed is CSV with a name for each column in its first line "
-            f"and one of {' '.join(map(repr, DELIMITERS))} between them; add that line"
+            f"{path}: the first line names no columns: a field is empty, a number, a time, "
+            f"several lines or there twice, or there are fewer than {_FEWEST}; allowed is CSV "
+            "with a name for each column in its first line and one of "
+            f"{' '.join(map(repr, DELIMITERS))} between them; add that line"
         )
     decimal_point: Literal[".", ","] = "."
     if delimiter != ",":
@@ -59,12 +64,14 @@ def _head(path: Path) -> str:
         raise PipelineError(f"{path}: not CSV in UTF-8; convert it, or repair it") from None
     except OSError as refused:
         raise PipelineError(
-            f"{path}: cannot be read ({refused.strerror or type(refused).__name__}); allowed is a .csv or .csv.gz file"
+            f"{path}: cannot be read ({refused.strerror or type(refused).__name__}); allowed is a "
+            ".csv or .csv.gz file"
         ) from None
 
 
 def header_of(head: str) -> tuple[str, list[str]]:
-    """Find the delimiter that makes the most fields of the first line, of equals the first, and these fields.
+    """Find the delimiter that makes the most fields of the first line, of equals the first, and
+    these fields.
 
     A delimiter within quotes separates nothing.
 
@@ -84,7 +91,9 @@ def _names(head: str, delimiter: str) -> list[str]:
 
 
 def _is_cell(name: str) -> bool:
-    """Say whether a field of the first line is no name of a column: nothing, a number, a time or several lines."""
+    """Say whether a field of the first line is no name of a column: nothing, a number, a time or
+    several lines.
+    """
     if len(name.splitlines()) != 1 or not name.strip():
         return True
     for parse in (float, datetime.fromisoformat):

@@ -1,4 +1,6 @@
-"""The time since the row before of the same trajectory, and values that are carried forward with their age."""
+"""The time since the row before of the same trajectory, and values that are carried forward with
+their age.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +44,8 @@ def elapsed_times(
     *,
     by_time: bool,
 ) -> npt.NDArray[np.float64]:
-    """Compute the time since the row before, at most the declared one; 0 in the first row of a trajectory.
+    """Compute the time since the row before, at most the declared one; 0 in the first row of a
+    trajectory.
 
     Args:
         order: of rows in their order, trajectory by trajectory, ``[n]``.
@@ -65,7 +68,8 @@ def carry_forward(
     *,
     by_time: bool,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """Fill missing values with the last one of the same trajectory, and compute the age of every value.
+    """Fill missing values with the last one of the same trajectory, and compute the age of every
+    value.
 
     Args:
         values: NaN where missing, ``[n]``.
@@ -75,7 +79,8 @@ def carry_forward(
         by_time: see `elapsed_times`.
 
     Returns:
-        The values, ``entry.first`` or NaN before the first one of a trajectory; and their ages, at most ``entry.most``.
+        The values, ``entry.first`` or NaN before the first one of a trajectory; and their ages, at
+        most ``entry.most``.
     """
     rows = np.arange(len(values))
     begun = np.repeat(starts, np.diff(starts, append=len(values)))
@@ -92,13 +97,14 @@ def carry_forward(
 def elapsed_in(
     path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: float
 ) -> npt.NDArray[np.float64]:
-    """`elapsed_times` of every row of a file, in the file's order, as `ingest` finds them; its rows may lie in any.
+    """`elapsed_times` of every row of a file, in the file's order, as `ingest` finds them; its rows
+    may lie in any.
 
     The columns of ``by`` are in memory.
 
     Raises:
-        PipelineError: a column is missing or of a wrong type, an id or order is missing, or a trajectory has an order
-            twice; names the file and the row.
+        PipelineError: a column is missing or of a wrong type, an id or order is missing, or a
+            trajectory has an order twice; names the file and the row.
     """
     ids = [Field(f"trajectory.{index}", column, "id") for index, column in enumerate(by.trajectory)]
     log = Log(path.parent, [*ids, Field("order", by.step, "order")], form, [path])
@@ -116,7 +122,8 @@ def elapsed_in(
             path,
             int(repeated.min()),
             f"column {by.step!r}: found an order that its trajectory has already",
-            "every one once; drop a duplicate, or repeat --trajectory for all columns that tell trajectories apart",
+            "every one once; drop a duplicate, or repeat --trajectory for all columns that tell "
+            "trajectories apart",
         )
     since = np.empty(len(place))
     since[place] = elapsed_times(

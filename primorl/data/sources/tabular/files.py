@@ -1,7 +1,8 @@
-"""Log files in Parquet or CSV, read in batches with columns of one meaning and one type for all files.
+"""Log files in Parquet or CSV, read in batches with columns of one meaning and one type for all
+files.
 
-Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and nothing of the first
-line either: if the header was forgotten, that line is data.
+Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and
+nothing of the first line either: if the header was forgotten, that line is data.
 """
 
 import csv
@@ -50,9 +51,10 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Err
 class Field:
     """One thing that a row says, and the log's column that says it.
 
-    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say, ``category`` is one of
-    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty. What
-    ``elapsed`` since the row before is read off no column. A ``number`` with ``carried`` may be missing.
+    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say,
+    ``category`` is one of ``categories``, ``whole`` is a whole number below ``count``. A ``label``
+    is any text; a missing one is empty. What ``elapsed`` since the row before is read off no
+    column. A ``number`` with ``carried`` may be missing.
     """
 
     name: str
@@ -65,7 +67,9 @@ class Field:
 
 
 def fields_of(columns: TabularColumns) -> list[Field]:
-    """List the fields of a row: ``trajectory``, ``order``, ``unit`` (if there is one), ``observation.0`` and so on."""
+    """List the fields of a row: ``trajectory``, ``order``, ``unit`` (if there is one),
+    ``observation.0`` and so on.
+    """
     fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
     if columns.unit is not None:
         fields.append(Field("unit", columns.unit, "id"))
@@ -106,16 +110,19 @@ class Log:
 
     Args:
         folder: where they are, at any depth.
-        fields: to be read of each row; other columns are left aside, and so is a field that no column has.
+        fields: to be read of each row; other columns are left aside, and so is a field that no
+            column has.
         form: of those that are CSV.
         paths: the files; None: all in the folder.
 
     Attributes:
         paths: the files, in the order they are read.
-        ordered_by_time: whether the field ``order`` is of times, in microseconds, and not of numbers.
+        ordered_by_time: whether the field ``order`` is of times, in microseconds, and not of
+            numbers.
 
     Raises:
-        PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
+        PipelineError: if there is no readable file, or a column is missing, there twice or of a
+            wrong type.
     """
 
     def __init__(
@@ -130,8 +137,8 @@ class Log:
         self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:
             raise PipelineError(
-                f"{folder}: found no log, allowed are {', '.join(ENDINGS)}; correct options.files and run "
-                "`dvc repro -f collect`"
+                f"{folder}: found no log, allowed are {', '.join(ENDINGS)}; correct options.files "
+                "and run `dvc repro -f collect`"
             )
         self._types = [self._columns(path) for path in self.paths]
         self._canonical = {field.name: self._type(field) for field in self._fields}
@@ -148,8 +155,8 @@ class Log:
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there; only the fields ``only`` where given.
 
-        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the last row of a
-        trajectory may have none.
+        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the
+        last row of a trajectory may have none.
 
         Raises:
             PipelineError: if a file cannot be decoded, or a value does not fit its field.
@@ -212,8 +219,9 @@ class Log:
                     )
                     there = f" (the file has {', '.join(map(shown, names[:_MOST_NAMED]))}{more})"
                 raise PipelineError(
-                    f"{path}: column {column!r} is {found}{there}; allowed is every column of options.columns once in "
-                    "every file (a CSV's first line names them); correct options.columns or the file"
+                    f"{path}: column {column!r} is {found}{there}; allowed is every column of "
+                    "options.columns once in every file (a CSV's first line names them); correct "
+                    "options.columns or the file"
                 )
         if not parquet:
             types = {
@@ -230,8 +238,8 @@ class Log:
             allowed, words, *_ = _KINDS[field.kind]
             if _sort_of(types[field.column]) not in allowed:
                 raise PipelineError(
-                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {words}; "
-                    "correct options.columns or the file"
+                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: "
+                    f"{words}; correct options.columns or the file"
                 )
         return {column: types[column] for column in needed}
 
@@ -245,8 +253,8 @@ class Log:
         times = [pa.types.is_temporal(one) for one in found]
         if any(times) and not all(times):
             raise PipelineError(
-                f"{self.paths[0].parent}: column {field.column!r}: found times in some files and numbers in others; "
-                "allowed is one of them"
+                f"{self.paths[0].parent}: column {field.column!r}: found times in some files and "
+                "numbers in others; allowed is one of them"
             )
         return pa.int64() if all(times) or whole else pa.float64()
 
@@ -265,7 +273,8 @@ class Log:
             ) from None
 
     def _read_parquet(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+        # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of
+        # the file.
         file = pq.ParquetFile(
             path,
             page_checksum_verification=True,
@@ -275,7 +284,9 @@ class Log:
         yield from file.iter_batches(ROWS_PER_BATCH, columns=sorted(types), use_threads=False)
 
     def _read_csv(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """Read cells as text and convert them here: Arrow's own errors quote the row and do not number it."""
+        """Read cells as text and convert them here: Arrow's own errors quote the row and do not
+        number it.
+        """
         ragged: list[int] = []
 
         def note(row: Any) -> str:
@@ -308,8 +319,8 @@ class Log:
             if not ragged:
                 raise
             raise PipelineError(
-                f"{path}: row {ragged[0]}: found another number of fields than in the header; allowed: as many in "
-                "every row; correct the log or options.csv"
+                f"{path}: row {ragged[0]}: found another number of fields than in the header; "
+                "allowed: as many in every row; correct the log or options.csv"
             ) from None
 
     def _from_text(
@@ -377,7 +388,10 @@ class Log:
             return array.cast(canonical)
         if field.kind == "whole":
             outside = pc.or_(pc.less(array, 0), pc.greater_equal(array, field.count))
-            allowed = f"whole numbers from 0 to {field.count - 1}; correct the log or options.columns.action.count"
+            allowed = (
+                f"whole numbers from 0 to {field.count - 1}; correct the log or "
+                "options.columns.action.count"
+            )
             refuse(outside, "an action outside the declared space", allowed)
             return array.cast(canonical).fill_null(-1)
         text = array.cast(pa.string())
@@ -388,7 +402,8 @@ class Log:
         refuse(
             undeclared,
             "a category that is not declared, or none",
-            f"one of the {len(field.categories)} that options.columns declares; add it there, or correct the log",
+            f"one of the {len(field.categories)} that options.columns declares; add it there, or "
+            "correct the log",
         )
         return codes.fill_null(-1)
 
@@ -401,7 +416,9 @@ class Log:
             return header
 
     def _type_of_order(self, path: Path, column: str) -> pa.DataType:
-        """Find out whether a CSV's order is of numbers or times, by its first rows; text where of neither."""
+        """Find out whether a CSV's order is of numbers or times, by its first rows; text where of
+        neither.
+        """
         first = next(self._read(path, {column: pa.string()}), None)
         cells = pa.array([], pa.string()) if first is None else self._plain(first.column(column))
         for kind in _ORDERS:
@@ -422,7 +439,9 @@ def _fits(cell: pa.Scalar, kind: pa.DataType) -> bool:
 def _refuse_first(
     path: Path, first: int, field: Field, bad: pa.Array, found: str, allowed: str
 ) -> None:
-    """Raise the error about the first row that is bad, if any, of a batch that begins at row ``first``."""
+    """Raise the error about the first row that is bad, if any, of a batch that begins at row
+    ``first``.
+    """
     if pc.any(bad).as_py():
         refuse_row(
             path,
@@ -453,8 +472,8 @@ _SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "flag": (pa.types.is_boolean,),
     "time": (pa.types.is_timestamp, pa.types.is_date),
 }
-# Of each kind of field: the sorts of columns that fit, the same in words, the type to read a CSV's column as, and the
-# type of the field; None: it depends on the files.
+# Of each kind of field: the sorts of columns that fit, the same in words, the type to read a CSV's
+# column as, and the type of the field; None: it depends on the files.
 _KINDS: dict[str, tuple[set[str], str, pa.DataType | None, pa.DataType | None]] = {
     "id": ({"text", "integer"}, "text or whole numbers", pa.string(), None),
     "category": (

@@ -39,11 +39,12 @@ _TEXT_BYTES = 24  # about what an id takes
 def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
     """Give the rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
-    Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
-    log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
+    Each range of units is written to a file of its own in a temporary folder, and each file is
+    sorted by itself. The log is read twice and written once. Memory holds one range of about 64
+    MiB, or one unit where that is larger.
 
-    ``unit`` is the field that names the unit of a row. The temporary folder is made ``beside`` a path, on a disk with
-    room for the mapped columns.
+    ``unit`` is the field that names the unit of a row. The temporary folder is made ``beside`` a
+    path, on a disk with room for the mapped columns.
 
     Raises:
         PipelineError: see `Log.batches`.
@@ -144,13 +145,16 @@ class Tabular:
     dataset: TabularDataset
 
     def collect(self, target: Path) -> None:
-        """Copy the files, under the names they have in their folder, and record the copies (`watch`)."""
+        """Copy the files, under the names they have in their folder, and record the copies
+        (`watch`).
+        """
         named = self.dataset.options.files
         folder, files = named_files(self.dataset.options.files)
         if not files:
             raise PipelineError(
-                f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed are a file, a "
-                "folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from the project's root"
+                f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed "
+                "are a file, a folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from "
+                "the project's root"
             )
         for file in files:
             copy = target / file.relative_to(folder)
@@ -159,8 +163,9 @@ class Tabular:
         strange = len(files) - len(log_files(target))
         if strange > 0:
             raise PipelineError(
-                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
-                "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
+                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files "
+                f"at {named!r} with an unsupported name; allowed are .parquet, .csv and .csv.gz; "
+                "rename them, or narrow the pattern"
             )
         record_files(self.name, target, target, log_files(target))
 
@@ -186,7 +191,8 @@ class TabularReader:
     A log that is not sorted is sorted in a temporary folder beside ``raw``.
 
     Attributes:
-        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
+        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of
+            `tables`.
 
     Raises:
         PipelineError: if there is no readable file, or columns do not fit the dataset.
@@ -280,8 +286,9 @@ def _check_bounds(
     """Compare the bounds in the dataset's file with the dimensions of the observation."""
     if len(bounds.low) != len(names):
         raise PipelineError(
-            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
-            f"{len(names)} of options.columns.observation (a category is one, a carried column is two)"
+            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, "
+            f"allowed are the {len(names)} of options.columns.observation (a category is one, a "
+            "carried column is two)"
         )
     for entry in entries:
         if not isinstance(entry, Elapsed | Carried):
@@ -295,8 +302,9 @@ def _check_bounds(
         low, high = bounds.low[place], bounds.high[place]
         if (low, high) != (0, entry.most):
             raise PipelineError(
-                f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for dimension {place + 1}, the "
-                f"{what}; allowed is [0, {entry.most:g}], as `most` declares"
+                f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for "
+                f"dimension {place + 1}, the {what}; allowed is [0, {entry.most:g}], as `most` "
+                "declares"
             )
         if isinstance(entry, Carried) and entry.first is not None:
             low, high = (
@@ -305,8 +313,9 @@ def _check_bounds(
             )  # its value comes before its age
             if not low <= entry.first <= high:
                 raise PipelineError(
-                    f"datasets/{name}.yaml: options.columns.observation: found first {entry.first:g} of "
-                    f"{entry.carried!r}; allowed is within its bounds, [{low:g}, {high:g}]"
+                    f"datasets/{name}.yaml: options.columns.observation: found first "
+                    f"{entry.first:g} of {entry.carried!r}; allowed is within its bounds, "
+                    f"[{low:g}, {high:g}]"
                 )
 
 
@@ -317,8 +326,10 @@ def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: b
             ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
         )
         raise PipelineError(
-            f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} actions, found "
-            f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete actions, "
+            f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} "
+            "actions, found "
+            f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete "
+            "actions, "
             "{columns, low, high} for continuous ones"
         )
     for what, found, allowed in (
@@ -327,6 +338,7 @@ def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: b
     ):
         if found != allowed:
             raise PipelineError(
-                f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or choices, the "
-                f"environment declares {allowed}; correct the columns or `environment`"
+                f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or "
+                f"choices, the environment declares {allowed}; correct the columns or "
+                "`environment`"
             )

@@ -45,7 +45,8 @@ def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
 
 
 def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
-    """Find the value of the field ``consent`` of every unit of ``rows``, whole units with that field and ``unit``.
+    """Find the value of the field ``consent`` of every unit of ``rows``, whole units with that
+    field and ``unit``.
 
     Raises:
         PipelineError: if rows of one unit differ; names the file and the row.
@@ -64,10 +65,11 @@ def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
 class Transitions:
     """Turns tables of whole units, in the order of the log, into tables of transitions.
 
-    A row has the observation, action and reward of one time. The next observation is its ``next_observation`` columns
-    or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
-    terminated, its next observation, on which nothing depends, is its own; else its outcome was not
-    recorded, so the transition before is the last one and is truncated. Its action and reward are not read.
+    A row has the observation, action and reward of one time. The next observation is its
+    ``next_observation`` columns or, without them, the next row of its trajectory. The last row of a
+    trajectory has no next one: where it terminated, its next observation, on which nothing depends,
+    is its own; else its outcome was not recorded, so the transition before is the last one and is
+    truncated. Its action and reward are not read.
     """
 
     def __init__(
@@ -89,7 +91,10 @@ class Transitions:
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
-        merged = "; or, if people's trajectories share ids, let columns.trajectory name a column of unique ids"
+        merged = (
+            "; or, if people's trajectories share ids, let columns.trajectory name a column of "
+            "unique ids"
+        )
         self._or_merged = merged if unit == "trajectory" else ""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
@@ -135,7 +140,10 @@ class Transitions:
         )
         lengths = lengths - cut
         if self._horizon is not None:
-            allowed = f"at most as many steps as `horizon` says; correct it, or split the trajectory{self._or_merged}"
+            allowed = (
+                "at most as many steps as `horizon` says; correct it, or split the "
+                f"trajectory{self._or_merged}"
+            )
             too_long = starts[lengths > self._horizon]
             self._log.refuse(
                 rows, too_long, "a trajectory longer than the horizon starts here", allowed
@@ -166,7 +174,10 @@ class Transitions:
             rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}"
         )
         disordered = starts[self._keys.disordered(units, trajectories)]
-        allowed = f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {_REPAIR}"
+        allowed = (
+            "ascending by unit, then trajectory (as text; ids of digits padded with zeros to "
+            f"12); {_REPAIR}"
+        )
         self._log.refuse(rows, disordered, "a trajectory out of order or in two places", allowed)
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
@@ -193,13 +204,17 @@ class Transitions:
             steps = lasts - starts + 1
             full = (steps == self._horizon) | ((steps - 1 == self._horizon) & (not self._has_next))
             found = "the last row of a trajectory that neither terminated nor reached the horizon"
-            allowed = "as many rows as `horizon` declares; mark its end by flags, or set options.end to last_row"
+            allowed = (
+                "as many rows as `horizon` declares; mark its end by flags, or set options.end "
+                "to last_row"
+            )
             self._log.refuse(rows, lasts[has_no_end & ~full], found, allowed)
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
 
     def _matrix(self, rows: pa.Table, prefix: str, starts: Places) -> Floats:
-        # One row a dimension, turned at the end: to write column by column takes three times as long.
+        # One row a dimension, turned at the end: to write column by column takes three times as
+        # long.
         turned = np.zeros((self._spaces.observation_size, rows.num_rows), dtype=np.float32)
         dimension = 0
         for field in self._fields:
@@ -236,7 +251,10 @@ class Transitions:
         if self._has_next:
             self._check_finite(rows, after, "next_observation")
         if self._spaces.discrete_actions:
-            allowed = "one in every row but an unfinished trajectory's last; fill it in, or drop the trajectory"
+            allowed = (
+                "one in every row but an unfinished trajectory's last; fill it in, or drop the "
+                "trajectory"
+            )
             self._log.refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
         else:
             self._check_finite(rows, action, "action")
@@ -245,7 +263,8 @@ class Transitions:
     def _bounded(
         self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]
     ) -> Floats:
-        """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry declares as numbers.
+        """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry
+        declares as numbers.
 
         The error names the first row, and all columns with such values; it quotes no value.
         """
@@ -263,13 +282,15 @@ class Transitions:
             rows,
             np.flatnonzero(outside.any(axis=1)),
             f"the first of values beyond bounds.{key} of: {found}",
-            "within these bounds; correct the log or its units, or the bounds by what is known beforehand; or set "
-            "options.beyond_bounds: clip, which cuts values there",
+            "within these bounds; correct the log or its units, or the bounds by what is known "
+            "beforehand; or set options.beyond_bounds: clip, which cuts values there",
         )
         return values
 
     def _check_observed(self, rows: pa.Table, values: Floats) -> None:
-        """Refuse missing observations [rows, S]; the error names the columns of this batch that have some."""
+        """Refuse missing observations [rows, S]; the error names the columns of this batch that
+        have some.
+        """
         finite = np.isfinite(values)
         if finite.all():
             return
@@ -279,8 +300,10 @@ class Transitions:
             rows,
             np.flatnonzero(~finite.all(axis=1)),
             f"a missing, NaN or infinite observation ({columns})",
-            "finite float32 numbers; to carry the last one forward with its age, write {carried: COLUMN, unit: hours, "
-            "most: 24, first: VALUE} in options.columns.observation (docs/prepare-a-log.md); or drop the trajectory",
+            "finite float32 numbers; to carry the last one forward with its age, write {carried: "
+            "COLUMN, unit: hours, "
+            "most: 24, first: VALUE} in options.columns.observation (docs/prepare-a-log.md); or "
+            "drop the trajectory",
         )
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
@@ -293,7 +316,10 @@ class Transitions:
                 if field.name == what or field.name.startswith(f"{what}.")
             ]
             columns = [field.column for field in own for _ in field.categories or (None,)]
-            found = f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})"
+            found = (
+                f"a missing, NaN or infinite {what} (column "
+                f"{columns[int(np.argmin(finite[bad[0]]))]!r})"
+            )
             self._log.refuse(
                 rows,
                 bad,

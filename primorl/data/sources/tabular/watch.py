@@ -1,8 +1,9 @@
 """The files of a log or a MEDS folder, and whether they are still those that `collect` read.
 
-DVC watches ``data/raw``, not the files that the entry names: a person who is deleted there would stay in
-unseen. So ``data/raw`` also has the digest of every file. ``.primorl/sources`` remembers which digest a file had at
-which size and time, so that it is computed again only where these differ.
+DVC watches ``data/raw``, not the files that the entry names: a person who is deleted there would
+stay in unseen. So ``data/raw`` also has the digest of every file. ``.primorl/sources`` remembers
+which digest a file had at which size and time, so that it is computed again only where these
+differ.
 """
 
 import glob
@@ -31,7 +32,9 @@ def named_files(named: str) -> tuple[Path, list[Path]]:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """List the log files under ``folder``, part 2 before part 10, without names that begin with a dot or underscore."""
+    """List the log files under ``folder``, part 2 before part 10, without names that begin with a
+    dot or underscore.
+    """
     found = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith(ENDINGS)]
     visible = [
         path
@@ -49,7 +52,9 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
-    """Give what the entry of files of one's own names, for `named_files`, and its key; None for other sources."""
+    """Give what the entry of files of one's own names, for `named_files`, and its key; None for
+    other sources.
+    """
     if isinstance(dataset, TabularDataset):
         return dataset.options.files, "options.files"
     return (
@@ -60,7 +65,10 @@ def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
 
 
 def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
-    """Write digests of a log's files in ``folder`` into ``raw``. `log_files` leaves that file out."""
+    """Write digests of a log's files in ``folder`` into ``raw``.
+
+    `log_files` leaves that file out.
+    """
     digests = {str(file.relative_to(folder)): _digest(file) for file in files}
     write_json(raw / COPIES.name, {"dataset": name, "files": digests})
 
@@ -68,8 +76,8 @@ def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
 def changed(name: str, dataset: AnyDataset) -> str | None:
     """Say how the files of a log differ from the copies in ``data/raw``.
 
-    None: they do not; or there are no copies of this dataset; or no file is where the entry says, as with a log that
-    was moved away; or one cannot be read.
+    None: they do not; or there are no copies of this dataset; or no file is where the entry says,
+    as with a log that was moved away; or one cannot be read.
     """
     if (own := source_files(dataset)) is None or not COPIES.exists():
         return None
@@ -92,9 +100,10 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
         if count
     ]
     return (
-        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {', '.join(counts)} of "
-        f"{len(before.keys() | now.keys())} files; everything here is of the former ones. To read them again: `dvc "
-        "repro -f collect`, then `dvc repro`, which charges the people who are in them anew"
+        f"the source changed since it was collected: datasets/{name}.yaml: {key}: "
+        f"{', '.join(counts)} of {len(before.keys() | now.keys())} files; everything here is of "
+        "the former ones. To read them again: `dvc repro -f collect`, then `dvc repro`, which "
+        "charges the people who are in them anew"
     )
 
 
