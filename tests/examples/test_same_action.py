@@ -24,57 +24,44 @@ ANSWERED: list[dict[str, Any]] = [
     {"meal": "none", "hours": 5},
     {"hours": 5.25, "meal": "snack", "patient": "A"},
     {"meal=none": 0, "meal=snack": 1, "hours": 4.9},
-    {"meal": "snack", "hours": 400},
+    {"meal": "snack", "hours": 400},  # counts as the most hours
 ]
-"""The last one counts as the most hours."""
 REFUSED: list[dict[str, Any]] = [
-    {"meal=none": 1, "meal=snack": 1, "hours": 5},
-    {"meal=none": 0, "meal=snack": 0, "hours": 5},
-    {"meal=none": 0.5, "meal=snack": 0.5, "hours": 5},
-    {"meal": "dinner", "hours": 5},
-    {"meal": None, "hours": 5},
-    {"meal": "none", "hours": None},
-    {"meal": "none", "hours": float("nan")},
-    {"meal": "none", "hours": -99},
-    {"meal": "none", "hours": math.inf},
-    {"meal=none": None, "meal=snack": 1, "hours": 5},
+    {"meal=none": none, "meal=snack": snack, "hours": 5}
+    for none, snack in ((1, 1), (0, 0), (0.5, 0.5), (None, 1))
 ]
+REFUSED += [{"meal": "none", "hours": hours} for hours in (None, math.nan, -99, math.inf)]
+REFUSED += [{"meal": meal, "hours": 5} for meal in ("dinner", None)]
 
 
 def encoded(row: dict[str, Any]) -> list[float]:
     """The row as a caller of ONNX gives it."""
-    given = (
-        {f"meal={name}": float(row["meal"] == name) for name in ("none", "snack")}
-        if "meal" in row
-        else row
-    )
-    return [
-        float("nan") if value is None else float(value)
-        for value in ({**row, **given}[name] for name in NAMES)
-    ]
+    whole = dict(row)
+    if "meal" in row:
+        whole |= {f"meal={name}": float(row["meal"] == name) for name in ("none", "snack")}
+    return [float("nan") if whole[name] is None else float(whole[name]) for name in NAMES]
 
 
 @pytest.mark.parametrize("discrete", [False, True])
 def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: bool) -> None:
-    low, high = (network(0).observation_mean * 0, network(0).observation_mean * 0 + 6)
+    low = network(0).observation_mean * 0
     policy = loaded(
         tmp_path / "policy",
         discrete=discrete,
-        observation_range=(low, high),
+        observation_range=(low, low + 6),
         names=(NAMES, ("low", "high")),
         one_hot=((0, 2),),
         elapsed=ElapsedTime(name="hours", unit="hours", most=6.0),
     )
     export(policy, OF_TRAINING, tmp_path / "policy.onnx")
-    session = onnx.InferenceSession(
-        str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"]
-    )
+    file = str(tmp_path / "policy.onnx")
+    session = onnx.InferenceSession(file, providers=["CPUExecutionProvider"])
     with serving(policy) as port:
         for row in (*ANSWERED, *REFUSED):
-            file, out = tmp_path / "in.csv", tmp_path / "out.csv"
-            with file.open("w", newline="") as written:
+            rows, out = tmp_path / "in.csv", tmp_path / "out.csv"
+            with rows.open("w", newline="") as written:
                 csv.writer(written).writerows([row.keys(), row.values()])
-            predict(policy, file, out)
+            predict(policy, rows, out)
             (found,) = csv.DictReader(out.read_text().splitlines())
             (by_onnx,) = session.run(None, {"observation": np.array([encoded(row)], np.float32)})[0]
             _, served = asked(port, row)

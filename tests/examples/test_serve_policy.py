@@ -1,6 +1,7 @@
 """The example of a service: it answers, abstains and refuses over a real connection."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -42,11 +43,9 @@ def port(policy: Policy) -> Iterator[int]:
         yield number
 
 
-def post(
-    port: int, body: bytes, path: str = "/act", method: str = "POST", **headers: str
-) -> tuple[int, Any]:
+def post(port: int, body: bytes, path: str = "/act", **headers: str) -> tuple[int, Any]:
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request(method, path, body, headers)
+        connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -65,7 +64,7 @@ def test_it_gives_the_policys_action_or_says_why_not(
     assert asked(port, {"age": 1.0})[0] == 422
     status, answer = asked(port, [987654.0, 0.0, 5.0])
     assert (status, set(answer), answer["abstained"]) == (200, {"abstained", "reason"}, True)
-    assert "observation[0] (age): lies far outside the public range" in answer["reason"]
+    assert "observation[0] (age)" in answer["reason"]
     assert "987654" not in answer["reason"], "a value of a person is not repeated"
     clone = loaded(tmp_path / "clone", discrete=True, drawn=True)
     with serving(clone) as other:
@@ -79,11 +78,11 @@ def test_it_gives_the_policys_action_or_says_why_not(
 def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
     for observation in (
         [1.0],
-        [[0.5, -9.0, 5.0]],
+        [INSIDE],
         ["0.5", -9, 5],
         [None, 0, 5],
         [True, 0, 5],
-        [float("nan"), 0, 5],
+        [math.nan, 0, 5],
         5,
     ):
         status, answer = asked(port, observation)
@@ -93,24 +92,14 @@ def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
         assert post(port, body)[0] == 400
     for length, status in ((str(MOST_BYTES + 1), 413), ("9" * 5000, 413), ("-1", 411)):
         assert post(port, b"", **{"Content-Length": length})[0] == status
-    status, answer = post(port, b"", method="GET")
-    assert (status, set(answer)) == (501, {"error"})
     assert asked(port, INSIDE)[0] == 200
 
 
 def test_the_script_listens_on_loopback_and_logs_no_value(tmp_path: Path, policy: Policy) -> None:
-    command = [
-        sys.executable,
-        "-u",
-        str(ROOT / "examples/serve_policy.py"),
-        "--policy",
-        str(tmp_path),
-        "--port",
-        "0",
-    ]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-u", "examples/serve_policy.py", "--policy", str(tmp_path)]
+    command += ["--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"at http://127\.0\.0\.1:(\d+)/act", process.stdout.readline())

@@ -50,21 +50,10 @@ def met(
     ends[torch.arange(users), valid.sum(1) - 1] = True
     terminated = ends & (torch.rand(users, steps, generator=generator) < 0.5)
     rewards = torch.randn(users, steps, generator=generator)
-    everything = (
-        observations[:, :-1],
-        actions,
-        rewards,
-        observations[:, 1:],
-        terminated,
-        ends,
-        valid,
-    )
-    return Trajectories(
-        *(
-            each * valid.view(*valid.shape, *[1] * (each.dim() - 2)).to(each.dtype)
-            for each in everything
-        )
-    )
+    before, after = observations[:, :-1], observations[:, 1:]
+    everything = before, actions, rewards, after, terminated, ends, valid
+    masks = (valid.view(*valid.shape, *[1] * (each.dim() - 2)) for each in everything)
+    return Trajectories(*(each * mask for each, mask in zip(everything, masks, strict=True)))
 
 
 def with_user(data: Trajectories, other: Trajectories | None) -> Trajectories:
@@ -106,9 +95,7 @@ class RecordedCohort(Cohort):
         self.rows: list[Tensor] = []
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
-        rows = (
-            contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
-        )
+        rows = torch.cat([contributions] if isinstance(contributions, Tensor) else [*contributions])
         self.rows.append(rows.clone())
         return super().noisy_mean(rows, clipping_norm)
 
@@ -140,19 +127,12 @@ def recorded(
 
 
 def plan_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Plan:
-    return online_plan(
-        users=users,
-        cohort=users,
-        noise_multiplier=noise_multiplier,
-        releases=releases,
-        appearances=1,
-        delta=1e-5,
-    )
+    sizes = {"users": users, "cohort": users, "releases": releases, "appearances": 1}
+    return online_plan(**sizes, noise_multiplier=noise_multiplier, delta=1e-5)
 
 
 def without_noise(update: Update, shape: PolicyNetwork, data: Trajectories) -> Tensor:
     """Make the step of an update without noise; the clip is kept."""
     cohort = Cohort(plan_of(0.0, update.releases), update.releases)
-    return (
-        update.updated(shape, begun(shape), data, cohort, 3)[PARAMETERS] - begun(shape)[PARAMETERS]
-    )
+    made = update.updated(shape, begun(shape), data, cohort, 3)
+    return made[PARAMETERS] - begun(shape)[PARAMETERS]

@@ -23,9 +23,8 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
         env.unwrapped.state = own[:, 0]  # type: ignore[attr-defined]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
-        actions: NDArray[Any] = rng.uniform(
-            ours.action_low, ours.action_high, (count, len(ours.action_low))
-        ).astype(np.float32)
+        size = count, len(ours.action_low)
+        actions: NDArray[Any] = rng.uniform(ours.action_low, ours.action_high, size).astype("f4")
         if ours.discrete_actions:
             actions = rng.integers(len(ours.action_low), size=count)
         seen, rewards, terminated, truncated = ours.step(actions)
@@ -38,16 +37,12 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
     assert not running.any()
 
 
-@pytest.mark.parametrize(
-    ("environment", "kind", "count"),
-    [
-        ("CartPole-v1", CartPoleBatch, 8),
-        ("Acrobot-v1", AcrobotBatch, 2),
-        ("Pendulum-v1", PendulumBatch, 4),
-    ],
-)
-def test_a_batch_steps_as_gymnasium(environment: str, kind: type[Any], count: int) -> None:
-    ours = kind()
+KINDS = {"CartPole-v1": CartPoleBatch, "Acrobot-v1": AcrobotBatch, "Pendulum-v1": PendulumBatch}
+
+
+@pytest.mark.parametrize(("environment", "count"), zip(KINDS, (8, 2, 4), strict=True))
+def test_a_batch_steps_as_gymnasium(environment: str, count: int) -> None:
+    ours: Any = KINDS[environment]()
     ours.reset(count, seed=3)
     if environment == "Acrobot-v1":
         ours._state[:, 1] = 2.4, 0.3, 2.0, 1.0  # high up and swinging: soon at the bar

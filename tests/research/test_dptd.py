@@ -87,22 +87,16 @@ def slow_loss(network: ValueNetwork, theta: Tensor, omega: Tensor, *parts: Tenso
 def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], shared: bool) -> None:
     generator, network, networks = torch.Generator().manual_seed(0), ValueNetwork(4, hidden), 2
     shapes = [(1 if shared else networks, 2, 3, *last) for last in ((4,), (4,), (), (), ())]
-    batch = TdBatch(
-        *(torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
-    )
+    drawn = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
+    batch = TdBatch(*drawn)
     theta, omega = network.initial(networks, generator), network.initial(networks, generator)
     gradients, losses = network.gradients(theta, omega, batch), network.losses(theta, omega, batch)
     for n in range(networks):
         for u in range(2):
-            own_theta, own_omega = (
-                theta[n].clone().requires_grad_(),
-                omega[n].clone().requires_grad_(),
-            )
+            own = theta[n].clone().requires_grad_(), omega[n].clone().requires_grad_()
             *parts, weight = (part[0 if shared else n, u] for part in batch)
             rows = [[part[m] for part in parts] for m in range(3)]
-            each = torch.stack([slow_loss(network, own_theta, own_omega, *row) for row in rows])
-            expected = torch.stack(
-                torch.autograd.grad((weight * each).sum(), (own_theta, own_omega))
-            )
+            each = torch.stack([slow_loss(network, *own, *row) for row in rows])
+            expected = torch.stack(torch.autograd.grad((weight * each).sum(), own))
             torch.testing.assert_close(gradients[u, n], expected, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(losses[n, u], each.detach(), rtol=1e-10, atol=1e-12)

@@ -8,19 +8,8 @@ from torch import Tensor, nn
 
 from primorl.online.learning import PARAMETERS, Cohort, online_plan
 from primorl.privacy.mechanism.sampling import SeededEntropy
-from research.language import (
-    PARTS,
-    Answers,
-    LanguagePolicy,
-    PromptedUsers,
-    PromptUpdate,
-    Transformer,
-    beside_the_others,
-    log_ratios,
-    prompt_gradients,
-    tiny_task,
-    with_trained,
-)
+from research import language
+from research.language import Answers, LanguagePolicy, PromptUpdate, Transformer, prompt_gradients
 
 USERS, ANSWERS, PROMPT, ANSWER, WORDS = 12, 3, 3, 4, 7
 S, LEFT_OUT = 0.05, 4
@@ -50,16 +39,13 @@ POLICY = LanguagePolicy(TinyModel())
 def answered() -> Answers:
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(1, WORDS, (USERS, ANSWERS, PROMPT + ANSWER), generator=generator)
-    present = torch.arange(PROMPT + ANSWER) < PROMPT + torch.randint(
-        1, 5, (USERS, ANSWERS, 1), generator=generator
-    )
+    lengths = PROMPT + torch.randint(1, 5, (USERS, ANSWERS, 1), generator=generator)
+    present = torch.arange(PROMPT + ANSWER) < lengths
     rewards = torch.randn(USERS, ANSWERS, generator=generator)
     rows = tokens.flatten(0, 1), present.flatten(0, 1)
     with torch.no_grad():
-        logs = POLICY.log_probabilities(POLICY.initial(), *rows, ANSWER).view(
-            USERS, ANSWERS, ANSWER
-        )
-    return Answers(tokens, present, rewards, logs)
+        logs = POLICY.log_probabilities(POLICY.initial(), *rows, ANSWER)
+    return Answers(tokens, present, rewards, logs.view(USERS, ANSWERS, ANSWER))
 
 
 def without(met: Answers, user: int) -> Answers:
@@ -79,25 +65,22 @@ def released(update: PromptUpdate, met: Answers, noise: float) -> Tensor:
 
 def test_the_batch_has_the_gradients_of_a_loop_over_prompts() -> None:
     met, theta = answered(), POLICY.initial()
-    advantages = beside_the_others(met.rewards)
-    torch.testing.assert_close(
-        beside_the_others(torch.tensor([[6.0, 0.0, 3.0]])), torch.tensor([[4.5, -4.5, 0.0]])
-    )
+    advantages = language.beside_the_others(met.rewards)
+    advantage = language.beside_the_others(torch.tensor([[6.0, 0.0, 3.0]]))
+    torch.testing.assert_close(advantage, torch.tensor([[4.5, -4.5, 0.0]]))
     found = prompt_gradients(POLICY, met, advantages)(theta)
     for user in range(USERS):
         own = theta.clone().requires_grad_()
         logs = POLICY.log_probabilities(own, met.tokens[user], met.present[user], ANSWER)
         objective = ((logs * met.answered[user]).sum(1) * advantages[user]).mean()
-        torch.testing.assert_close(
-            found[user], torch.autograd.grad(objective, own)[0], atol=2e-6, rtol=1e-4
-        )
+        (expected,) = torch.autograd.grad(objective, own)
+        torch.testing.assert_close(found[user], expected, atol=2e-6, rtol=1e-4)
     assert (found.norm(dim=1) > 0.1).sum() >= 4
     other = theta + 0.1 * torch.randn(len(theta), generator=torch.Generator().manual_seed(2))
     rows = met.tokens.flatten(0, 1), met.present.flatten(0, 1)
-    difference = met.log_probabilities - POLICY.log_probabilities(other, *rows, ANSWER).view_as(
-        met.log_probabilities
-    )
-    torch.testing.assert_close(log_ratios(POLICY, other, met), (difference * met.answered).sum(-1))
+    logs = POLICY.log_probabilities(other, *rows, ANSWER).view_as(met.log_probabilities)
+    expected = ((met.log_probabilities - logs) * met.answered).sum(-1)
+    torch.testing.assert_close(language.log_ratios(POLICY, other, met), expected)
 
 
 @pytest.mark.parametrize("update", [GRADIENT, STEPS], ids=["gradient", "local steps"])
@@ -110,35 +93,32 @@ def test_a_prompt_moves_the_mean_by_its_share_and_nobody_else(update: PromptUpda
     unclipped = released(wide, loud, 0.0) - released(wide, without(loud, LEFT_OUT), 0.0)
     assert float(unclipped.norm()) > 10 * S / USERS, "the twin without the clip"
     gradients = [
-        prompt_gradients(POLICY, each, beside_the_others(each.rewards))(POLICY.initial())
+        prompt_gradients(POLICY, each, language.beside_the_others(each.rewards))(POLICY.initial())
         for each in (met, without(met, LEFT_OUT))
     ]
     others = [user for user in range(USERS) if user != LEFT_OUT]
     assert torch.equal(gradients[0][others], gradients[1][others]), "not even in the last digit"
     assert not gradients[1][LEFT_OUT].any()
-    broken = {name: value.clone() for name, value in vars(met).items()}
-    broken["rewards"][LEFT_OUT] = torch.nan
-    assert torch.equal(
-        released(update, Answers(**broken), 1.0), released(update, without(met, LEFT_OUT), 1.0)
-    )
+    rewards = met.rewards.clone()
+    rewards[LEFT_OUT] = torch.nan
+    broken, alone = replace(met, rewards=rewards), without(met, LEFT_OUT)
+    assert torch.equal(released(update, broken, 1.0), released(update, alone, 1.0))
     pieces = [released(replace(update, piece=piece), met, 1.0) for piece in (1, USERS)]
     torch.testing.assert_close(*pieces, atol=1e-6, rtol=1e-5)
-    assert released(update, met.of(slice(0)), 1.0).norm() > S / USERS, (
-        "a cohort of nobody releases noise"
-    )
+    nobody = met.of(slice(0))
+    assert released(update, nobody, 1.0).norm() > S / USERS, "noise alone"
 
 
 def test_a_transformer_answers_padded_prompts_as_plain_ones() -> None:
     pytest.importorskip("transformers", reason="the extra rlhf is not installed")
-    model, tokenizer, prompts, reward = tiny_task(4, 0, steps=3)
+    model, tokenizer, prompts, reward = language.tiny_task(4, 0, steps=3)
     policy = LanguagePolicy(Transformer(model))
-    users = PromptedUsers([*prompts[:3], ""], tokenizer, reward, (5, 6, 2), 0)
+    users = language.PromptedUsers([*prompts[:3], ""], tokenizer, reward, (5, 6, 2), 0)
     met = users.meet([0, 1, 2, 3], policy, policy.initial())
     rows = met.tokens.flatten(0, 1), met.present.flatten(0, 1)
     whole = policy.log_probabilities(policy.initial(), *rows, 6).view_as(met.log_probabilities)
-    torch.testing.assert_close(
-        met.log_probabilities[met.answered], whole[met.answered], atol=1e-5, rtol=1e-5
-    )
+    here = met.answered
+    torch.testing.assert_close(met.log_probabilities[here], whole[here], atol=1e-5, rtol=1e-5)
     assert not met.present[3].any()
     row = met.tokens[0, 0][met.present[0, 0]][None]
     unpadded = policy.module(row, torch.ones_like(row, dtype=torch.bool), 2)
@@ -149,8 +129,8 @@ def test_parts_of_the_tiny_model_are_trained_as_named() -> None:
     for name in ("transformers", "peft"):
         pytest.importorskip(name, reason="the extra rlhf is not installed")
     sizes, words, width = {}, 24, 32
-    for part in PARTS:
-        model = with_trained(tiny_task(4, 0, steps=1)[0], part)
+    for part in language.PARTS:
+        model = language.with_trained(language.tiny_task(4, 0, steps=1)[0], part)
         sizes[part] = LanguagePolicy(Transformer(model)).parameters
     assert sizes["all"] == sizes["output"] + sizes["hidden"]
     assert sizes["output"] == words * width

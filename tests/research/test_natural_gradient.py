@@ -26,10 +26,8 @@ from tests.online.cohorts import (
 )
 
 SHAPE = network()
-STATISTICS, CHOICE = (
-    NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0),
-    NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
-)
+STATISTICS = NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0)
+CHOICE = NaturalGradientByChoice(1.0, 5, 1.0, 2.0)
 
 
 def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_bound() -> None:
@@ -51,10 +49,9 @@ def test_a_choice_without_noise_has_the_least_loss_and_scores_are_bounded() -> N
     gains = torch.tensor([gain(SHAPE, theta, data, CHOICE, each) for each in directions])
     wide = NaturalGradientByChoice(1.0, 5, 1.0, 50.0)  # no loss is cut
     assert wide.scores(SHAPE, theta, data, directions).sum(0).argmax() == gains.argmax()
-    without, *found = (
-        sum_scores(CHOICE.scores(SHAPE, theta, with_user(data, user), directions))
-        for user in (None, met(SHAPE, users=1, seed=1), *hostile(SHAPE))
-    )
+    users = (None, met(SHAPE, users=1, seed=1), *hostile(SHAPE))
+    cohorts = [with_user(data, user) for user in users]
+    without, *found = (sum_scores(CHOICE.scores(SHAPE, theta, c, directions)) for c in cohorts)
     assert all(((moved - without >= 0) & (moved - without <= ONE)).all() for moved in found)
 
 
@@ -75,6 +72,5 @@ def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
     assert abs(share - expected(0.6)) < 0.05 < abs(share - expected(1.2))
     papers = ExponentialCohort(10, 1.2, choices=2)
     share = sum(papers.chosen(scores) == 1 for _ in range(2000)) / 2000
-    assert (
-        abs(share - 1 / (1 + 2 * math.exp(-0.6))) < 0.05 < abs(share - 1 / (1 + 2 * math.exp(-1.2)))
-    )
+    odds, wrong = (1 / (1 + 2 * math.exp(-epsilon)) for epsilon in (0.6, 1.2))
+    assert abs(share - odds) < 0.05 < abs(share - wrong)

@@ -46,8 +46,6 @@ def test_rows_have_the_epsilon_of_their_budget_and_their_users() -> None:
     assert (strict["users"], strict["parameters"]) == (8, 10)
     assert strict["epsilon"] == pytest.approx(1.0, rel=1e-3)
     assert noiseless["epsilon"] is None
-    assert replace(SMALL, row="paper").made(0)["epsilon"] is None, (
-        "the papers' mode has no guarantee"
-    )
+    assert replace(SMALL, row="paper").made(0)["epsilon"] is None
     keys = [str(one.key) for one in cases()]
     assert len(set(keys)) == len(keys), "no two lines share a row"

@@ -12,15 +12,12 @@ SHAPE = network((5,))
 STRICT = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.05, epochs=2, minibatches=3)
 
 
-@pytest.mark.parametrize(
-    "update", [UPDATES[0], STRICT, *UPDATES[2:]], ids=lambda update: update.name
-)
+@pytest.mark.parametrize("update", [UPDATES[0], STRICT, *UPDATES[2:]])
 def test_with_the_papers_normalisation_others_move(update: Update) -> None:
     data = met(SHAPE)
     for kind, same in ((update, True), (loose(update), False)):
-        found, without = (
-            recorded(kind, SHAPE, with_user(data, user)) for user in (met(SHAPE, seed=2), None)
-        )
+        user = met(SHAPE, seed=2)
+        found, without = (recorded(kind, SHAPE, with_user(data, one)) for one in (user, None))
         assert torch.equal(found.rows[0][OTHERS], without.rows[0][OTHERS]) == same
 
 

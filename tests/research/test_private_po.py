@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from primorl.online.learning import Cohort, online_plan
+from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import SeededEntropy
 from research.paper_mode import NoiseAlone
 from research.private_po import EpisodeRegression, barrier_gradient
@@ -13,10 +14,8 @@ SHAPE = network()
 
 
 def test_the_barrier_has_its_largest_value_at_uniform_actions() -> None:
-    states, theta = (
-        torch.randn(50, 3, generator=torch.Generator().manual_seed(0)),
-        SHAPE.initial(0) * 100,
-    )
+    generator = torch.Generator().manual_seed(0)
+    states, theta = torch.randn(50, 3, generator=generator), SHAPE.initial(0) * 100
 
     def barrier(parameters: torch.Tensor) -> float:
         chances = torch.log_softmax(SHAPE.outputs(parameters[None], states[None])[0], -1)
@@ -47,18 +46,13 @@ def test_an_episode_is_regressed_on_its_score() -> None:
 
 
 def test_noise_alone_is_the_release_of_nobody() -> None:
-    sizes = {
-        "users": 9,
-        "cohort": USERS,
-        "noise_multiplier": 1.0,
-        "releases": 1,
-        "appearances": 1,
-        "delta": 1e-5,
-    }
+    sizes = {"users": 9, "cohort": USERS, "releases": 1, "appearances": 1}
+
+    def plan() -> Plan:
+        entropy = SeededEntropy(0)
+        return online_plan(**sizes, noise_multiplier=1.0, delta=1e-5, entropy=entropy)
+
     rows = torch.randn(USERS, 5)
-    nobody = Cohort(online_plan(**sizes, entropy=SeededEntropy(0)), 1).noisy_mean(0 * rows, 2.0)
+    nobody = Cohort(plan(), 1).noisy_mean(0 * rows, 2.0)
     for contributions in (rows, iter([rows])):
-        found = NoiseAlone(online_plan(**sizes, entropy=SeededEntropy(0)), 1).noisy_mean(
-            contributions, 2.0
-        )
-        assert torch.equal(found, nobody)
+        assert torch.equal(NoiseAlone(plan(), 1).noisy_mean(contributions, 2.0), nobody)

@@ -30,17 +30,13 @@ def test_one_person_changes_as_many_nodes_as_the_noise_is_made_for(people: int) 
     for at in range(people):
         streams, total = (Stream(made, 1, 2), Stream(made, 1, 2)), 0.0
         for person in range(people):
-            own, empty = (
-                (np.array([[2, 1]]), np.zeros((1, 2), np.int64)) if person == at else (ones,) * 2
-            )
-            released = streams[0].add(own), streams[1].add(empty)
+            own = np.array([[2, 1]]) if person == at else ones
+            released = streams[0].add(own), streams[1].add(0 * ones if person == at else ones)
             level = ((person + 1) & -(person + 1)).bit_length() - 1
             distance = np.abs(streams[0].sums[level] - streams[1].sums[level]).sum()
             assert distance <= made.sensitivity
             total += distance
-            assert np.abs(released[0] - released[1]).sum() == (3 if person >= at else 0), (
-                "running sums"
-            )
+            assert np.abs(released[0] - released[1]).sum() == (3 if person >= at else 0)
         worst = max(worst, total)
     assert worst <= made.levels * made.sensitivity
     if people in (1, 8):
@@ -62,9 +58,8 @@ def test_noise_is_discrete_laplace_and_fresh_in_every_node() -> None:
     released = np.array([stream.add(np.zeros((2, 250), np.int64)).ravel() for _ in range(64)])
     assert abs(np.corrcoef(released[0], released[1])[0, 1]) < 0.2
     for person in (1, 3, 63, 64):  # as many nodes as binary ones
-        assert released[person - 1].var() == pytest.approx(
-            2 * made.scale**2 * person.bit_count(), rel=0.3
-        )
+        expected = 2 * made.scale**2 * person.bit_count()
+        assert released[person - 1].var() == pytest.approx(expected, rel=0.3)
     assert (np.abs(released) > made.error(0.01)).mean() <= 0.01
 
 
@@ -74,18 +69,15 @@ def _fits(draws: np.ndarray, scale: float) -> bool:
     counted = np.histogram(draws, edges - 0.5)[0]
     support = np.arange(edges[0], edges[-1])
     shares = ((1 - q) / (1 + q) * q ** np.abs(support)).reshape(12, -1).sum(1)
-    counts, expected = (
-        np.append(counted, len(draws) - counted.sum()),
-        np.append(shares, 1 - shares.sum()),
-    )
+    counts = np.append(counted, len(draws) - counted.sum())
+    expected = np.append(shares, 1 - shares.sum())
     return bool(stats.chisquare(counts, expected * len(draws)).pvalue > 1e-4)
 
 
 def test_ucb_vi_counts_what_is_paid_for_and_plans_optimally() -> None:
     assert riverswim.optimal_value(0.9) == pytest.approx(4.676, abs=1e-3)
-    ties = backward_induction(
-        np.ones((1, 50, S, A)), np.zeros((1, 50, S, A, S)), np.random.default_rng(0)
-    )[1]
+    equal = np.ones((1, 50, S, A)), np.zeros((1, 50, S, A, S))
+    ties = backward_induction(*equal, np.random.default_rng(0))[1]
     assert 0.4 < ties.mean() < 0.6, "a fixed order would favour the action that happens to be right"
 
     private = UCBVI(S, A, H, 400, 1.0, failure=0.1, optimism=1e-3, seed=0)
@@ -93,11 +85,8 @@ def test_ucb_vi_counts_what_is_paid_for_and_plans_optimally() -> None:
     assert sum(each.epsilon for each in counters) == pytest.approx(1.0)
     noisy, plain = Learner(private, 2), Learner(UCBVI(S, A, H, 400, math.inf, 0.1, 1e-3, 0), 2)
     path, right = np.minimum(np.arange(H + 1), S - 1), np.ones(H, int)
-    user = (
-        np.stack([path, path]),
-        np.stack([right, right]),
-        np.full((2, H), 7.0),
-    )  # rewards above 1 count as 1
+    rewards = np.full((2, H), 7.0)  # above 1 they count as 1
+    user = np.stack([path, path]), np.stack([right, right]), rewards
     user[0][1] = S  # a state that does not exist: counts as an empty episode
     for learner in (noisy, plain):
         learner.learn(*user)
@@ -146,9 +135,8 @@ def test_rivers_are_paid_and_counted_as_an_exact_recursion_says() -> None:
     shares = met.counts[0].mean(0) / H
     expected = np.einsum("sa,sad,sae->de", shares, scores[0], scores[0]) + 1e-3 * np.eye(S + A)
     np.testing.assert_allclose(riverswim.fisher_matrices(scores, met.counts)[0], expected)
-    always = riverswim.played(
-        1.0, np.broadcast_to([0.0, 1.0], (1, S, A)), 50, np.random.default_rng(0)
-    )
+    right = np.broadcast_to([0.0, 1.0], (1, S, A))
+    always = riverswim.played(1.0, right, 50, np.random.default_rng(0))
     last = always.totals[0]  # on reaching the bank a swimmer stays there and is paid at every step
     np.testing.assert_allclose(always.counts[0, :, -1, 1], last)
     gathered = [sum((1 - 0.99**n) / 0.01 for n in range(1, int(paid) + 1)) for paid in last]
@@ -160,10 +148,8 @@ def test_modes_differ_in_what_they_say(algorithm: str, monkeypatch: pytest.Monke
     """Rewards of 50 users: with noise alone they do not depend on the gradient; without noise all runs stay close."""
     monkeypatch.setattr(riverswim, "USERS", 50)
     key = {"algorithm": algorithm, "baseline": "none", "epsilon": "1.0", "p": 0.9}
-    found = {
-        mode: riverswim.dppg({**key, "mode": mode}, riverswim.SETTINGS["paper"])
-        for mode in riverswim.MODES
-    }
+    paper = riverswim.SETTINGS["paper"]
+    found = {mode: riverswim.dppg({**key, "mode": mode}, paper) for mode in riverswim.MODES}
     assert all(rewards.shape == (50, riverswim.RUNS) for rewards in found.values())
     assert found["clip alone"][-10:].mean() < 0.2, "the gradient leads to the left bank"
     assert found["noise alone"][-10:].mean() > 0.5

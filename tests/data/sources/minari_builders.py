@@ -80,12 +80,10 @@ def entry(
     none = dict.fromkeys(("returns", "lengths", "episodes"))
     named: list[dict[str, Any]] = []
     for part in parts:
-        ranges = (
-            None
-            if isinstance(part, str)
-            else none | {name: part[name] for name in part if name != "id"}
-        )
-        named.append({"id": part if isinstance(part, str) else part["id"], "filter": ranges})
+        own = {"id": part} if isinstance(part, str) else dict(part)
+        name = own.pop("id")
+        ranges = None if isinstance(part, str) else none | own
+        named.append({"id": name, "filter": ranges})
     options = {"root": None if root is None else str(root), "remote": remote, "parts": named}
     plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes
     return dataset(MinariDataset, "minari", options, **plain)

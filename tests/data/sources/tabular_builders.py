@@ -30,23 +30,11 @@ DISCRETE = {"action": {"column": "choice", "count": 3}}
 
 def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDataset:
     """A dataset; ``changes`` of its options go there, others to the entry itself."""
-    options = {
-        "files": "log",
-        "columns": MAPPED | (columns or {}),
-        "csv": {"delimiter": ",", "decimal_point": "."},
-    }
-    options |= {
-        "trajectory_ids": "per_unit",
-        "end": "flags",
-        "sorted": True,
-        "beyond_bounds": "refuse",
-    }
-    own = EXAMPLE | {
-        "unit": "user",
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {"duplicates": "allow"},
-    }
+    options = {"files": "log", "columns": MAPPED | (columns or {}), "sorted": True}
+    options |= {"csv": {"delimiter": ",", "decimal_point": "."}, "end": "flags"}
+    options |= {"trajectory_ids": "per_unit", "beyond_bounds": "refuse"}
+    own = EXAMPLE | {"unit": "user", "horizon": None, "termination": "learned"}
+    own["ingestion"] = {"duplicates": "allow"}
     own["bounds"] = {"observation": "public", "reward": "public"}
     options |= {key: value for key, value in changes.items() if key in options}
     own |= {key: value for key, value in changes.items() if key not in options}

@@ -46,10 +46,9 @@ def columns(
     }
 
 
-def entry(
-    file: Path | None = None, name: str | None = None, remote: bool = False, **changes: Any
-) -> D4rlDataset:
-    options = {"file": None if file is None else str(file), "name": name, "remote": remote}
+def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> D4rlDataset:
+    options = {"file": None if file is None else str(file), "name": name}
+    options["remote"] = changes.pop("remote", False)
     return dataset(D4rlDataset, "d4rl", options, **changes)
 
 
@@ -91,13 +90,11 @@ def expected(content: Columns, horizon: int | None = None) -> pa.Table:
             if ended:
                 after[rows[-1]] = content["observations"][rows[-1]]
         for step, row in enumerate(sorted(after)):
-            last = step == len(after) - 1
+            last, names = step == len(after) - 1, [f"{number:09d}"]
             seen = [np.stack([content["observations"][row], after[row]])]
             done, earned = [content["actions"][[row]]], [content["rewards"].ravel()[[row]]]
             ends = [np.array([last and ended])], [np.array([last and not ended])]
-            one = trajectory_table(
-                SPACES, [f"{number:09d}"], [f"{number:09d}"], seen, done, earned, *ends
-            )
+            one = trajectory_table(SPACES, names, names, seen, done, earned, *ends)
             tables.append(one.set_column(2, "step", pa.array([step], pa.int32())))
     return pa.concat_tables(tables)
 

@@ -52,12 +52,9 @@ OPTIONS: dict[str, Any] = {
 
 
 def entry(options: dict[str, Any] | None = None, **changes: Any) -> MedsDataset:
-    own = project_settings("csv-log")["chosen"] | {
-        "source": "meds",
-        "unit": "subject_id",
-        "termination": "learned",
-    }
-    own |= {"horizon": 50, "trajectories_per_person": None, "ingestion": {"duplicates": "allow"}}
+    own = project_settings("csv-log")["chosen"]
+    own |= {"source": "meds", "unit": "subject_id", "termination": "learned", "horizon": 50}
+    own |= {"trajectories_per_person": None, "ingestion": {"duplicates": "allow"}}
     own["bounds"] = {"observation": "space", "reward": [-20, 20]}
     return checked(MedsDataset, own | changes | {"options": OPTIONS | (options or {})})
 
@@ -67,12 +64,8 @@ def write(events: list[Event], name: str = "train/0") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     times = [None if hour is None else BEGAN + timedelta(hours=hour) for _, hour, _, _ in events]
     subject, _, code, value = zip(*events, strict=True)
-    columns = [
-        pa.array(subject, pa.int64()),
-        pa.array(times, pa.timestamp("us")),
-        pa.array(code),
-        pa.array(value, pa.float32()),
-    ]
+    columns = [pa.array(subject, pa.int64()), pa.array(times, pa.timestamp("us"))]
+    columns += [pa.array(code), pa.array(value, pa.float32())]
     pq.write_table(pa.table(columns, names=["subject_id", "time", "code", "numeric_value"]), path)
 
 
@@ -102,19 +95,16 @@ STAY: list[Event] = [
 
 def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> None:
     """Decisions at 4 and 8 h: the first at which glucose is known; 90 is an artefact; the end at 10 h is observed."""
-    death = [(9, hour, code, number) for _, hour, code, number in STAY[2:-1]] + [
-        (9, 9.0, "MEDS_DEATH", None)
-    ]
+    death: list[Event] = [(9, *each[1:]) for each in STAY[2:-1]]
+    death.append((9, 9.0, "MEDS_DEATH", None))
     write(STAY)
     write(death, "held_out/0")
     made = run(entry())
     assert [int(each["unit_id"]) for each in made] == [7, 7, 9, 9]
     assert [each["action"] for each in made] == [2, 0, 2, 0]
     assert [each["observation"] for each in made[:2]] == [[8, 3, 3, 2, 1, 0], [12, 0, 3, 2, 1, 4]]
-    assert [each["next_observation"] for each in made[:2]] == [
-        [12, 0, 3, 2, 1, 4],
-        [12, 2, 3, 2, 1, 2],
-    ]
+    after = [[12, 0, 3, 2, 1, 4], [12, 2, 3, 2, 1, 2]]
+    assert [each["next_observation"] for each in made[:2]] == after
     assert made[2]["observation"] == [8, 3, 1.5, 2, 0, 0], "nothing is known of lactate or sex"
     assert [each["reward"] for each in made] == [-1 + 1, -1, -1 + 1, -1 - 10]
     assert [each["terminated"] for each in made] == [False, False, False, True]
@@ -128,15 +118,11 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert [each["action"] for each in run(given_at_dose)[:3]] == [[2.75], [2.5], [2.5]]
     dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
     clock = {"clock": "hour", "unit": "hours", "most": 6}
-    hourly = {
-        "observation": [dose, clock],
-        "reward": OPTIONS["reward"][1:],
-        "decision": {"every": 1, "unit": "hours"},
-    }
+    hourly = {"observation": [dose, clock], "reward": OPTIONS["reward"][1:]}
+    hourly["decision"] = {"every": 1, "unit": "hours"}
     cut = run(entry(hourly, horizon=1))
-    assert [(each["observation"], each["truncated"]) for each in cut] == [([3, 1, 5], True)] * 2, (
-        "not the dose at 5 h"
-    )
+    found = [(each["observation"], each["truncated"]) for each in cut]
+    assert found == [([3, 1, 5], True)] * 2, "not the dose at 5 h"
 
 
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
@@ -178,9 +164,8 @@ def test_the_example_writes_what_its_entry_reads(
 ) -> None:
     monkeypatch.setattr(insulin_log, "MEDS", project / "examples/insulin-meds")
     rng = np.random.default_rng(0)
-    insulin_log._write_meds(
-        [row for patient in range(3) for row in insulin_log._stay(rng, patient, 0)], rng
-    )
+    rows = [row for patient in range(3) for row in insulin_log._stay(rng, patient, 0)]
+    insulin_log._write_meds(rows, rng)
     made = run(checked(MedsDataset, project_settings("insulin-meds")["chosen"]))
     assert len(made) == 3 * insulin_log.HOURS
     assert any(each["observation"][1] > 0 for each in made), "some glucose is carried forward"
@@ -192,87 +177,60 @@ def test_the_entry_of_the_page_can_be_copied() -> None:
     assert meds.as_tabular(shown).options.columns.action.column == "insulin"  # type: ignore[union-attr]
 
 
+def fits(code: str, part: Any) -> bool:
+    patterns = part["codes"] if isinstance(part, dict) else part or []
+    return any(code.startswith(p[:-1]) if p.endswith("*") else code == p for p in patterns)
+
+
+def observed(own: list[Any], options: dict[str, Any], begin: float, at: float) -> Any:
+    """What is known of a subject with these events at a time; None where a number is not."""
+    found: list[float] = []
+    doses = [code for dose in options["action"] for code in dose["codes"]]
+    for part in options["observation"]:
+        some = [(t, x) for t, code, x in own if fits(code, part)]
+        strict = any(code in doses for code in part["codes"])
+        some = [(t, x) for t, x in some if t is None or t < at or (t == at and not strict)]
+        if "happened" in part:
+            found.append(float(bool(some)))
+            continue
+        since = begin - (part["most"] if part.get("before") else 0)
+        values = [(t, x) for t, x in some if t is not None and t >= since and x is not None]
+        values = [(t, x) for t, x in values if part["low"] <= x <= part["high"]]
+        if not values and part.get("first") is None:
+            return None
+        t, x = values[-1] if values else (at - part["most"], part["first"])
+        found += [x, min(at - t, part["most"])]
+    return found
+
+
 def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) -> list[Row]:
     """The rows of the log, subject by subject and event by event: the obvious reference."""
-
-    def fits(code: str, part: dict[str, Any] | list[str] | None) -> bool:
-        patterns = part["codes"] if isinstance(part, dict) else part or []
-        return any(code.startswith(p[:-1]) if p.endswith("*") else code == p for p in patterns)
-
     rows = []
     parts = [options["decision"], *options["observation"], *options["action"], *options["reward"]]
-    parts = [part for part in parts if "codes" in part] + [
-        options["begins"],
-        options["ends"],
-        options["terminates"],
-    ]
+    parts = [part for part in parts if "codes" in part]
+    parts += [options["begins"], options["ends"], options["terminates"]]
+    (dose,) = options["action"]
     for subject in dict.fromkeys(each[0] for each in events):
-        own = [
-            each[1:]
-            for each in events
-            if each[0] == subject and any(fits(each[2], part) for part in parts)
-        ]
+        own = [each[1:] for each in events if each[0] == subject]
+        own = [each for each in own if any(fits(each[1], part) for part in parts)]
         timed = [(t, code, x) for t, code, x in own if t is not None]
-        begins = sorted({t for t, code, _ in timed if fits(code, options["begins"])})
-        if options["begins"] is None:
-            begins = sorted({t for t, _, _ in timed})[:1]
+
+        def when(part: Any, timed: list[Any] = timed) -> list[float]:
+            return sorted({t for t, code, _ in timed if fits(code, part)})
+
+        begins = when(["*"])[:1] if options["begins"] is None else when(options["begins"])
         kept = 0
         for number, begin in enumerate(begins):
             following = begins[number + 1] if number + 1 < len(begins) else np.inf
-            stops = [
-                t
-                for t, c, _ in timed
-                if (fits(c, options["ends"]) or fits(c, options["terminates"])) and begin < t
-            ]
-            stopped = bool(stops) and min(stops) <= following
-            end = (
-                min(stops)
-                if stopped
-                else max(t for t, _, _ in timed if t < following or t == begin)
-            )
-            died = stopped and any(t == end and fits(c, options["terminates"]) for t, c, _ in timed)
-
-            def seen(
-                at: float, begin: float = begin, own: Any = own, timed: Any = timed
-            ) -> list[float] | None:
-                found = []
-                for part in options["observation"]:
-                    strict = any(
-                        fits(code, dose)
-                        for code in part.get("codes", ())
-                        for dose in options["action"]
-                    )
-                    early = lambda t, strict=strict, at=at: t < at if strict else t <= at  # noqa: E731
-                    if "elapsed" in part:
-                        continue
-                    if "happened" in part:
-                        found.append(
-                            float(any(fits(c, part) and (t is None or early(t)) for t, c, _ in own))
-                        )
-                        continue
-                    since = begin - (part["most"] if part.get("before") else 0)
-                    values = [
-                        (t, x)
-                        for t, c, x in timed
-                        if fits(c, part)
-                        and x is not None
-                        and part["low"] <= x <= part["high"]
-                        and since <= t
-                        and early(t)
-                    ]
-                    if not values and part.get("first") is None:
-                        return None
-                    t, x = values[-1] if values else (at - part["most"], part["first"])
-                    found += [x, min(at - t, part["most"])]
-                return found
-
+            deaths = when(options["terminates"])
+            stops = [t for t in deaths + when(options["ends"]) if begin < t <= following]
+            end = min(stops or [t for t in when(["*"]) if t < following or t == begin][-1:])
+            died = bool(stops) and end in deaths
             if "codes" in options["decision"]:
-                times = sorted(
-                    {t for t, c, _ in timed if fits(c, options["decision"]) and begin <= t < end}
-                )
+                times = [t for t in when(options["decision"]) if begin <= t < end]
             else:
                 times = list(np.arange(begin, end, options["decision"]["every"]))
-            times = [t for t in times if seen(t) is not None]
+            times = [t for t in times if observed(own, options, begin, t) is not None]
             cut = len(times) > horizon
             final = times[horizon] if cut else end
             times = times[:horizon]
@@ -280,32 +238,25 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
                 continue
             kept += 1
             for t, later in zip(times, [*times[1:], final], strict=True):
-                (dose,) = options["action"]
-                given = [
-                    (u, x) for u, c, x in timed if fits(c, dose) and u < later and x is not None
-                ]
+                given = [(u, x) for u, c, x in timed if fits(c, dose) and u < later]
+                given = [(u, x) for u, x in given if x is not None]
                 done = sum(x for u, x in given if u >= t)
                 if dose.get("of") == "last":
                     done = ([0.0] + [x for u, x in given if u >= begin])[-1]
                 reward = 0.0
                 for part in options["reward"]:
                     if "observation" in part:
-                        value = (seen(later) or [])[0]
-                        reward += (
-                            part["inside"]
-                            if part["low"] <= value <= part["high"]
-                            else part["outside"]
-                        )
+                        value = observed(own, options, begin, later)[0]
+                        inside = part["low"] <= value <= part["high"]
+                        reward += part["inside"] if inside else part["outside"]
                         continue
-                    for u, c, x in timed:
-                        if fits(c, part) and t < u <= later:
-                            reward += (
-                                part["value"] if "value" in part else part["scale"] * (x or 0.0)
-                            )
-                ended = died and not cut and t == times[-1]
-                rows.append((subject, number, t, seen(t), done, reward, ended))
+                    for x in [x for u, c, x in timed if fits(c, part) and t < u <= later]:
+                        reward += part["value"] if "value" in part else part["scale"] * (x or 0.0)
+                seen = observed(own, options, begin, t)
+                rows.append((subject, number, t, seen, done, reward, died and later == end))
             if not died or cut:
-                rows.append((subject, number, final, seen(final), None, None, False))
+                seen = observed(own, options, begin, final)
+                rows.append((subject, number, final, seen, None, None, False))
     return rows
 
 
@@ -340,13 +291,11 @@ def test_rows_are_those_of_a_plain_loop_over_events(
     rng = np.random.default_rng(seed)
     events = records(rng)
     horizon, most, size = (int(rng.integers(1, limit)) for limit in (8, 4, 60))
-    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5} | (
-        {"first": 0} if seed % 2 else {}
-    )
+    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5}
+    own |= {"first": 0} if seed % 2 else {}
     options = OPTIONS | {"observation": [*OBSERVED[:3], own]}
-    options["decision"] = (
-        {"every": 3, "unit": "hours"} if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
-    )
+    every = {"every": 3, "unit": "hours"}
+    options["decision"] = every if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
     of = "last" if seed % 4 == 3 else "sum"
     options["action"] = [{"name": "dose", "codes": ["INSULIN"], "of": of, "low": -1e6, "high": 1e6}]
     if seed % 5 == 0:
@@ -357,16 +306,12 @@ def test_rows_are_those_of_a_plain_loop_over_events(
     monkeypatch.setattr(meds, "_EVENTS", size)
     monkeypatch.setattr(meds, "_ROWS", 2 * size)
     write(events)
-    found = [
-        table
-        for some in meds.read([Path("meds/data/train/0.parquet")], codes)
-        for table in logs.tables(some)
-    ]
+    shard = [Path("meds/data/train/0.parquet")]
     made = []
-    rows = (each.values() for table in found for each in table.to_pylist())
-    for subject, number, time, *seen, dose, reward, ended in rows:
-        made.append(
-            (subject, number, (time - BEGAN) / timedelta(hours=1), seen, dose, reward, ended)
-        )
+    for table in (table for some in meds.read(shard, codes) for table in logs.tables(some)):
+        for subject, number, time, *rest in (each.values() for each in table.to_pylist()):
+            *seen, dose, reward, ended = rest
+            hours = (time - BEGAN) / timedelta(hours=1)
+            made.append((subject, number, hours, seen, dose, reward, ended))
     assert made == slow(events, options, horizon, most)
     assert len(made) >= 20
