@@ -1,6 +1,5 @@
 """A bundle that comes from a stranger: whatever was changed in it is found, and nothing in it runs."""
 
-import json
 import os
 import pickle
 import shutil
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import read_json, write_json
+from primorl.base.files import write_json
 from primorl.config import params
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_to_json
@@ -64,23 +63,6 @@ def archive(mode: str) -> Change:
     return forge
 
 
-def forged_epsilon(folder: Path) -> None:
-    """Lower everywhere, card included: only accounting again finds it."""
-    epsilon = json.dumps(read_json(folder / POLICY[2])["epsilon"])
-    for path in (*folder.rglob("*.json"), *folder.glob("card.*")):
-        path.write_text(
-            path.read_text(encoding="utf-8").replace(epsilon, "0.123456789012345"), encoding="utf-8"
-        )
-
-
-def forged_account(folder: Path) -> None:
-    """What was spent before is left out of both statements."""
-    edit_statements(
-        str(folder),
-        spent_on_dataset=read_json(folder / MODEL[2])["spent_on_dataset"] | {"epsilon": 0.1},
-    )
-
-
 FORGED = [
     (archive("a"), "policy/policy.safetensors: is a ZIP archive"),
     # Two readers of one file may see two guarantees.
@@ -100,8 +82,6 @@ FORGED = [
         at(LEDGER, "records.0.event.count", 10**12),
         "ledger-statement.json: not as declared: records.0.event",
     ),
-    (forged_epsilon, "dynamics/privacy.json: epsilon: less than the accountant"),
-    (forged_account, "dynamics/privacy.json: spent_on_dataset: epsilon: less than the accountant"),
     (
         in_text("card.html", "trajectory", "person"),
         "card.html: not the card that the figures of this bundle make",
@@ -110,15 +90,6 @@ FORGED = [
         lambda folder: edit(folder / LEDGER, **{"x\nerror: all is well\x1b[2J": 1}),
         "not as declared: x?error: all is well?[2J",
     ),
-    (
-        at(POLICY[1], "observation_low.0", -99.0),
-        "policy/config.json: observation_low: not the bound in dynamics/model.safetensors",
-    ),
-    (
-        at(POLICY[1], "observation_names", ["a", "b", "c"]),
-        "observation_names: differs from dynamics/config.json",
-    ),
-    (at(MODEL[1], "rounds", 4), "dynamics/config.json: rounds: more than the 3"),
 ]
 
 
