@@ -91,7 +91,9 @@ def test_a_status_that_nobody_waits_for_ends() -> None:
 
 
 def test_params_that_differ_are_listed_and_no_others() -> None:
-    """Column names have dots, categories are numbers, and DVC writes 1e-05 where YAML reads a text."""
+    """Column names have dots, categories are numbers, and DVC writes 1e-05 where YAML reads
+    a text.
+    """
     for before, now, found in (
         ("{a.b: [1e-05], c: .nan}", "a: {b: [0.00001]}\nc: .nan", []),
         ("{a: {lab.value: 1, 2: x}}", "a: {lab.value: 1, 2: x}", []),

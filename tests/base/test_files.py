@@ -1,4 +1,6 @@
-"""Outputs are replaced whole or not at all, whatever the moment of a kill; what killed processes left is deleted."""
+"""Outputs are replaced whole or not at all, whatever the moment of a kill; what killed processes
+left is deleted.
+"""
 
 import fcntl
 import os
@@ -88,7 +90,8 @@ def replace(source, target):
     if point == f"after move {len(moves)}":
         die()
 Path.replace = replace
-with files.scratch_directory(Path("target")) as scratch, files.replaced_directory(Path("target")) as fresh:
+target = Path("target")
+with files.scratch_directory(target) as scratch, files.replaced_directory(target) as fresh:
     (scratch / "rows").write_text("private")
     (fresh / "file").write_text("new")
     if point == "while writing":
@@ -103,7 +106,9 @@ with files.scratch_directory(Path("target")) as scratch, files.replaced_director
 def test_a_killed_process_leaves_one_whole_output_or_none_and_the_next_one_clears_up(
     project: Path, point: str, left: dict[str, str]
 ) -> None:
-    """Whatever the moment of the kill, the next start finds no half of an output, and no stray private rows."""
+    """Whatever the moment of the kill, the next start finds no half of an output, and no stray
+    private rows.
+    """
     target = project / "target"
     replace_by(target, "old")
     killed = subprocess.run(

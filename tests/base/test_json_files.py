@@ -1,4 +1,6 @@
-"""JSON files and records are read strictly, and everything wrong is one line that names the file and the key."""
+"""JSON files and records are read strictly, and everything wrong is one line that names the file
+and the key.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""A change of a log's files after they were collected is said by every command, and stops `primorl check`."""
+"""A change of a log's files after they were collected is said by every command, and stops `primorl
+check`.
+"""
 
 import os
 import shutil

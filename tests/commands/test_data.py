@@ -27,7 +27,9 @@ def partitioned(public_fraction: float, dataset: str, chosen: AnyDataset) -> Non
 
 
 def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call) -> None:
-    """With the private side and all data before the split gone, the very same; without a public split nothing."""
+    """With the private side and all data before the split gone, the very same; without a public
+    split nothing.
+    """
     assert primorl("data", "describe")[2].startswith(
         "error: data/partitions/manifest.json: not there; run `dvc repro"
     )
@@ -97,7 +99,9 @@ def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
 def test_a_log_shows_declared_bounds_and_what_becomes_of_last_rewards(
     primorl: Call, terminated: bool
 ) -> None:
-    """A score in the last row is lost where that row is cut, and is never advised away where it is kept."""
+    """A score in the last row is lost where that row is cut, and is never advised away where it is
+    kept.
+    """
     steps = [(i, t) for i in range(20) for t in range(4)]
     lines = [
         f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}"

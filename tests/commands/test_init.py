@@ -1,4 +1,6 @@
-"""``primorl init``: a project without a clone, and a draft that holds nothing of the log but names."""
+"""``primorl init``: a project without a clone, and a draft that holds nothing of the log
+but names.
+"""
 
 import gzip
 import shutil
@@ -27,7 +29,8 @@ CANARIES = (
 
 def rows(glucose: float = 7.5, people: int = 12, ward: str = "north") -> str:
     return "".join(
-        f"2024-01-0{1 + step}T08:00:00,p{person},{visit},{glucose + person / 100 + visit / 7 + step / 10},{ward},"
+        f"2024-01-0{1 + step}T08:00:00,p{person},{visit},"
+        f"{glucose + person / 100 + visit / 7 + step / 10},{ward},"
         f"{0.1 * step},{-0.2 - person / 1000}\n"
         for person in range(people)
         for visit in range(1 + person % 2)

@@ -1,4 +1,5 @@
-"""``primorl ledger`` shows what was spent, finds what was tampered with, and makes nothing just to look.
+"""``primorl ledger`` shows what was spent, finds what was tampered with, and makes nothing just to
+look.
 
 A ledger that was deleted, cut or exchanged is noticed by what the project's files name.
 """
@@ -40,7 +41,9 @@ READING = (SHOW, VERIFY, (*SHOW, "--json"))
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Three charges on shared units, of which one was aborted and one is open, and one on others."""
+    """Three charges on shared units, of which one was aborted and one is open, and one on
+    others.
+    """
     ledger = project_ledger(settings())
     first = ledger.reserve(request(version("ab"), training_event(0.1, 20.0, 150)), None)
     ledger.commit(first.id)
@@ -68,7 +71,9 @@ def test_an_empty_ledger_says_so_and_nothing_is_created(primorl: Call) -> None:
 def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     ledger: Ledger, primorl: Call
 ) -> None:
-    """Also while the settings of a run are half edited; only the ledger's own keys must be right."""
+    """Also while the settings of a run are half edited; only the ledger's own keys must be
+    right.
+    """
     total = ledger.account(version("ab")).total(DELTA)
     settings(2.0)
     raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")) | {"dynamics": None}
@@ -113,7 +118,8 @@ def test_the_first_broken_record_is_named(ledger: Ledger, primorl: Call) -> None
     assert primorl(*VERIFY) == (0, "the ledger is whole: 9 records\n", "")
     with closing(sqlite3.connect(".primorl/ledger.db")) as database, database:
         database.execute(
-            "UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence = 6"
+            "UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence "
+            "= 6"
         )
     for words in READING:
         status, out, err = primorl(*words)
@@ -147,7 +153,10 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
 def test_who_may_only_read_can_verify_show_and_plan(
     monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """As an auditor has it; root, whom no mode holds back, gives up its rights. Nothing is created, also no journal."""
+    """As an auditor has it; root, whom no mode holds back, gives up its rights.
+
+    Nothing is created, also no journal.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="primorl-auditor-") as outside,
         monkeypatch.context() as there,
@@ -227,7 +236,9 @@ def test_a_lost_database_is_not_begun_again_where_its_head_is_there(project: Par
 
 
 def test_a_write_that_was_killed_is_undone_by_who_may_write(project: Params, primorl: Call) -> None:
-    """SQLite then needs its journal to read: with read access only it cannot, and says so by itself."""
+    """SQLite then needs its journal to read: with read access only it cannot, and says so by
+    itself.
+    """
     charged(project)
     with closing(sqlite3.connect(DATABASE, isolation_level=None)) as writer:
         for statement in (

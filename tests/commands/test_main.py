@@ -1,4 +1,5 @@
-"""Every command: errors are one line, help imports little, and it works from any folder of the project.
+"""Every command: errors are one line, help imports little, and it works from any folder of the
+project.
 
 ``primorl check`` names what needs to be done and changes nothing.
 """
@@ -61,7 +62,9 @@ EVERY = (
 
 
 def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
-    """The message of an unforeseen exception may quote private values: it is shown with --debug only."""
+    """The message of an unforeseen exception may quote private values: it is shown with --debug
+    only.
+    """
     raised: list[BaseException] = []
 
     def fail(*_: Any, **__: Any) -> None:
@@ -115,7 +118,8 @@ print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules])
 for words in {EVERY!r}:
     print("RUNS:", words)
     c.main([*words.split(), "--help"])
-print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules and m != "pydantic"])  # typer reads options with it
+# typer reads options with it
+print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules and m != "pydantic"])
 c.main(["--version"])
 """
     shown = subprocess.run(
@@ -139,7 +143,9 @@ def test_a_reader_may_close_the_pipe() -> None:
 def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """A folder with its own params.yaml is its own project, and a params.yaml alone, further up, makes none."""
+    """A folder with its own params.yaml is its own project, and a params.yaml alone, further up,
+    makes none.
+    """
     for name in ("params.yaml", "dvc.yaml", "datasets"):
         (folder / name).symlink_to(ROOT / name)
     here = folder / "notes" / "deep"
@@ -201,7 +207,9 @@ def test_check_names_what_is_wrong_with_what_to_do(
 def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     project: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """All that is wrong is said at once: a full disk; another Python is a note, as `make run` names its own."""
+    """All that is wrong is said at once: a full disk; another Python is a note, as `make run` names
+    its own.
+    """
     before = snapshot(project)
     status, out, err = primorl("check")
     assert (status, err) == (0, "")

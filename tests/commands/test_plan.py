@@ -1,4 +1,6 @@
-"""``primorl plan`` says what the accountant says, solves what it is asked, and says whether the run can learn."""
+"""``primorl plan`` says what the accountant says, solves what it is asked, and says whether the run
+can learn.
+"""
 
 import json
 import shutil
@@ -76,7 +78,10 @@ def trained(z: float, rounds: int, *queries: float) -> float:
 
 
 def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
-    """Each answer keeps the target; a little less noise, or one round more, would not. The contract's keys."""
+    """Each answer keeps the target; a little less noise, or one round more, would not.
+
+    The contract's keys.
+    """
     noise = answered(primorl, BARE + "--target-epsilon 1.5")
     assert noise["epsilon_pld"] <= 1.5 < trained(0.999 * noise["noise_multiplier"], 5)
     assert noise["epsilon_pld"] < min(noise["epsilon_rdp"], noise["epsilon_replace_one"])
@@ -91,7 +96,9 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
 
 
 def test_what_is_not_given_comes_from_params(primorl: Call) -> None:
-    """ε now; an option changes its own number only; a target in the file is solved for anew at other rounds."""
+    """ε now; an option changes its own number only; a target in the file is solved for anew at
+    other rounds.
+    """
     write_params()
     assert answered(primorl)["epsilon_pld"] == trained(20.0, 5)
     assert answered(primorl, "--rounds 9")["epsilon_pld"] == trained(20.0, 9)
@@ -116,7 +123,8 @@ def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
     for words, complaint in (
         (
             "",
-            "--noise-multiplier, --target-epsilon: neither is given, and there is no params.yaml here; give one",
+            "--noise-multiplier, --target-epsilon: neither is given, and there is no params.yaml "
+            "here; give one",
         ),
         ("--noise-multiplier 1e-200", "found '1e-200', allowed: a number from 1e-06 to 1e+06"),
         ("--target-epsilon nan", "found 'nan', allowed: a number above 0"),
@@ -212,7 +220,9 @@ def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
 def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(
     data: Params, primorl: Call
 ) -> None:
-    """What training would take, to the last digit, although its verdict is no: to ask costs nothing."""
+    """What training would take, to the last digit, although its verdict is no: to ask costs
+    nothing.
+    """
     lines, answer = said(primorl).splitlines(), answered(primorl)
     chosen, found = fit(data)
     assert (answer["can_learn"], answer["why"], answer["fitted"]) == (
@@ -233,7 +243,9 @@ def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(
 def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
     data: Params, primorl: Call
 ) -> None:
-    """Without partitions, or with those of another dataset, a key that is to be fitted is one error."""
+    """Without partitions, or with those of another dataset, a key that is to be fitted is one
+    error.
+    """
     chosen, _ = fit(data)
     solved = answered(primorl, "--target-epsilon 2")
     assert solved["rounds"] == chosen.privacy.rounds

@@ -106,7 +106,10 @@ def test_export_refuses_a_figure_that_is_not_that_of_its_event(
     assert checked.startswith("policy.onnx: opset 17; checked on 4096 observations: ")
     assert promise == "ε = 1.19, δ = 1e-05 per trajectory"
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    missing = "error: export: needs onnxruntime, which is not installed; run `pip install 'primorl[onnx]'`\n"
+    missing = (
+        "error: export: needs onnxruntime, which is not installed; run `pip install "
+        "'primorl[onnx]'`\n"
+    )
     status, out, err = primorl(*EXPORT)
     assert (status, out, err.splitlines(keepends=True)[-1]) == (1, "", missing)
 
@@ -155,7 +158,9 @@ SUMMARY |= {
 def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earlier_run(
     primorl: Call,
 ) -> None:
-    """After a run that failed on the way, the advice is about a model that is not there any more."""
+    """After a run that failed on the way, the advice is about a model that is not there any
+    more.
+    """
     model, policy = (
         Path("models/dynamics/model.safetensors"),
         Path("models/policy/policy.safetensors"),
@@ -260,7 +265,9 @@ def pay(event: Any, identity: str) -> str:
 
 
 def chance(primorl: Call) -> float:
-    """In percent, how often a guess is right at most, on the page without what Plotly brings along."""
+    """In percent, how often a guess is right at most, on the page without what Plotly
+    brings along.
+    """
     status, out, err = primorl("report")
     assert (status, out.strip()) == (0, str(LATEST)), err
     page = re.sub(r"(?s)<script>.*?</script>", "", LATEST.read_text(encoding="utf-8"))
@@ -272,7 +279,10 @@ def chance(primorl: Call) -> float:
 def test_the_bound_counts_every_charge_on_the_people(
     monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """It names the store without credentials. A relative path starts where it was typed, the default in the project."""
+    """It names the store without credentials.
+
+    A relative path starts where it was typed, the default in the project.
+    """
     content = params.plain(chosen())
     write_settings(content)
     shutil.rmtree("data/partitions")

@@ -78,8 +78,14 @@ def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table)
 
 def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
     manifest = run()
-    facts = "dataset environment unit population trajectories_per_person spaces horizon termination duplicates"
-    counts = "dataset_fingerprint observation_size action_size private_units public_units public_by secret_check"
+    facts = (
+        "dataset environment unit population trajectories_per_person spaces horizon termination "
+        "duplicates"
+    )
+    counts = (
+        "dataset_fingerprint observation_size action_size private_units public_units public_by "
+        "secret_check"
+    )
     assert set(json.loads(MANIFEST.read_text())) == {*facts.split(), *counts.split()}
     assert Manifest.load(MANIFEST) == manifest
     MANIFEST.write_text("{}")

@@ -42,7 +42,9 @@ def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any
 
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
-    """Ten minutes a case: BIS every 30 s but for `unplugged`, concentrations every minute, rates at 0, 90 and 240 s."""
+    """Ten minutes a case: BIS every 30 s but for `unplugged`, concentrations every minute, rates at
+    0, 90 and 240 s.
+    """
     subjects = pd.DataFrame(whose.items(), columns=["caseid", "subjectid"])
     subjects.to_csv("cases/clinical_data.csv", index=False)
     columns = ["Time", tracks_to_log.BIS, tracks_to_log.CE, tracks_to_log.CP, tracks_to_log.RATE]
@@ -59,13 +61,16 @@ def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
 
 
 def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
-    """Rows are where the rate was set; the reward of a row is what came until the next one, or until the end."""
+    """Rows are where the rate was set; the reward of a row is what came until the next one, or
+    until the end.
+    """
     log = cases({4: 1})
     assert log["seconds"].tolist() == [0.0, 90.0, 240.0]
     assert log["dose"].tolist() == [154.0, 100.0, 50.0]
     assert log["rate_before"].tolist() == [0.0, 154.0, 100.0]
     assert log["ended"].tolist() == [False, False, True]
-    # BIS 87 … 81 costs 2 a minute; then 78 … 72 does, 69 and 66 half a minute of -0.5; then 63, 60 … 42 …
+    # BIS 87 … 81 costs 2 a minute; then 78 … 72 does, 69 and 66 half a minute of -0.5; then 63, 60
+    # … 42 …
     assert log["reward"].tolist()[:2] == [-3.0, -3 - 0.5]
     made = ingested("operations", log)
     assert [each["next_observation"][5] for each in made] == [90.0, 150.0, 150.0]
@@ -75,7 +80,9 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
 
 
 def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
-    """All cases of a patient lie on one side of the split, and leave together when the patient withdraws."""
+    """All cases of a patient lie on one side of the split, and leave together when the patient
+    withdraws.
+    """
     log = cases({number: 1 + number // 3 for number in range(18)})  # six patients, three cases each
     made = ingested("operations", log)
     assert len({each["trajectory_id"] for each in made}) == 18

@@ -1,4 +1,6 @@
-"""Python, `primorl predict`, the ONNX file and the service give the same action for the same row, by name, or none."""
+"""Python, `primorl predict`, the ONNX file and the service give the same action for the same row,
+by name, or none.
+"""
 
 import csv
 import math

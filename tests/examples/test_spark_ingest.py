@@ -1,4 +1,6 @@
-"""The Spark example takes the columns that the entry maps; Spark itself is no dependency and is not run here."""
+"""The Spark example takes the columns that the entry maps; Spark itself is no dependency and is not
+run here.
+"""
 
 from dataclasses import replace
 

@@ -88,7 +88,9 @@ class RecordedPlan(Plan):
 
 
 class RecordedCohort(Cohort):
-    """Notes what every user contributes, before the clip, one tensor ``[U, n]`` for each release."""
+    """Notes what every user contributes, before the clip, one tensor ``[U, n]`` for each
+    release.
+    """
 
     def __init__(self, plan: Plan, releases: int):
         super().__init__(plan, releases)
@@ -102,7 +104,9 @@ class RecordedCohort(Cohort):
 
 @dataclass(frozen=True)
 class Seen:
-    """Contributions before the clip, what entered the noise in units of S, and the values that were made."""
+    """Contributions before the clip, what entered the noise in units of S, and the values that were
+    made.
+    """
 
     rows: list[Tensor]
     sums: list[Tensor]

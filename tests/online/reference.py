@@ -127,7 +127,9 @@ class _User:
         self.advantages, self.old = torch.zeros(self.count), None
 
     def returns(self, discount: float) -> Tensor:
-        """Discounted sums of rewards to the end of every episode; where it was cut off, her mean reward goes on."""
+        """Discounted sums of rewards to the end of every episode; where it was cut off, her mean
+        reward goes on.
+        """
         rewards, following, found = self.rewards.double().tolist(), 0.0, []
         beyond = sum(rewards) / max(1, self.count) / (1 - discount)
         for reward, end, terminated in zip(
@@ -176,7 +178,10 @@ class _User:
         )
 
     def regression_on_scores(self, theta: Tensor, direction: Tensor) -> Tensor:
-        """Σ_t (Â_t - wᵀψ_t) ψ_t / n. The gradient is linear in weights of the steps: its derivative by them is wᵀψ."""
+        """Σ_t (Â_t - wᵀψ_t) ψ_t / n.
+
+        The gradient is linear in weights of the steps: its derivative by them is wᵀψ.
+        """
         policy, weights = Policy(self.network, theta), torch.ones(self.count, requires_grad=True)
         logs = policy.logs(self.observations, self.actions)
         (products,) = torch.autograd.grad(

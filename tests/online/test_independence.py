@@ -1,4 +1,6 @@
-"""What a user contributes is the same to the last bit, whoever is in her cohort, and wherever she stands in it."""
+"""What a user contributes is the same to the last bit, whoever is in her cohort, and wherever she
+stands in it.
+"""
 
 from typing import Any
 
@@ -55,7 +57,10 @@ def test_company_place_and_threads_do_not_matter(data: st.DataObject) -> None:
 
 
 def test_empty_users_keep_a_products_rounding_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a product that rounds by the number of users. The twin: pieces of several sizes."""
+    """A stand-in for a product that rounds by the number of users.
+
+    The twin: pieces of several sizes.
+    """
     product = torch.baddbmm
 
     def rounded_by_company(*factors: Tensor, **options: Any) -> Tensor:

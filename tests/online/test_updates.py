@@ -53,7 +53,9 @@ def test_generalised_advantages_are_those_of_the_sum() -> None:
 
 
 def test_where_nobody_fails_nothing_is_learned_from_rounding() -> None:
-    """Returns are equal to the last digit; in float32 they are not, and advantages were made of the differences."""
+    """Returns are equal to the last digit; in float32 they are not, and advantages were made of the
+    differences.
+    """
     data = met(SHAPE)
     data.rewards[:] = data.valid.float()
     data.terminated[:] = False

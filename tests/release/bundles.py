@@ -1,4 +1,6 @@
-"""Making bundles, and changing single things in them as a forger would, for the tests of a release."""
+"""Making bundles, and changing single things in them as a forger would, for the tests of a
+release.
+"""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +58,9 @@ def edit_tensors(
 
 
 def at(name: str, path: str | tuple[Any, ...], value: Any) -> Change:
-    """Another value at a path of keys in a file, such as ``records.0.state``, or a function of the old one."""
+    """Another value at a path of keys in a file, such as ``records.0.state``, or a function of the
+    old one.
+    """
 
     def forge(folder: Path) -> None:
         keys = (
@@ -98,7 +102,9 @@ def renew_cards(folder: Path) -> None:
 
 
 def renew_everything(folder: Path) -> None:
-    """All that needs no secret: both statements alike, digests along the chain, both cards, the manifest."""
+    """All that needs no secret: both statements alike, digests along the chain, both cards, the
+    manifest.
+    """
     shutil.copyfile(folder / MODEL[2], folder / POLICY[2])
     digests = {
         "model_sha256": file_sha256(folder / MODEL[0]),

@@ -1,4 +1,6 @@
-"""A private evaluation in a tiny project: answers written by hand, with a real plan and real charges."""
+"""A private evaluation in a tiny project: answers written by hand, with a real plan and real
+charges.
+"""
 
 from contextlib import closing
 from dataclasses import replace
@@ -50,7 +52,9 @@ def answer(
 
 
 def evaluate_privately() -> PrivateEvaluation:
-    """Charge for two estimators on the project in the working directory; write answers and the summary's part."""
+    """Charge for two estimators on the project in the working directory; write answers and the
+    summary's part.
+    """
     chosen, manifest = params.load(Path("params.yaml")), Manifest.load(MANIFEST)
     version = dataset_version(manifest, PARTITIONS)
     plan = Plan(

@@ -71,7 +71,9 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
 
 
 def write_as_good(folder: Path, *others: Any) -> None:
-    """Write that the model is better than a constant: a few rounds on a few units make none that is."""
+    """Write that the model is better than a constant: a few rounds on a few units make none that
+    is.
+    """
     *first, paid, run = others
     if (loss := paid.trained.public_loss) is not None:
         good = replace(loss, final=min(loss.initial, loss.constant) - 1)

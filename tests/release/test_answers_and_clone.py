@@ -1,4 +1,6 @@
-"""Bundles with a clone, or with the private units' answers: accounted again, bound to their charges, counted."""
+"""Bundles with a clone, or with the private units' answers: accounted again, bound to their
+charges, counted.
+"""
 
 import re
 import shutil
@@ -176,7 +178,9 @@ def test_every_lie_about_model_and_clone_is_found(near: Path, tmp_path: Path) ->
 def test_a_bundle_that_hides_its_clone_promises_no_less(
     near: Path, tmp_path: Path, renamed: bool
 ) -> None:
-    """The twin: where the ledger's record is renamed too, nothing tells but the maker's signature (docs/privacy.md)."""
+    """The twin: where the ledger's record is renamed too, nothing tells but the maker's signature
+    (docs/privacy.md).
+    """
     received = shutil.copytree(near / "out", tmp_path / "received")
     honest = promised(received)
 
@@ -334,7 +338,8 @@ UNBOUND: list[tuple[Change, str]] = [
 def test_forged_answers_are_refused(
     asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every digest renewed; any key changed and the hashes listed anew; cards made again over the ledger's digests.
+    """Every digest renewed; any key changed and the hashes listed anew; cards made again over the
+    ledger's digests.
 
     Twin: untouched, or with hostile words alone changed, it is sound with every digest renewed.
     """
@@ -422,7 +427,10 @@ def advised(said: str | None, policy: str | None) -> Any:
 
 
 def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
-    """Another than the recommended one needs two words. Twin: a clone whose worth nobody knows does not leave."""
+    """Another than the recommended one needs two words.
+
+    Twin: a clone whose worth nobody knows does not leave.
+    """
     keep, trial, more = (
         advised("keep", "models/behaviour"),
         advised("trial", "models/policy"),
@@ -451,7 +459,9 @@ def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
 
 
 def test_the_guarantee_covers_the_clone_and_the_statement_says_that_answers_chose() -> None:
-    """The twins: the model's own ε is less than that of both; without answers or advice nothing is said of a choice."""
+    """The twins: the model's own ε is less than that of both; without answers or advice nothing is
+    said of a choice.
+    """
     assert whole(PRIVATE, None, None, 1e-5) == PRIVATE
     both = whole(PRIVATE, PRIVATE, None, 1e-5)
     alone = Training(0.1, 4.083, 150).spent(1e-5).epsilon_pld

@@ -52,7 +52,10 @@ RECORD = {
 OTHER = {"day": "2026-11-23", "epsilon": 0.25, "state": "aborted", "same_version": False}
 RECORDS = [*(RECORD | {"day": f"2026-11-{day}"} for day in (20, 22, 21)), RECORD | OTHER]
 SPENT: dict[str, Any] = {"charges": 4, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
-EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` [a](javascript:alert(1)) | b | \n# *b*'
+EVIL = (
+    '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` '
+    "[a](javascript:alert(1)) | b | \n# *b*"
+)
 PUBLIC = {
     "public_return_mean": -700.5,
     "public_return_ci95": [-800.0, -601.0],
@@ -119,7 +122,9 @@ def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
 
 
 def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:
-    """ε and δ alone say neither how odds change nor how often a bound fails, and k units have no guarantee of kε."""
+    """ε and δ alone say neither how odds change nor how often a bound fails, and k units have no
+    guarantee of kε.
+    """
     for made in (card(), card({"groups": [], "attacks": [], "profile": []})):
         for false in ("odds", "may fail", "probability of about", "e^ε"):
             assert false not in made.markdown()

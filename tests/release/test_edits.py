@@ -1,4 +1,6 @@
-"""Any one thing changed in a bundle, or in the project before `release`: every tensor, every key of every JSON file."""
+"""Any one thing changed in a bundle, or in the project before `release`: every tensor, every key of
+every JSON file.
+"""
 
 import shutil
 from pathlib import Path
@@ -26,8 +28,9 @@ from tests.release.bundles import (
 pytestmark = pytest.mark.usefixtures("accounted_once")
 
 JSON = (*MODEL[1:], *POLICY[1:], LEDGER, EVALUATION)
-# What nothing in a bundle can show about a stranger who renews every digest along the chain and makes the cards again.
-# The bundle agrees with itself then. Only its maker's signature tells (`tests/release/test_signature.py`).
+# What nothing in a bundle can show about a stranger who renews every digest along the chain and
+# makes the cards again. The bundle agrees with itself then. Only its maker's signature tells
+# (`tests/release/test_signature.py`).
 NEEDS_A_SIGNATURE = {
     # Numbers that training could have found; a change by chance breaks the digests.
     *(f"{file}: layers" for file in (MODEL[0], POLICY[0])),
@@ -39,7 +42,8 @@ NEEDS_A_SIGNATURE = {
     *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss", "warnings")),
     # How the policy was trained, which its weights do not tell.
     *(f"{POLICY[1]}: {key}" for key in ("epochs", "uncertainty", "penalty")),
-    # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could be seen.
+    # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could
+    # be seen.
     *(
         f"{MODEL[2]}: {key}"
         for key in ("units", "public_units", "public_assumptions", "clipping_norm", "clipping")
@@ -61,7 +65,10 @@ NEEDS_A_SIGNATURE = {
 def test_every_edit_is_refused_when_the_stranger_lists_the_hashes_anew(
     original: Path, tmp_path: Path
 ) -> None:
-    """Nothing is accepted: no list of exceptions. Twin: without an edit the bundle is sound, digests renewed or not."""
+    """Nothing is accepted: no list of exceptions.
+
+    Twin: without an edit the bundle is sound, digests renewed or not.
+    """
     edits = [
         *moved_tensors(original),
         *changed_leaves(original, JSON),
@@ -91,7 +98,9 @@ def test_from_a_stranger_who_renews_every_digest_only_these_edits_need_a_signatu
 def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_renewed(
     original: Path, tmp_path: Path
 ) -> None:
-    """NaN, infinity, scales that are not positive, swapped bounds, weights that overflow; 0.1% off at every ε and δ."""
+    """NaN, infinity, scales that are not positive, swapped bounds, weights that overflow; 0.1% off
+    at every ε and δ.
+    """
     edits = [*impossible_tensors(original)]
     for name in (MODEL[2], LEDGER):
         for path, value in leaves(read_json(original / name)):
@@ -107,7 +116,9 @@ def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_re
 
 
 def test_the_digests_are_those_of_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file and a folder with folders in it, hashed by DVC itself (3.x), with these digests in its lock."""
+    """A file and a folder with folders in it, hashed by DVC itself (3.x), with these digests in its
+    lock.
+    """
     monkeypatch.chdir(tmp_path)
     Path("m/seeds/1").mkdir(parents=True)
     for name, text in (("m/a", "1\n"), ("m/seeds/1/b", "2\n"), ("m/c", "3\n"), ("s.json", "3\n")):

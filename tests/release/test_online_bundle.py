@@ -1,4 +1,6 @@
-"""The bundle of a policy that learned from users: nothing else leaves, and no edit of it passes the check."""
+"""The bundle of a policy that learned from users: nothing else leaves, and no edit of it passes the
+check.
+"""
 
 import json
 import shutil

@@ -1,4 +1,6 @@
-"""A bundle that comes from a stranger: whatever was changed in it is found, and nothing in it runs."""
+"""A bundle that comes from a stranger: whatever was changed in it is found, and nothing in
+it runs.
+"""
 
 import os
 import pickle
@@ -142,7 +144,9 @@ def test_a_strangers_bundle_is_refused_in_one_line(
 
 @pytest.fixture(scope="module")
 def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of a project without a public split, whose private units were asked before training; read only."""
+    """A bundle of a project without a public split, whose private units were asked before training;
+    read only.
+    """
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
     raw["partition"] = {"public_fraction": 0, "public": None}

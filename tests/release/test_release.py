@@ -62,7 +62,9 @@ DECLARATION = {
 def test_a_bundle_is_these_files_and_checks(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing hidden beside them: no time of a file tells when training ended, no path tells where, nothing random."""
+    """Nothing hidden beside them: no time of a file tells when training ended, no path tells where,
+    nothing random.
+    """
     assert cli.main(["release", "out"]) == 0
     assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
     assert {path.stat().st_mtime for path in (Path("out"), *Path("out").rglob("*"))} == {315532800}
@@ -118,7 +120,9 @@ def test_an_exported_policy_passes_what_a_bundle_passes(
 def test_an_exported_policy_says_that_answers_chose_it(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file states ε of the weights, so it says what that does not count, as the bundle's statement does."""
+    """The file states ε of the weights, so it says what that does not count, as the bundle's
+    statement does.
+    """
     onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 
     stated = Statement.read(project / POLICY)
@@ -131,7 +135,9 @@ def test_an_exported_policy_says_that_answers_chose_it(
 
 
 def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> None:
-    """The policy knows its columns and their public range; the card has the exact ε and the public trajectories."""
+    """The policy knows its columns and their public range; the card has the exact ε and the public
+    trajectories.
+    """
     for name in ("dynamics/model.safetensors", "dynamics/config.json", "policy/policy.safetensors"):
         assert (released / name).read_bytes() == (trained / "models" / name).read_bytes()
     statement, card = (
@@ -270,7 +276,10 @@ def digests() -> dict[str, str]:
 
 @pytest.mark.usefixtures("project")
 def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_path: Path) -> None:
-    """Each with its own files: git may check out the older one. A charge makes one draw: no second model under it."""
+    """Each with its own files: git may check out the older one.
+
+    A charge makes one draw: no second model under it.
+    """
     older = shutil.copytree("models", tmp_path / "older"), shutil.copy(SUMMARY, tmp_path)
     charge = read_json(MODEL / "privacy.json")["charge"]
     everywhere(settings_origin={"privacy.rounds": "datasets/x.yaml"})
@@ -340,7 +349,9 @@ def test_what_has_no_guarantee_leaves_only_on_demand_and_says_so(
 
 @pytest.mark.usefixtures("project")
 def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
-    """Runs on a version that shares a unit count, runs on other data are not mentioned; nothing says who or when."""
+    """Runs on a version that shares a unit count, runs on other data are not mentioned; nothing
+    says who or when.
+    """
     chosen = params.load(Path("params.yaml"))
     members = Path("data/partitions/units.bin").read_bytes()
     shared, disjoint = (
@@ -385,7 +396,9 @@ def declare(card: object) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_the_bundle_says_what_was_declared() -> None:
-    """Twins: without the texts there is no such file, which a log needs: there `release` names all that is missing."""
+    """Twins: without the texts there is no such file, which a log needs: there `release` names all
+    that is missing.
+    """
     declare(DECLARATION)
     folder = made("with")
     assert read_json(folder / DECLARED) == DECLARATION | {"format": 1}
@@ -446,7 +459,9 @@ def test_linear_heads_of_private_people_alone_are_released_and_checked(
 def test_a_unit_that_was_charged_as_private_never_becomes_public(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another salt with the same counts: the stage refuses it, and so does whatever reads such a split anyway."""
+    """Another salt with the same counts: the stage refuses it, and so does whatever reads such a
+    split anyway.
+    """
     chosen, run = params.load(Path("params.yaml")), RememberingRun()
     run.pipeline = RememberingRun()  # type: ignore[attr-defined]
 
@@ -503,7 +518,10 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
 
 
 def test_public_rows_are_those_of_the_units_that_the_ledger_knows(project: Path) -> None:
-    """An interrupted checkout may leave rows of another split. Twin: outside, without the secret, nobody can tell."""
+    """An interrupted checkout may leave rows of another split.
+
+    Twin: outside, without the secret, nobody can tell.
+    """
     chosen = params.load(Path("params.yaml"))
     assert open_public(chosen).units == 2
     shutil.rmtree("data/partitions/public")

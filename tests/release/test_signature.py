@@ -45,7 +45,10 @@ def refused(folder: Path, key: Path, says: str) -> None:
 def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also a change that agrees with itself: the manifest changes too. Twin: OpenSSL verifies the same signature."""
+    """Also a change that agrees with itself: the manifest changes too.
+
+    Twin: OpenSSL verifies the same signature.
+    """
     private, public = write_key(tmp_path, "maker")
     assert cli.main(["release", "out", "--sign", str(private)]) == 0
     assert cli.main(["release", "--check", "out", "--key", str(public)]) == 0

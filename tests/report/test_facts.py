@@ -38,7 +38,9 @@ def facts_here() -> Facts:
 
 @pytest.mark.usefixtures("project")
 def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None:
-    """Twins: a run that MLflow has not seen is not named; without the private partition all is read the same."""
+    """Twins: a run that MLflow has not seen is not named; without the private partition all is read
+    the same.
+    """
     evaluated()
     for run_id in ("0123", ""):
         logged = FakeRun()
@@ -105,7 +107,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (
         another_split,
-        r"dynamics/privacy\.json: public_units: found 2, allowed is 3, as in data/partitions/manifest",
+        r"dynamics/privacy\.json: public_units: found 2, allowed is 3, as in "
+        r"data/partitions/manifest",
     ),
     (
         curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]),
@@ -121,7 +124,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 
 @pytest.mark.usefixtures("project")
 def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
-    """What is laid side by side on a page must be about the same data and policy. Twin: as written it is read."""
+    """What is laid side by side on a page must be about the same data and policy.
+
+    Twin: as written it is read.
+    """
     evaluated()
     for name in ("dynamics", "policy"):
         keys(f"models/{name}/privacy.json", public_units=3)()
@@ -139,7 +145,10 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
 
 
 def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> None:
-    """The policy of zeros is in the middle, whatever the rows say. Twin: its bias at +20 is the upper bound."""
+    """The policy of zeros is in the middle, whatever the rows say.
+
+    Twin: its bias at +20 is the upper bound.
+    """
     rows = torch.tensor([[9.0, -2.0], [8.0, 0.0], [7.0, 2.0], [6.0, 6.0], [5.0, 6.0]])
     middle = constant(0.0, low=-2.0, high=6.0)
     found = compared_actions(middle, rows, ["dose"])

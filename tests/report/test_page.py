@@ -1,4 +1,6 @@
-"""The report says what its facts say, brings nothing along, fetches nothing, and works in a real browser."""
+"""The report says what its facts say, brings nothing along, fetches nothing, and works in a real
+browser.
+"""
 
 import json
 import math
@@ -103,7 +105,9 @@ def test_every_figure_has_the_numbers_of_its_facts() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
+    """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and
+    no figure invents.
+    """
     nothing = no_guarantee("no noise is added")
     spent = dict.fromkeys(SPENT) | {"charges": 1, "delta": 1e-5}
     summary = SUMMARY | {
@@ -197,7 +201,10 @@ def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
 
 
 def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
-    """Not with the policy's, which is less. What holds only for settings that were fixed beforehand is for experts."""
+    """Not with the policy's, which is less.
+
+    What holds only for settings that were fixed beforehand is for experts.
+    """
     alone = success(STATEMENT.to_json())
     event = event_to_json(Training(0.5, 2.0, 150).event)
     together = whole(
@@ -247,7 +254,10 @@ def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> 
 
 
 def test_an_account_without_a_bound_leaves_none_to_the_page() -> None:
-    """The policy keeps its own guarantee in the header. Twin: a bounded account leaves the page sound."""
+    """The policy keeps its own guarantee in the header.
+
+    Twin: a bounded account leaves the page sound.
+    """
     own = STATEMENT.to_json()
     unbounded = with_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
     text = page(replace(FACTS, released=unbounded, counted="all of it"))

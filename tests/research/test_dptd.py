@@ -1,4 +1,6 @@
-"""The lines of DPTD's figures: all methods run, and a run's release holds its own cohort alone, clipped."""
+"""The lines of DPTD's figures: all methods run, and a run's release holds its own cohort alone,
+clipped.
+"""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""A language model learns from noised means of clipped per-prompt contributions, and of nothing else."""
+"""A language model learns from noised means of clipped per-prompt contributions, and of nothing
+else.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""DP-NPG's other oracles solve the least squares that they say, and one user moves them by no more than is paid for."""
+"""DP-NPG's other oracles solve the least squares that they say, and one user moves them by no more
+than is paid for.
+"""
 
 import math
 
@@ -56,7 +58,9 @@ def test_a_choice_without_noise_has_the_least_loss_and_scores_are_bounded() -> N
 
 
 def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
-    """One user scores one of three candidates: both mechanisms choose it as often as their odds say."""
+    """One user scores one of three candidates: both mechanisms choose it as often as their odds
+    say.
+    """
     cohort = ChoiceCohort(10, 1.2, choices=2)
     with pytest.raises(ValueError, match="11 users"):
         cohort.chosen(torch.ones(11, 3))

@@ -22,7 +22,9 @@ def test_with_the_papers_normalisation_others_move(update: Update) -> None:
 
 
 def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
-    """With the same releases, a strict second cohort contributes the same; with the carried critic, it does not."""
+    """With the same releases, a strict second cohort contributes the same; with the carried critic,
+    it does not.
+    """
     first, second = met(SHAPE), met(SHAPE, seed=9)
     for update, same in ((STRICT, True), (loose(STRICT), False)):
         rows = []

@@ -1,4 +1,6 @@
-"""The barrier pulls to uniform actions without data, and a user moves the episodes' regression by her clip alone."""
+"""The barrier pulls to uniform actions without data, and a user moves the episodes' regression by
+her clip alone.
+"""
 
 import pytest
 import torch
@@ -28,7 +30,9 @@ def test_the_barrier_has_its_largest_value_at_uniform_actions() -> None:
 
 
 def test_an_episode_is_regressed_on_its_score() -> None:
-    """Without noise and clip, many steps find the least squares of returns' differences on sums of scores."""
+    """Without noise and clip, many steps find the least squares of returns' differences on sums of
+    scores.
+    """
     base, current, theta = met(SHAPE), met(SHAPE, seed=3), SHAPE.initial(0)
     plan = online_plan(
         users=9, cohort=USERS, noise_multiplier=0.0, releases=400, appearances=1, delta=1e-5

@@ -1,4 +1,6 @@
-"""Riverswim: counters whose noise is that of ε, optimal plans, and steps that stay in the trust region."""
+"""Riverswim: counters whose noise is that of ε, optimal plans, and steps that stay in the trust
+region.
+"""
 
 import math
 
@@ -24,7 +26,9 @@ from research.ucbvi import (
 
 @pytest.mark.parametrize("people", [1, 7, 8, 21])
 def test_one_person_changes_as_many_nodes_as_the_noise_is_made_for(people: int) -> None:
-    """Each node is released once; L nodes of L1 sensitivity Δ with noise of scale L Δ / ε cost ε."""
+    """Each node is released once; L nodes of L1 sensitivity Δ with noise of scale L Δ / ε
+    cost ε.
+    """
     made = TreeCounter(people, 3, math.inf)
     worst, ones = 0.0, np.ones((1, 2), np.int64)
     for at in range(people):
@@ -145,7 +149,9 @@ def test_rivers_are_paid_and_counted_as_an_exact_recursion_says() -> None:
 
 @pytest.mark.parametrize("algorithm", ["dppg-l2", "dppg-kl"])
 def test_modes_differ_in_what_they_say(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rewards of 50 users: with noise alone they do not depend on the gradient; without noise all runs stay close."""
+    """Rewards of 50 users: with noise alone they do not depend on the gradient; without noise all
+    runs stay close.
+    """
     monkeypatch.setattr(riverswim, "USERS", 50)
     key = {"algorithm": algorithm, "baseline": "none", "epsilon": "1.0", "p": 0.9}
     paper = riverswim.SETTINGS["paper"]

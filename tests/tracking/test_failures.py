@@ -1,4 +1,6 @@
-"""A store that cannot be used, breaks, or hangs: one line, no credentials, and the stage goes on where it can."""
+"""A store that cannot be used, breaks, or hangs: one line, no credentials, and the stage goes on
+where it can.
+"""
 
 import socket
 import sqlite3
@@ -100,7 +102,9 @@ def connections(server: socket.socket) -> int:
 def test_a_server_that_hangs_is_waited_for_once(
     silent: socket.socket, chosen: Params, capfd: Any
 ) -> None:
-    """From the start, or from the middle of a stage: one wait and one warning, however much it logs."""
+    """From the start, or from the middle of a stage: one wait and one warning, however much it
+    logs.
+    """
     started, uri = time.monotonic(), f"http://ana:hush@127.0.0.1:{silent.getsockname()[1]}"
     with stage_run("train_model", with_uri(chosen, uri)) as run:
         log_everything(run)

@@ -82,7 +82,10 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(
 def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(
     project: Path, chosen: Params
 ) -> None:
-    """A later stage of the same pipeline does not make it good. A run inside the stage ends with its block."""
+    """A later stage of the same pipeline does not make it good.
+
+    A run inside the stage ends with its block.
+    """
     with suppress(ValueError), stage_run("train_model", chosen) as stage:
         with stage.nested("first") as log:
             log.metric("loss", 0.5)

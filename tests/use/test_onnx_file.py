@@ -1,4 +1,6 @@
-"""The ONNX file computes what the policy computes, abstains where it does, and is written only after that was seen."""
+"""The ONNX file computes what the policy computes, abstains where it does, and is written only
+after that was seen.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""Actions for a table: columns are found by name, rows keep their order, and what cannot be answered has no action."""
+"""Actions for a table: columns are found by name, rows keep their order, and what cannot be
+answered has no action.
+"""
 
 import csv
 import subprocess
@@ -120,7 +122,9 @@ def predicted(*more: str) -> list[dict[str, Any]]:
 
 
 def test_nothing_is_drawn_unless_a_seed_is_given(project: Path) -> None:
-    """Of a clone with discrete actions a table has probabilities; the draws of a seed follow them."""
+    """Of a clone with discrete actions a table has probabilities; the draws of a seed
+    follow them.
+    """
     CLONE.parent.mkdir()
     policy = loaded(CLONE, discrete=True, drawn=True, **NAMES)
     table({name: np.repeat(NAMED[name], 2000) for name in ("age", "dose", "weight")})
@@ -206,8 +210,8 @@ def test_torch_is_not_needed(policy: Policy) -> None:
     table(NAMED, "in.csv")
     code = (
         "import sys; from pathlib import Path; from primorl.policy.loaded import load_policy; "
-        "from primorl.use.prediction import predict; "
-        "predict(load_policy('policy'), Path('in.csv'), Path('out.csv')); print('torch' in sys.modules)"
+        "from primorl.use.prediction import predict; predict(load_policy('policy'), "
+        "Path('in.csv'), Path('out.csv')); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,4 +1,6 @@
-"""Fingerprints, keyed digests of people and duplicates: equal data are recognised, and only under the secret."""
+"""Fingerprints, keyed digests of people and duplicates: equal data are recognised, and only under
+the secret.
+"""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor

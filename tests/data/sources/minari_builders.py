@@ -23,7 +23,9 @@ SPACES: dict[str, Space[Any]] = {"observation_space": MIXED, "action_space": CHO
 def mixed_episode(
     steps: int, seed: int, who: Any = "anna", key: str = "patient", with_infos: bool = True
 ) -> EpisodeBuffer:
-    """T = ``steps`` random transitions of `MIXED` and `CHOICES`; ``who`` stands in the options and the infos."""
+    """T = ``steps`` random transitions of `MIXED` and `CHOICES`; ``who`` stands in the options and
+    the infos.
+    """
     rng = np.random.default_rng([steps, seed])
     rows = steps + 1
     last = np.arange(steps) == steps - 1
@@ -76,7 +78,9 @@ def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
 def entry(
     *parts: str | dict[str, Any], root: Path | None = None, remote: bool = False, **changes: Any
 ) -> MinariDataset:
-    """A dataset without an environment: parts are ids, or an id and a filter's ranges in one dictionary."""
+    """A dataset without an environment: parts are ids, or an id and a filter's ranges in one
+    dictionary.
+    """
     none = dict.fromkeys(("returns", "lengths", "episodes"))
     named: list[dict[str, Any]] = []
     for part in parts:

@@ -1,4 +1,6 @@
-"""A server on this machine that answers from a table, as the places that datasets are fetched from would."""
+"""A server on this machine that answers from a table, as the places that datasets are fetched from
+would.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +13,10 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @contextmanager
 def serving(answers: dict[str, Answer], missing: dict[str, str] | None = None) -> Iterator[str]:
-    """Serve ``answers`` by path; anything else is 404 with the headers ``missing``. Gives the server's address."""
+    """Serve ``answers`` by path; anything else is 404 with the headers ``missing``.
+
+    Gives the server's address.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,6 @@
-"""``source: meds``: the events of whole subjects become the rows that a plain loop over events finds."""
+"""``source: meds``: the events of whole subjects become the rows that a plain loop over events
+finds.
+"""
 
 import shutil
 from datetime import datetime, timedelta
@@ -94,7 +96,9 @@ STAY: list[Event] = [
 
 
 def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> None:
-    """Decisions at 4 and 8 h: the first at which glucose is known; 90 is an artefact; the end at 10 h is observed."""
+    """Decisions at 4 and 8 h: the first at which glucose is known; 90 is an artefact; the end at 10
+    h is observed.
+    """
     death: list[Event] = [(9, *each[1:]) for each in STAY[2:-1]]
     death.append((9, 9.0, "MEDS_DEATH", None))
     write(STAY)

@@ -83,7 +83,9 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
 
 
 class Ordered(gymnasium.Env[Any, Any]):
-    """An environment whose observation has its entries in another order than the dataset and the alphabet."""
+    """An environment whose observation has its entries in another order than the dataset and the
+    alphabet.
+    """
 
     observation_space = Dict(
         OrderedDict(b=Box(-1, 1, (1,), np.float32), c=Discrete(2), a=Box(-1, 1, (2,), np.float32))

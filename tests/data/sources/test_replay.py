@@ -101,7 +101,9 @@ def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch
 
 
 class Counter(gymnasium.Env[Any, Any]):
-    """Observes (episode, step); ends at step 3, terminated in even episodes, truncated in odd ones."""
+    """Observes (episode, step); ends at step 3, terminated in even episodes, truncated in
+    odd ones.
+    """
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
     action_space = Discrete(3)

@@ -215,7 +215,9 @@ BOUNDED: dict[str, Any] = {
 
 
 def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: Path) -> None:
-    """The error names the row itself, also where only the row before uses it, and quotes no value of a row."""
+    """The error names the row itself, also where only the row before uses it, and quotes no value
+    of a row.
+    """
     within = [each | {"x": min(each["x"], 4.5)} for each in rows()]
     later = [each | {"x2": 1 + 5.0 * each["visit"], "dose": 0.5, "gain": 0.5} for each in within]
     following = {"next_observation": ["x2", "ward"]}

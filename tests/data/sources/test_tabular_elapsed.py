@@ -1,4 +1,6 @@
-"""Irregular steps: the time since the row before is observed, within a declared bound, and never across an end."""
+"""Irregular steps: the time since the row before is observed, within a declared bound, and never
+across an end.
+"""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,7 +29,9 @@ def timed(**changes: Any) -> TabularDataset:
 
 
 def charted(order: Any = lambda moment: moment) -> list[Row]:
-    """`rows` at irregular times; the visits of one user overlap in time, as two records of one person may."""
+    """`rows` at irregular times; the visits of one user overlap in time, as two records of one
+    person may.
+    """
     content, moment = rows(), BEGAN
     for place, gap in enumerate(GAPS):
         moment = BEGAN if place in (0, 3, 6) else moment + timedelta(minutes=gap)
@@ -81,7 +85,9 @@ def test_what_cannot_be_meant_is_refused(project: Path) -> None:
 def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(
     project: Path,
 ) -> None:
-    """The age is capped; before the first measurement of a trajectory there is only the declared value."""
+    """The age is capped; before the first measurement of a trajectory there is only the declared
+    value.
+    """
     carried = {"carried": "x", "unit": "minutes", "most": 60.0}
     declared = entry({"observation": ["dose", carried | {"first": 5.5}]}, sorted=False)
     content = [each | {"dose": 0.5} for each in charted()]

@@ -68,7 +68,9 @@ BAD: dict[str, tuple[Change, str]] = {
 
 
 def refusal(dataset: TabularDataset) -> str:
-    """The one line that says no; what was there before is untouched, nothing half-written is left."""
+    """The one line that says no; what was there before is untouched, nothing half-written
+    is left.
+    """
     write(rows(), "good/log.parquet")
     run(entry(files="good"))
     before = snapshot(Path("trajectories"))

@@ -1,4 +1,6 @@
-"""Parts on disk and both stores of units: what was written is what is read, by unit, and damage is refused."""
+"""Parts on disk and both stores of units: what was written is what is read, by unit, and damage is
+refused.
+"""
 
 import base64
 import itertools
@@ -55,7 +57,9 @@ def matrix(rows: pa.Table, *names: str) -> np.ndarray:
 def test_files_do_not_depend_on_the_tables_that_rows_come_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_group: int
 ) -> None:
-    """Public rows come in tables of which private ones were taken out: these must not decide about public files."""
+    """Public rows come in tables of which private ones were taken out: these must not decide about
+    public files.
+    """
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 40)
     whole = people([[1 + 5 * unit % 7] for unit in range(90)])
     starts = [*np.flatnonzero(schema.changes(whole["unit_id"])), whole.num_rows]
@@ -212,7 +216,9 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
 def test_units_that_are_neighbours_on_disk_are_read_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lengths are mixed, and memory holds a few row groups: a round and an evaluation read each about once."""
+    """Lengths are mixed, and memory holds a few row groups: a round and an evaluation read each
+    about once.
+    """
     folder = write_parts(
         tmp_path, table([episode(5 + i % 9, i) for i in range(900)]), rows_per_group=60
     )
