@@ -242,9 +242,7 @@ def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> 
     """The private rows; with ``members``, compared with the account as `open_private` does."""
     reader = PartReader(folder / "partitions/private", made_by="partition")
     found = Membership(project_secret(), reader.info.population)
-    store = ShardedStore(
-        reader, KEPT, found.update if members else lambda table: None, own, episodes=True
-    )
+    store = ShardedStore(reader, KEPT, found.update if members else lambda table: None, own)
     assert not members or found.to_bytes()
     return store
 

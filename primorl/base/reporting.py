@@ -26,10 +26,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
     try:
         work()
     except KeyboardInterrupt:
-        print(
-            "error: interrupted; the next `dvc repro` resumes what was paid for",
-            file=sys.stderr,
-        )
+        print("error: interrupted; the next `dvc repro` resumes what was paid for", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if debug:

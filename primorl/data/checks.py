@@ -8,16 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.data.storage.schema import (
-    DatasetInfo,
-    trajectory_starts,
-    vectors,
-    whole,
-)
+from primorl.data.storage.schema import DatasetInfo, trajectory_starts, vectors, whole
 
-_RELATIVE_TOLERANCE = (
-    1e-5  # a bound that went through float32 and a rescaling comes back this close
-)
+_RELATIVE_TOLERANCE = 1e-5  # a bound comes back this close from float32 and a rescaling
 
 
 class KeyOrder:
@@ -38,12 +31,9 @@ class KeyOrder:
         [trajectories].
         """
         # Before the first comes an id that is below all others.
-        earlier_units = pa.concat_arrays(
-            [pa.array([self.unit or ""], pa.string()), units.slice(0, len(units) - 1)]
-        )
-        earlier = pa.concat_arrays(
-            [pa.array([self._trajectory], pa.string()), trajectories.slice(0, len(units) - 1)]
-        )
+        before, last = pa.array([self.unit or ""]), pa.array([self._trajectory])
+        earlier_units = pa.concat_arrays([before, units.slice(0, len(units) - 1)])
+        earlier = pa.concat_arrays([last, trajectories.slice(0, len(units) - 1)])
         not_later = pc.less_equal(trajectories, earlier)
         self.ascending = self.ascending and not pc.any(not_later).as_py()
         self.unit, self._trajectory = units[-1].as_py(), trajectories[-1].as_py()
@@ -67,9 +57,8 @@ class RowCheck:
 
     def __init__(self, info: DatasetInfo, origin: Path):
         self._info, self._spaces, self._origin = info, info.spaces, origin
-        self._vectors = [
-            field.name for field in info.schema if pa.types.is_fixed_size_list(field.type)
-        ]
+        kinds = zip(info.schema.names, info.schema.types, strict=True)
+        self._vectors = [name for name, kind in kinds if pa.types.is_fixed_size_list(kind)]
         self._keys = KeyOrder()
         self._trajectories: list[pa.Array] = []
         self._seen = 0  # trajectories of earlier batches
@@ -89,19 +78,17 @@ class RowCheck:
         starts = self._starts = trajectory_starts(table)
         self._check_order(table, starts)
         lengths = np.diff(starts, append=table.num_rows)
-        misnumbered = whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(
-            starts, lengths
-        )
+        steps = np.arange(table.num_rows) - np.repeat(starts, lengths)
+        misnumbered = whole(table["step"]).to_numpy() != steps
         allowed = "0, 1, 2, … in every trajectory; sort the rows by step"
         self._refuse(misnumbered, "step numbers not contiguous from 0", allowed)
         if (horizon := self._info.horizon) is not None:
+            found = "an episode longer than the horizon"
             allowed = (
                 f"at most {horizon} steps, as `horizon` or the environment says; correct it, or "
                 "split the episode"
             )
-            self._refuse(
-                lengths > horizon, "an episode longer than the horizon", allowed, starts + horizon
-            )
+            self._refuse(lengths > horizon, found, allowed, starts + horizon)
         self._check_numbers(table)
         self._check_ends(table, starts)
         self._check_actions(table)
@@ -131,64 +118,44 @@ class RowCheck:
         for column in self._info.schema:
             array, where = table[column.name], f"{self._origin}: column {column.name}"
             if array.type != column.type:
-                raise PipelineError(
-                    f"{where}: found {array.type}, allowed {column.type}; check `environment`"
-                )
-            inner = (
-                sum(chunk.flatten().null_count for chunk in array.chunks)
-                if column.name in self._vectors
-                else 0
-            )
-            if array.null_count + inner > 0:
-                raise PipelineError(
-                    f"{where}: found missing values, allowed none; fill or drop them"
-                )
+                raise PipelineError(f"{where}: found {array.type}, allowed {column.type}")
+            missing = array.null_count
+            if column.name in self._vectors:
+                missing += sum(chunk.flatten().null_count for chunk in array.chunks)
+            if missing > 0:
+                raise PipelineError(f"{where}: found missing values, allowed none")
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of
         the batch at once.
         """
         chosen = pa.array(starts)
-        units, trajectories = (
-            whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id")
-        )
+        units = whole(table["unit_id"]).take(chosen)
+        trajectories = whole(table["trajectory_id"]).take(chosen)
         for ids in (units, trajectories):
             unusable = pc.or_(pc.equal(ids, ""), pc.match_substring(ids, "\0"))
-            self._refuse(
-                unusable,
-                "an empty unit_id or trajectory_id, or one with a NUL",
-                "a name; fill it in",
-                starts,
-            )
+            found = "an empty unit_id or trajectory_id, or one with a NUL"
+            self._refuse(unusable, found, "a name; fill it in", starts)
         self._trajectories.append(trajectories)
         most = self._info.trajectories_per_person
         if most is not None and len(units) > most:
             # Sorted by unit, so a unit with more than `most` is still the same so many places
             # later.
             beyond = pc.equal(units[most:], units[: len(units) - most])
+            found = "a person with more trajectories than declared"
             allowed = (
                 f"at most {most}, as `trajectories_per_person` says; correct it, or leave the "
                 "person out"
             )
-            self._refuse(
-                beyond, "a person with more trajectories than declared", allowed, starts[most:]
-            )
-        allowed = "all rows of a unit together; run the stage before again"
-        self._refuse(
-            [units[0].as_py() == self._keys.unit],
-            "a unit split over two batches or row groups",
-            allowed,
-        )
+            self._refuse(beyond, found, allowed, starts[most:])
         allowed = (
             "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, "
             "drop duplicates"
         )
-        self._refuse(
-            self._keys.disordered(units, trajectories),
-            "rows out of order or duplicated",
-            allowed,
-            starts,
-        )
+        again = [units[0].as_py() == self._keys.unit]
+        self._refuse(again, "a unit split over two batches or row groups", allowed)
+        disordered = self._keys.disordered(units, trajectories)
+        self._refuse(disordered, "rows out of order or duplicated", allowed, starts)
 
     def _check_numbers(self, table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"
@@ -196,13 +163,9 @@ class RowCheck:
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
-        allowed = (
-            "next_observation - observation within float32; rescale the observations, or drop "
-            "the trajectory"
-        )
-        self._refuse(
-            _non_finite(change), "a step whose change of observation overflows float32", allowed
-        )
+        found = "a step whose change of observation overflows float32"
+        allowed = "changes within float32; rescale the observations, or drop the trajectory"
+        self._refuse(_non_finite(change), found, allowed)
         self._refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
 
     def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
@@ -216,10 +179,8 @@ class RowCheck:
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)
         last[np.append(starts[1:], table.num_rows) - 1] = True
-        allowed = "one end, at the last step; split the trajectory at its ends"
-        self._refuse(
-            ended & ~last, "an end (terminated or truncated) before the last step", allowed
-        )
+        found = "an end (terminated or truncated) before the last step"
+        self._refuse(ended & ~last, found, "one, at the last step; split the trajectory there")
         allowed = "terminated or truncated; mark a cut recording as truncated"
         self._refuse(last & ~ended, "end flags missing at the last step", allowed)
 
@@ -233,23 +194,19 @@ class RowCheck:
             return
         actions = vectors(table["action"])
         low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
-        slack_low, slack_high = (
-            _RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high)
-        )
-        above = actions > high + slack_high
-        outside = above | (actions < low - slack_low)
+        slack = [_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high)]
+        above = actions > high + slack[1]
+        outside = above | (actions < low - slack[0])
         if outside.any():
             dimension = int(np.flatnonzero(outside.any(axis=0))[0])
             repair = "clip the actions as the environment did, or correct `environment`"
             if self._info.environment is None:
                 bound = "high" if above[:, dimension].any() else "low"
                 repair = f"correct options.columns.action.{bound} of the entry, or the log"
-            found = (
-                f"an action outside the declared space ({self._spaces.action_names[dimension]!r})"
-            )
-            self._refuse(
-                outside.any(axis=1), found, f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}"
-            )
+            name = self._spaces.action_names[dimension]
+            allowed = f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}"
+            found = f"an action outside the declared space ({name!r})"
+            self._refuse(outside.any(axis=1), found, allowed)
 
     def _refuse(
         self,
@@ -267,10 +224,8 @@ class RowCheck:
         row = int(places[0] if rows is None else rows[places[0]])
         trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
         number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
-        raise PipelineError(
-            f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: "
-            f"{allowed}"
-        )
+        where = f"{self._origin}: trajectory number {number}, step {step}"
+        raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
 
 
 def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:

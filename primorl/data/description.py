@@ -4,7 +4,7 @@ alone.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,6 @@ import numpy.typing as npt
 from primorl.base.errors import PipelineError
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import Manifest, action_vectors, trajectory_starts, vectors
-
-if TYPE_CHECKING:
-    pass
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,14 +49,12 @@ class PublicSplit:
             rewards = table["reward"].to_numpy().astype(float)
             observation = vectors(table["observation"]).astype(float)
             action = action_vectors(table, reader.info.spaces).astype(float)
-            returns, terminated = (
-                np.add.reduceat(rewards, starts),
-                table["terminated"].to_numpy()[lasts],
-            )
+            returns = np.add.reduceat(rewards, starts)
+            terminated = table["terminated"].to_numpy()[lasts]
             parts.append((observation, action, lasts - starts + 1, rewards, returns, terminated))
-        return (
-            cls(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
-        )
+        if not parts:
+            return None
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
         """Counts, quantiles and ranges as plain JSON."""
@@ -96,29 +91,19 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
     public = PublicSplit.read(partitions / "public")
     info = manifest.info
     schema = {field.name: str(field.type) for field in info.schema}
-    names = {
-        name: list(getattr(info.spaces, name)) for name in ("observation_names", "action_names")
-    }
     about = manifest.to_json() | {
         "schema": schema,
-        **names,
+        "observation_names": list(info.spaces.observation_names),
+        "action_names": list(info.spaces.action_names),
         "public": None if public is None else public.to_json(),
     }
     return about, public
 
 
 def _quantiles(values: Floats) -> dict[str, float]:
-    return {
-        f"{q:.0%}": float(v)
-        for q, v in zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)
-    }
+    return {f"{share:.0%}": float(np.quantile(values, share)) for share in _QUANTILES}
 
 
 def _ranges(values: Floats) -> dict[str, list[float]]:
-    columns = {
-        "min": values.min(0),
-        "mean": values.mean(0),
-        "max": values.max(0),
-        "std": values.std(0),
-    }
+    columns = {name: getattr(values, name)(0) for name in ("min", "mean", "max", "std")}
     return {name: [float(f"{number:.6g}") for number in column] for name, column in columns.items()}

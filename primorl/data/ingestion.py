@@ -67,11 +67,8 @@ def ingest(
         population=dataset.population,
         trajectories_per_person=dataset.trajectories_per_person,
     )
-    gone = IdList(
-        dataset.ingestion.exclude_units,
-        WITHDRAWALS,
-        "ingestion.exclude_units of the dataset's file",
-    )
+    key = "ingestion.exclude_units of the dataset's file"
+    gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, key)
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
     check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
     with (

@@ -58,10 +58,7 @@ def partition(
     elif public is not None:
         rule = ConsentColumn(source, public.column, public.values)
     elif public_fraction is None:
-        raise PipelineError(
-            "params.yaml: partition: found neither public_fraction nor public; allowed is one of "
-            "them"
-        )
+        raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
     else:
         rule = HashDraw(public_fraction)
     reader = PartReader(source, made_by="ingest")
@@ -103,7 +100,7 @@ def partition(
             check.finish()
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
                 raise PipelineError(
-                    f"{source}: rows or secret are not those that were ingested; run {REMAKE}"
+                    f"{source}: rows or secret are not the ingested ones; run {REMAKE}"
                 )
             rule.finish()
             for side, count in counts.items():
@@ -111,7 +108,6 @@ def partition(
                     raise PipelineError(f"params.yaml: {rule.repair.format(side=side)}")
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)
-        check_disjoint(private, public)
         if members.shares_with(public_members):
             raise PipelineError(
                 f"{source}: a unit's rows are also those of another unit, and one is drawn "
@@ -119,13 +115,9 @@ def partition(
                 "is that of another unit, give it one of its own (in a log: set "
                 "options.trajectory_ids: per_unit)"
             )
-        manifest = Manifest(
-            reader.info,
-            counts["private"],
-            counts["public"],
-            rule.by,
-            secret_check(project_secret()),
-        )
+        check_value = secret_check(project_secret())
+        private_units, public_units = counts["private"], counts["public"]
+        manifest = Manifest(reader.info, private_units, public_units, rule.by, check_value)
         of_private, of_public = members.to_bytes(), public_members.to_bytes()
         if check_units is not None:
             check_units(manifest, of_private, of_public)
@@ -133,22 +125,3 @@ def partition(
         public_units_file.write_bytes(of_public or NOBODY)
         write_json(manifest_file, manifest.to_json())
     return manifest
-
-
-def check_disjoint(private: Path, public: Path) -> None:
-    """Check that no unit is in both partitions.
-
-    Raises:
-        PipelineError: if one is; it is not named.
-    """
-    readers = [PartReader(folder, made_by="partition") for folder in (private, public)]
-    readers.sort(key=lambda reader: reader.rows)
-    few, many = (
-        [pc.unique(table["unit_id"]) for table in reader.tables(columns=["unit_id"])]
-        for reader in readers
-    )
-    smaller = pa.chunked_array(few, pa.string())
-    if any(pc.any(pc.is_in(units, value_set=smaller)).as_py() for units in many):
-        raise PipelineError(
-            f"{private}: found a unit that is in {public} too; run `dvc repro partition` again"
-        )

@@ -19,12 +19,12 @@ from primorl.data.storage.schema import action_vectors, vectors
 
 __all__ = ["ShardedStore", "UnitStore", "open_units"]
 
-_COLUMNS = ["observation", "action", "reward", "next_observation", "terminated"]
+_COLUMNS = ["observation", "action", "reward", "next_observation", "terminated", "step"]
 _READERS = 2  # decoding lets go of Python's lock
 
 
 def open_units(
-    folder: Path, keep_bytes: int, watch: Watch, own: slice = EVERY, *, episodes: bool = False
+    folder: Path, keep_bytes: int, watch: Watch, own: slice = EVERY
 ) -> "UnitStore | ShardedStore":
     """Open the partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as
     it is needed.
@@ -34,19 +34,16 @@ def open_units(
         keep_bytes: how much of it may stay in memory.
         watch: is shown every batch of rows once.
         own: which units are handed out.
-        episodes: whether `begins` will be asked for.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
             no value.
     """
     reader = PartReader(folder, made_by="partition")
-    if (
-        int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes)
-        <= keep_bytes
-    ):
+    rows = int(reader.index().lengths[own].sum())
+    if rows * row_bytes(reader.info) <= keep_bytes:
         return UnitStore(reader, watch, own)
-    return ShardedStore(reader, keep_bytes, watch, own, episodes=episodes)
+    return ShardedStore(reader, keep_bytes, watch, own)
 
 
 class ShardedStore:
@@ -63,40 +60,26 @@ class ShardedStore:
         watch: is shown every batch of rows once, before the store is used, and every number is
             checked.
         own: which units are handed out.
-        episodes: whether `begins` will be asked for; else its column is not read.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
             no value.
     """
 
-    def __init__(
-        self,
-        reader: PartReader,
-        keep_bytes: int,
-        watch: Watch,
-        own: slice = EVERY,
-        *,
-        episodes: bool,
-    ):
+    def __init__(self, reader: PartReader, keep_bytes: int, watch: Watch, own: slice = EVERY):
         self._reader = reader
         self.info, spaces = reader.info, reader.info.spaces
         self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
         index = reader.index()
-        self._groups, self._group_of, self._start = (
-            index.groups,
-            index.group_of[own],
-            index.start_in_group[own],
-        )
+        self._groups = index.groups
+        self._group_of, self._start = index.group_of[own], index.start_in_group[own]
         self._lengths = torch.from_numpy(index.lengths[own].copy())
         self.numbers = torch.arange(len(index.lengths))[own]
         self.units = len(self.numbers)
         self._group_rows = np.bincount(index.group_of, index.lengths, len(index.groups)).astype(int)
-        extras = ["step"] if episodes else []
-        self._columns = [*_COLUMNS, *extras]
         with memory_for(reader.folder):
-            rows = min(keep_bytes // row_bytes(self.info, episodes=episodes), reader.rows)
-            self._ring = Ring(rows, S + A, S + 2, len(extras))
+            rows = min(keep_bytes // row_bytes(self.info), reader.rows)
+            self._ring = Ring(rows, S + A, S + 2, 1)
             for table in checked_tables(reader):
                 watch(table)
 
@@ -113,13 +96,7 @@ class ShardedStore:
         return embedding(rows, inputs), embedding(rows, targets)  # three times as fast as an index
 
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
-        """See `UnitStore.begins`.
-
-        Raises:
-            ValueError: if the store was not opened for episodes.
-        """
-        if "step" not in self._columns:
-            raise ValueError("the store was opened without episodes=True, so it read no steps")
+        """See `UnitStore.begins`."""
         return embedding(self._chosen(units, steps), self._ring.matrices[2])[..., 0] > 0
 
     def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
@@ -148,24 +125,19 @@ class ShardedStore:
 
     def _decode(self, job: tuple[int, list[int]]) -> None:
         part, groups = job
-        table = self._reader.row_groups(
-            part, [self._groups[group][1] for group in groups], self._columns
-        )
+        own_groups = [self._groups[group][1] for group in groups]
+        table = self._reader.row_groups(part, own_groups, _COLUMNS)
         begin, S = self._ring.held[groups[0]][0], self.observation_size
         # Ascending, so they lie one after the other in the ring too.
         own = slice(begin, begin + table.num_rows)
-        inputs, targets, extras = (matrix[own].numpy() for matrix in self._ring.matrices)
+        inputs, targets, begins = (matrix[own].numpy() for matrix in self._ring.matrices)
         observation = vectors(table["observation"])
         inputs[:, :S] = observation
         inputs[:, S:] = action_vectors(table, self.info.spaces)
         np.subtract(vectors(table["next_observation"]), observation, out=targets[:, :S])
         targets[:, S] = table["reward"].to_numpy()
         targets[:, S + 1] = table["terminated"].to_numpy()
-        for place, name in enumerate(self._columns[len(_COLUMNS) :]):
-            values = table[name].to_numpy()
-            extras[:, place] = (
-                values == 0 if name == "step" else values
-            )  # ingest has checked that steps count from 0
+        begins[:, 0] = table["step"].to_numpy() == 0  # ingest has checked that steps count from 0
 
 
 class Ring:
@@ -176,7 +148,7 @@ class Ring:
         widths: columns of each matrix.
 
     Attributes:
-        matrices: inputs, targets and extras (whether the row begins a trajectory).
+        matrices: inputs, targets, and whether the row begins a trajectory.
         held: of each row group its first row, and the row after its last.
     """
 
@@ -206,10 +178,9 @@ class Ring:
         gone = [group for group, _ in in_the_way]
         if end > room or any(group in wanted for group in gone):
             # What this cohort wants would overwrite itself: begin again with room for all of it.
-            if sum(wanted.values()) > room:
-                self.matrices = [
-                    _matrix(sum(wanted.values()), matrix.shape[1]) for matrix in self.matrices
-                ]
+            needed = sum(wanted.values())
+            if needed > room:
+                self.matrices = [_matrix(needed, own.shape[1]) for own in self.matrices]
             self.held.clear()
             missing, begin = wanted, 0
         self.forget(gone)

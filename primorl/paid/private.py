@@ -24,8 +24,6 @@ def open_private(
     charge: Charge | None,
     keep_bytes: int,
     own: slice = EVERY,
-    *,
-    episodes: bool = False,
 ) -> PrivateUnits:
     """Open the private units, which must be those that the charge was made on.
 
@@ -35,8 +33,6 @@ def open_private(
             first one, which holds the charge, has announced the grant.
         keep_bytes: how much of the rows may stay in memory.
         own: the units of this process; all are read, and compared with the account.
-        episodes: whether the store also tells where trajectories begin and the probabilities of
-            logged actions.
 
     Raises:
         ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.
@@ -50,9 +46,7 @@ def open_private(
         )
     info = partitions.manifest.info
     found = Membership(project_secret(), info.population)
-    store = open_units(
-        partitions.folder / "private", keep_bytes, found.update, own, episodes=episodes
-    )
+    store = open_units(partitions.folder / "private", keep_bytes, found.update, own)
     if store.info != info or found.to_bytes() != partitions.version.members:
         raise PipelineError(
             f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"

@@ -263,7 +263,7 @@ def paid_evaluation(
                 if not work.payment.finished:
                     if rows is None:
                         kept = kept_bytes(params.compute)
-                        rows = open_private(partitions, work.payment.charge, kept, episodes=True)
+                        rows = open_private(partitions, work.payment.charge, kept)
                     state = ask(
                         question,
                         problem,

@@ -19,7 +19,6 @@ from primorl.base.files import check_writable, file_sha256, home, replaced_direc
 from primorl.base.paths import CHECKPOINTS, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
-from primorl.engine.heads import LENGTHS
 from primorl.engine.linear import distilled
 from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation
@@ -195,8 +194,7 @@ def _private_units(
     params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge | None
 ) -> PrivateUnits:
     own = slice(setup.execution.rank, None, setup.execution.ranks)
-    asked = any(query.what == LENGTHS for query in setup.plan.queries)
-    return open_private(partitions, charge, kept_bytes(params.compute), own, episodes=asked)
+    return open_private(partitions, charge, kept_bytes(params.compute), own)
 
 
 def _restored(

@@ -19,11 +19,7 @@ from tests.projects import project_settings, write_settings
 
 def partitioned(public_fraction: float, dataset: str, chosen: AnyDataset) -> None:
     ingest(Path("raw"), Path("data/trajectories"), dataset, chosen)
-    partition(
-        Path("data/trajectories"),
-        Path("data/partitions"),
-        public_fraction=public_fraction,
-    )
+    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction)
 
 
 def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call) -> None:

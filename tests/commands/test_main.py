@@ -39,25 +39,8 @@ HEAVY = (
     "pyarrow",
 )
 EVERY = (
-    *(
-        "init",
-        "check",
-        "plan",
-        "summary",
-        "report",
-        "runs",
-        "predict",
-        "export",
-        "release",
-    ),
-    *(
-        "data",
-        "data describe",
-        "data push",
-        "ledger",
-        "ledger show",
-        "ledger verify",
-    ),
+    *("init", "check", "plan", "summary", "report", "runs", "predict", "export", "release"),
+    *("data", "data describe", "data push", "ledger", "ledger show", "ledger verify"),
 )
 
 

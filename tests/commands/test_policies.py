@@ -81,10 +81,7 @@ def test_export_refuses_a_figure_that_is_not_that_of_its_event(
 ) -> None:
     """Nothing is written, whatever flag is given. Twin: the statement before the edit."""
     for edit, says in (
-        (
-            {"epsilon": 0.01},
-            "epsilon: less than the accountant makes of the events",
-        ),
+        ({"epsilon": 0.01}, "epsilon: less than the accountant makes of the events"),
         ({"attacks": ()}, "attacks: not what the accountant makes of the event"),
     ):
         replace(OF_TRAINING, **edit).write(FOLDER)  # type: ignore[arg-type]

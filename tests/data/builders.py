@@ -14,6 +14,7 @@ from minari.data_collector import EpisodeBuffer as Episode
 from primorl.config.datasets import MinariDataset, checked
 from primorl.data.storage.parquet import SEQUENTIAL, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, trajectory_table
+from primorl.data.storage.schema import Episode as Stored
 
 T = TypeVar("T")
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
@@ -86,8 +87,11 @@ def table(
     """The same content in the dataset's schema."""
     names = names or [f"{i:03d}" for i in range(len(content))]
     columns = ("observations", "actions", "rewards", "terminations", "truncations")
-    arrays = [[np.array(getattr(item, name)) for item in content] for name in columns]
-    return trajectory_table(SPACES, units or names, names, *arrays)
+    found = []
+    for item, unit, name in zip(content, units or names, names, strict=True):
+        arrays = [np.array(getattr(item, column)) for column in columns]
+        found.append(Stored(unit, name, *arrays))
+    return trajectory_table(SPACES, found)
 
 
 def write_parts(

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CONSENT
-from primorl.data.storage.schema import PublicBy, id_text, whole
+from primorl.data.storage.schema import PublicBy, id_text, numbers, whole
 
 CONSENT_FILE = "consent.arrow"
 CONSENT_SCHEMA = pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
@@ -51,16 +51,13 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
             f"write {folder}/NAME"
         )
     try:
-        lines = [
-            line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")
-        ]
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as refused:
         raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
     except UnicodeDecodeError:
         raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
-    ids: list[str] = id_text(
-        pa.array([line if line.strip() else "" for line in lines], pa.string())
-    ).to_pylist()
+    lines = [line.removesuffix("\r") if line.strip() else "" for line in text.split("\n")]
+    ids: list[str] = id_text(pa.array(lines, pa.string())).to_pylist()
     return ids
 
 
@@ -79,29 +76,24 @@ class IdList:
     def __init__(self, file: str | None, folder: Path, key: str):
         self._file = file
         lines = [] if file is None else list(enumerate(read_ids(file, folder, key), 1))
-        given = {
-            unit: number for number, unit in reversed(lines) if unit
-        }  # of equal lines the first counts
+        # Of equal lines the first counts.
+        given = {unit: number for number, unit in reversed(lines) if unit}
         self._lines = np.array(list(given.values()), dtype=np.int64)
         self._met = np.zeros(len(given), dtype=bool)
         self._ids = pa.array(list(given), pa.string())
 
     def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
-        places = (
-            pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
-        )
+        places = numbers(pc.index_in(units, value_set=self._ids).fill_null(-1))
         listed: npt.NDArray[np.bool_] = places >= 0
         self._met[np.unique(places[listed])] = True
         return listed
 
     def drop(self, table: pa.Table) -> pa.Table:
         """Drop the rows of the units that are listed."""
-        return (
-            table.filter(pa.array(~self.contains(whole(table["unit_id"]))))
-            if len(self._ids)
-            else table
-        )
+        if len(self._ids) == 0:
+            return table
+        return table.filter(pa.array(~self.contains(whole(table["unit_id"]))))
 
     def check_all_met(self) -> None:
         """Call after the last batch: an id that no unit has may be misspelt, and its owner would be
@@ -168,10 +160,8 @@ class HashDraw(PublicRule):
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
-        size = _HASH_BITS // 8
-        drawn = b"".join(
-            [hashlib.sha256(_SALT + unit.encode()).digest()[:size] for unit in units.to_pylist()]
-        )
+        salted = [_SALT + unit.encode() for unit in units.to_pylist()]
+        drawn = b"".join([hashlib.sha256(each).digest()[: _HASH_BITS // 8] for each in salted])
         return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
 
 
@@ -241,25 +231,19 @@ class ConsentColumn(PublicRule):
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
         self._asked += len(units)
-        public: npt.NDArray[np.bool_] = pc.is_in(units, value_set=self._public).to_numpy(
-            zero_copy_only=False
-        )
-        return public
+        return numbers(pc.is_in(units, value_set=self._public))
 
     def finish(self) -> None:
         """Refuse a column of other rows, by their number of units."""
         if self._asked != self._units:
             raise PipelineError(
-                f"{self._file}: other units than in the rows; run `dvc repro ingest` again"
+                f"{self._file}: other units than in the rows; run `dvc repro ingest`"
             )
 
 
 def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
     """Keep the column's value of every unit: tables in `CONSENT_SCHEMA`."""
     schema = CONSENT_SCHEMA.with_metadata({_COLUMN_KEY: column.encode()})
-    with (
-        pa.OSFile(str(folder / CONSENT_FILE), "wb") as file,
-        pa.ipc.new_file(file, schema) as writer,
-    ):
+    with pa.ipc.new_file(folder / CONSENT_FILE, schema) as writer:
         for table in tables:
             writer.write_table(table)

@@ -50,14 +50,9 @@ def project_secret() -> bytes:
     try:
         secret = path.read_bytes()
     except OSError as unreadable:
-        raise PipelineError(
-            f"{path}: the project's secret cannot be read ({unreadable.strerror})"
-        ) from None
+        raise PipelineError(f"{path}: not readable ({unreadable.strerror})") from None
     if len(secret) != _BYTES:
-        raise PipelineError(
-            f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your "
-            "backup"
-        )
+        raise PipelineError(f"{path}: damaged: not {_BYTES} bytes; restore it from your backup")
     return secret
 
 
@@ -76,10 +71,9 @@ def _create(path: Path) -> None:
             file.write(secrets.token_bytes(_BYTES))
             file.flush()
             os.fsync(file.fileno())
+        # Unlike a rename, a link never replaces a secret that another process just made.
         with suppress(FileExistsError):
-            os.link(
-                fresh, path
-            )  # unlike a rename, never replaces a secret that another process just made
+            os.link(fresh, path)
     finally:
         Path(fresh).unlink()
 
@@ -118,11 +112,8 @@ def _canonical(column: pa.ChunkedArray) -> bytes | memoryview:
             ended = pc.binary_join_element_wise(column, "", "\0").combine_chunks()
             return memoryview(ended.buffers()[2] or b"")
         # The same bytes, four times as quick where an id stands in many rows after another.
-        runs = zip(
-            column.take(pa.array(starts)).to_pylist(),
-            np.diff([*starts, len(column)]).tolist(),
-            strict=True,
-        )
+        values, lengths = column.take(pa.array(starts)).to_pylist(), np.diff([*starts, len(column)])
+        runs = zip(values, lengths.tolist(), strict=True)
         return "".join([f"{value}\0" * length for value, length in runs]).encode()
     values = column.to_numpy()
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).data.cast("B")
@@ -174,10 +165,10 @@ class Membership:
             self._digests += self._of_id(found)
         encoded = [name.encode() for name in names.to_pylist()]
         self._digests += self._of_id(encoded)
-        by_rows, again = self._of_rows, self._of_id_again
-        self._digests += (
-            by_rows(trajectory_bytes(table, starts)) if self._by_rows else again(encoded)
-        )
+        if self._by_rows:
+            self._digests += self._of_rows(trajectory_bytes(table, starts))
+        else:
+            self._digests += self._of_id_again(encoded)
 
     def to_bytes(self) -> bytes:
         """Give all digests, sorted: their order reveals nothing."""
@@ -211,9 +202,8 @@ def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
         ids: in the form of the column ``unit_id`` (`id_text`).
     """
     digests = _digester(secret, b"unit id", _within(population))(one.encode() for one in ids)
-    return b"".join(
-        sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
-    )
+    places = range(0, len(digests), DIGEST_BYTES)
+    return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in places))
 
 
 def population_digest(secret: bytes, population: str) -> str:
@@ -260,10 +250,8 @@ class DuplicateCheck:
 
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole trajectories."""
-        rows = trajectory_bytes(table, trajectory_starts(table))
-        self._digests += b"".join(
-            [hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in rows]
-        )
+        for rows in trajectory_bytes(table, trajectory_starts(table)):
+            self._digests += hashlib.blake2b(rows, digest_size=DIGEST_BYTES).digest()
 
     def finish(self) -> None:
         """Compare all trajectories; call it after the last batch.
@@ -328,10 +316,8 @@ class SpellingCheck:
                 person.
         """
         # Sorted, as np.unique takes ten times as long for as many numbers.
-        ids, plain = (
-            np.count_nonzero(np.diff(np.sort(hashes))) for hashes in (self._ids, self._plain)
-        )
-        if again := ids - plain:
+        different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
+        if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in "
                 "blanks around it, zeros in front, `.0` at the end, invisible characters or "

@@ -19,9 +19,9 @@ from primorl.base.files import file_sha256, home, replaced_file
 from primorl.base.paths import SOURCES
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader
-from primorl.data.sources.episodes import Array, Episode, tables
+from primorl.data.sources.episodes import tables
 from primorl.data.sources.spaces import declared, needed
-from primorl.data.storage.schema import Spaces
+from primorl.data.storage.schema import Array, Episode, Spaces
 
 NAMES = Path(__file__).with_suffix(".csv")
 """D4RL's names, addresses and reference scores."""
@@ -81,10 +81,8 @@ class D4rl:
 
 def _fetch(address: str, path: Path) -> None:
     try:
-        with (
-            urllib.request.urlopen(address, timeout=_SECONDS) as answer,
-            replaced_file(path) as fresh,
-        ):
+        answer = urllib.request.urlopen(address, timeout=_SECONDS)
+        with answer, replaced_file(path) as fresh:
             with fresh.open("wb") as file:
                 shutil.copyfileobj(answer, file)
             if fresh.stat().st_size != int(answer.headers["Content-Length"]):
@@ -148,9 +146,9 @@ class D4rlReader:
         for name, array in arrays.items():
             kinds, shape = allowed.get(name, ("biuf", ()))
             if array.dtype.kind not in kinds or array.size != rows * int(np.prod(shape)):
+                found = f"{array.dtype} {array.shape}"
                 raise PipelineError(
-                    f"{self.path}: {name}: found {array.dtype} {array.shape}; allowed is "
-                    f"{(rows, *shape)}"
+                    f"{self.path}: {name}: found {found}; allowed is {(rows, *shape)}"
                 )
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
                 raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
@@ -172,15 +170,8 @@ class D4rlReader:
             if steps > 0:
                 last = np.arange(steps) == steps - 1
                 own, name = slice(start, start + steps), f"{number:09d}"
-                yield Episode(
-                    name,
-                    name,
-                    seen,
-                    arrays["actions"][own],
-                    arrays["rewards"][own],
-                    last & over,
-                    last & ~over,
-                )
+                actions, rewards = arrays["actions"][own], arrays["rewards"][own]
+                yield Episode(name, name, seen, actions, rewards, last & over, last & ~over)
             start = end
 
     def _ends(self, terminated: Array, timeouts: Array | None) -> list[int]:
@@ -192,8 +183,6 @@ class D4rlReader:
             cuts = [np.arange(start + self.horizon, end, self.horizon) for start, end in bounds]
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
-            raise PipelineError(
-                f"{self.path}: found no end of an episode; allowed: terminals, timeouts or "
-                "`horizon`"
-            )
+            allowed = "terminals, timeouts or `horizon`"
+            raise PipelineError(f"{self.path}: found no end of an episode; allowed: {allowed}")
         return [int(end) for end in np.union1d(ends, rows)]

@@ -57,9 +57,7 @@ _TYPES = {
 }
 _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
-_BEGINS, _ENDS, _TERMINATES = range(
-    3
-)  # roles; those of a decision, dimensions and rewards come behind
+_BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -82,9 +80,8 @@ class Meds:
                 f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed "
                 "is a folder in the Medical Event Data Standard, with data/**/*.parquet"
             )
-        record_files(
-            self._name, target, folder, found
-        )  # first: a file that changes meanwhile is another one
+        # First: a file that changes meanwhile is another one.
+        record_files(self._name, target, folder, found)
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
@@ -116,9 +113,10 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
     for entry in (
         options.observation
     ):  # a column for each dimension, but the time, which is read off `order`
-        observation += (
-            [entry] if isinstance(entry, Elapsed) else [name for name, _, _ in entry.dimensions]
-        )
+        if isinstance(entry, Elapsed):
+            observation.append(entry)
+        else:
+            observation += [name for name, _, _ in entry.dimensions]
     bounds = [ends for entry in options.observation for _, *ends in entry.dimensions]
     action: Categorical | BoxActions
     if first.bins:
@@ -167,18 +165,10 @@ class Codes:
     """
 
     def __init__(self, options: MedsOptions):
-        parts: list[Any] = [
-            options.decision,
-            *options.observation,
-            *options.action,
-            *options.reward,
-        ]
-        own = [
-            options.begins,
-            options.ends,
-            options.terminates,
-            *(getattr(part, "codes", None) for part in parts),
-        ]
+        parts: list[Any] = [options.decision, *options.observation]
+        parts += [*options.action, *options.reward]
+        own = [options.begins, options.ends, options.terminates]
+        own += [getattr(part, "codes", None) for part in parts]
         self._patterns = [codes or () for codes in own]
         self._roles = {id(part): _TERMINATES + 1 + number for number, part in enumerate(parts)}
         self._numbers: dict[str, int] = {}
@@ -200,19 +190,16 @@ class Codes:
         for code in encoded.dictionary.to_pylist():
             if code in self._numbers:
                 continue
-            mine = [
-                [pattern for pattern in patterns if _fits(code, pattern)]
-                for patterns in self._patterns
-            ]
-            self._numbers[code] = len(self.roles) if any(mine) else -1
-            for pattern in (pattern for found in mine for pattern in found):
-                self._unseen.pop(pattern, None)
-            if any(mine):
-                self.roles = np.vstack([self.roles, [bool(found) for found in mine]])
-        known = np.array(
-            [self._numbers[code] for code in encoded.dictionary.to_pylist()], dtype=np.int64
-        )
-        chosen: Ints = known[encoded.indices.to_numpy()] if len(known) else np.empty(0, np.int64)
+            mine = np.zeros(len(self._patterns), dtype=bool)
+            for role, patterns in enumerate(self._patterns):
+                for pattern in (each for each in patterns if _fits(code, each)):
+                    mine[role] = True
+                    self._unseen.pop(pattern, None)
+            self._numbers[code] = len(self.roles) if mine.any() else -1
+            if mine.any():
+                self.roles = np.vstack([self.roles, mine])
+        known = [self._numbers[code] for code in encoded.dictionary.to_pylist()]
+        chosen: Ints = np.array([*known, -1], dtype=np.int64)[encoded.indices.to_numpy()]
         return chosen
 
     def unseen(self) -> list[str]:
@@ -234,19 +221,13 @@ class Events:
     value: Floats
 
     def __getitem__(self, chosen: Any) -> "Events":
-        return Events(
-            self.subject[chosen], self.time[chosen], self.code[chosen], self.value[chosen]
-        )
+        return Events(*(column[chosen] for column in vars(self).values()))
 
     @classmethod
     def joined(cls, parts: "Sequence[Events]") -> "Events":
         """Put parts behind each other."""
-        return cls(
-            *(
-                np.concatenate([getattr(part, field.name) for part in parts])
-                for field in fields(cls)
-            )
-        )
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
 
 
 def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
@@ -267,13 +248,10 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
                 new = both.subject[1:] != both.subject[:-1]
                 if ((both.time[1:] < both.time[:-1]) & ~new).any():
                     raise PipelineError(
-                        f"{path}: found a subject's rows out of order; allowed is ascending by time"
+                        f"{path}: found a subject's rows out of order; sort them by time"
                     )
-                began.append(
-                    both.subject[1:][new]
-                    if len(last.subject)
-                    else both.subject[np.append(True, new)]
-                )
+                first = np.append(len(last.subject) == 0, new)
+                began.append(both.subject[first])
                 last = events[-1:]
                 waiting.append(events[events.code >= 0])
                 if sum(len(part.subject) for part in waiting) >= _EVENTS:
@@ -297,27 +275,20 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**16)
         if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
-            raise PipelineError(
-                f"{path}: found no column {', '.join(map(repr, missing))}; allowed are "
-                f"{', '.join(_TYPES)}"
-            )
+            raise PipelineError(f"{path}: found no column {', '.join(map(repr, missing))}")
         for batch in file.iter_batches(_EVENTS, columns=list(_TYPES), use_threads=False):
             columns = {name: batch.column(name) for name in _TYPES}
+            ids = columns["subject_id"]
             if not pa.types.is_integer(
-                columns["subject_id"].type
+                ids.type
             ):  # 7.2 and 7.8, or "7" and "07", would be one person
-                raise PipelineError(
-                    f"{path}: subject_id: found {columns['subject_id'].type}; allowed is int64"
-                )
-            if columns["subject_id"].null_count:
-                raise PipelineError(
-                    f"{path}: found rows without a subject_id; allowed is one in every row"
-                )
+                raise PipelineError(f"{path}: subject_id: found {ids.type}; allowed is int64")
+            if ids.null_count:
+                raise PipelineError(f"{path}: found rows without a subject_id")
             if pa.types.is_dictionary(columns["code"].type):
                 columns["code"] = columns["code"].dictionary_decode()
-            subject, time, code, value = (
-                columns[name].cast(kind, safe=False) for name, kind in _TYPES.items()
-            )
+            cast = [columns[name].cast(kind, safe=False) for name, kind in _TYPES.items()]
+            subject, time, code, value = cast
             if len(subject) > 0:
                 yield Events(
                     subject.to_numpy(),
@@ -326,9 +297,8 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
                     value.to_numpy(zero_copy_only=False),
                 )
     except (pa.ArrowInvalid, OSError):
-        raise PipelineError(
-            f"{path}: not readable as Parquet, or of other types than MEDS has; repair it"
-        ) from None
+        found = "not readable as Parquet, or of other types than MEDS has"
+        raise PipelineError(f"{path}: {found}; repair it") from None
 
 
 class Track:
@@ -362,10 +332,8 @@ class Track:
         """Give the times of the events at ``place``; `_NEVER` where that is past the subject's
         last.
         """
-        there = place < self.first[subject + 1]
-        return np.where(
-            there, np.append(self.time, _NEVER)[np.minimum(place, len(self.time))], _NEVER
-        )
+        found = np.append(self.time, _NEVER)[np.minimum(place, len(self.time))]
+        return np.where(place < self.first[subject + 1], found, _NEVER)
 
     def last(
         self, subject: Ints, time: Ints, since: Ints, *, before: bool
@@ -376,11 +344,8 @@ class Track:
         place = self.place(subject, time, after=not before) - 1
         there = place >= self.place(subject, since, after=False)
         place = np.where(there, place, len(self.time))
-        return (
-            there,
-            np.append(self.value, np.float32(np.nan))[place],
-            np.append(self.time, 0)[place],
-        )
+        value = np.append(self.value, np.float32(np.nan))[place]
+        return there, value, np.append(self.time, 0)[place]
 
     def sums(self, low: Ints, high: Ints) -> npt.NDArray[np.float64]:
         """Add the values from place ``low`` up to ``high``; a missing one counts as 0.
@@ -389,10 +354,8 @@ class Track:
         """
         values = np.append(np.nan_to_num(self.value.astype(np.float64)), 0.0)
         pairs = np.column_stack((low, high)).ravel()
-        found: npt.NDArray[np.float64] = np.where(
-            low < high, np.add.reduceat(values, pairs)[::2], 0.0
-        )
-        return found
+        sums: npt.NDArray[np.float64] = np.add.reduceat(values, pairs)[::2]
+        return np.where(low < high, sums, 0.0)
 
 
 class Chunk:
@@ -425,9 +388,7 @@ class Chunk:
         """Give one event of a role for each time at which there are some."""
         events = self._events[self._roles[:, role] & self._timed]
         new = np.ones(len(events.subject), dtype=bool)
-        new[1:] = (events.subject[1:] != events.subject[:-1]) | (
-            events.time[1:] != events.time[:-1]
-        )
+        new[1:] = (np.diff(events.subject) != 0) | (events.time[1:] != events.time[:-1])
         return Track(events[new], len(self.ids))
 
     def measured(self, role: int, low: float, high: float) -> Track:
@@ -459,7 +420,7 @@ class Trajectories:
     terminated: Flags
 
     def __getitem__(self, chosen: Any) -> "Trajectories":
-        return Trajectories(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return Trajectories(*(column[chosen] for column in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -501,16 +462,10 @@ class Decisions:
 
     def __init__(self, dataset: MedsDataset, codes: Codes):
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
-        kind = (
-            pa.float32()
-            if self._options.action[0].bins is None
-            else pa.dictionary(pa.int32(), pa.string())
-        )
-        names = [
-            entry
-            for entry in as_tabular(dataset).options.columns.observation
-            if isinstance(entry, str)
-        ]
+        level = pa.dictionary(pa.int32(), pa.string())
+        kind = pa.float32() if self._options.action[0].bins is None else level
+        observation = as_tabular(dataset).options.columns.observation
+        names = [entry for entry in observation if isinstance(entry, str)]
         self.schema = pa.schema(
             [("subject_id", pa.int64()), ("trajectory", pa.int64()), ("time", pa.timestamp("us"))]
             + [(name, pa.float32()) for name in names]
@@ -553,25 +508,22 @@ class Decisions:
         stop = stops.at(stops.place(subject, begin, after=True), subject)
         stopped = (stop <= following) & (stop < _NEVER)
         end = np.where(stopped, stop, timed.time[timed.place(subject, following, after=False) - 1])
-        terminated = stopped & (
-            terminal.at(terminal.place(subject, end, after=False), subject) == end
-        )
+        fatal = terminal.at(terminal.place(subject, end, after=False), subject)
+        terminated = stopped & (fatal == end)
 
         known = begin
         for entry in self._options.observation:
             if isinstance(entry, MedsValue) and entry.first is None:
                 track = chunk.measured(self._codes.role(entry), entry.low, entry.high)
-                found = track.at(
-                    track.place(subject, begin - _lookback(entry), after=False), subject
-                )
+                place = track.place(subject, begin - _lookback(entry), after=False)
+                found = track.at(place, subject)
                 known = np.maximum(known, np.minimum(found, end) + self._gives_away(entry))
         first = clock.number(subject, begin, np.minimum(known, end))
         asked = clock.number(subject, begin, end) - first
         count = np.minimum(asked, self._dataset.horizon)
         final = np.where(count < asked, clock.time(begin, first + count), end)
-        every = Trajectories(
-            subject, number, begin, first, count, final, terminated & (count == asked)
-        )
+        terminated &= count == asked
+        every = Trajectories(subject, number, begin, first, count, final, terminated)
         kept = every[count > 0]
         rank = np.arange(len(kept.subject)) - np.searchsorted(kept.subject, kept.subject)
         return kept[rank < (self._dataset.trajectories_per_person or _NEVER)]
@@ -581,11 +533,8 @@ class Decisions:
         went on.
         """
         of = np.repeat(np.arange(len(trajectories.count)), trajectories.count + 1)
-        ends = np.cumsum(trajectories.count + 1)
         each = trajectories[of]
-        place = np.arange(len(of)) - np.repeat(
-            ends - trajectories.count - 1, trajectories.count + 1
-        )
+        place = np.arange(len(of)) - np.searchsorted(of, of)
         last = place == each.count
         time = np.where(last, each.final, clock.time(each.begin, each.first + place))
         following = np.where(last, time, np.append(time[1:], 0))
@@ -596,23 +545,22 @@ class Decisions:
             if isinstance(entry, Elapsed):
                 continue
             if isinstance(entry, MedsClock):
-                columns[entry.clock] = ((time - each.begin) / MICROSECONDS[entry.unit]).clip(
-                    max=entry.most
-                )
+                since = (time - each.begin) / MICROSECONDS[entry.unit]
+                columns[entry.clock] = since.clip(max=entry.most)
                 continue
             before, role = self._gives_away(entry), self._codes.role(entry)
             if isinstance(entry, MedsFlag):
-                track, since = chunk.of(role, static=True), np.full(len(time), _STATIC)
-                columns[entry.happened], _, _ = track.last(each.subject, time, since, before=before)
+                track, always = chunk.of(role, static=True), np.full(len(time), _STATIC)
+                columns[entry.happened], _, _ = track.last(
+                    each.subject, time, always, before=before
+                )
                 continue
             track = chunk.measured(role, entry.low, entry.high)
-            there, value, at = track.last(
-                each.subject, time, each.begin - _lookback(entry), before=before
-            )
+            earliest = each.begin - _lookback(entry)
+            there, value, at = track.last(each.subject, time, earliest, before=before)
             age = ((time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
-            columns[entry.name] = np.where(
-                there, value, np.float32(np.nan if entry.first is None else entry.first)
-            )
+            first = np.float32(np.nan if entry.first is None else entry.first)
+            columns[entry.name] = np.where(there, value, first)
             columns[entry.age] = np.where(there, age, entry.most)
         for dose in self._options.action:
             columns[dose.name] = self._dose(chunk, dose, each, time, following, last)
@@ -620,23 +568,19 @@ class Decisions:
         for part in self._options.reward:
             if isinstance(part, MedsRangeReward):
                 value = np.append(columns[part.observation][1:], np.nan)
-                reward += np.where(
-                    (value >= part.low) & (value <= part.high), part.inside, part.outside
-                )
+                within = (value >= part.low) & (value <= part.high)
+                reward += np.where(within, part.inside, part.outside)
                 continue
             track = chunk.of(self._codes.role(part))
             low, high = (track.place(each.subject, when, after=True) for when in (time, following))
-            reward += (
-                track.sums(low, high) * part.scale
-                if part.scale is not None
-                else (high - low) * (part.value or 0)
-            )
+            if part.scale is not None:
+                reward += track.sums(low, high) * part.scale
+            else:
+                reward += (high - low) * (part.value or 0)
         columns["reward"] = pa.array(reward, mask=last)
         columns["terminated"] = each.terminated & (place == each.count - 1)
-        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names}).cast(
-            self.schema
-        )
-        return table.filter(pa.array(~(last & each.terminated)))
+        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names})
+        return table.cast(self.schema).filter(pa.array(~(last & each.terminated)))
 
     def _dose(
         self,

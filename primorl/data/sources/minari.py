@@ -20,9 +20,9 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.config.datasets import EpisodeFilter, MinariDataset
 from primorl.data.sources import Reader
-from primorl.data.sources.episodes import Array, Episode, tables
+from primorl.data.sources.episodes import tables
 from primorl.data.sources.spaces import declared, spaces_of, unflattened
-from primorl.data.storage.schema import Spaces, id_text
+from primorl.data.storage.schema import Array, Episode, Spaces, id_text
 from primorl.simulators.environments import make
 
 TRAJECTORY = "trajectory"
@@ -61,10 +61,10 @@ class Minari:
         """Read the parts as one; without an environment in the spaces that the datasets themselves
         declare.
         """
-        parts = [
-            Part(open_storage(raw / part.id / "data"), f"{part.id}/", part.filter)
-            for part in self.dataset.options.parts
-        ]
+        parts = []
+        for part in self.dataset.options.parts:
+            storage = open_storage(raw / part.id / "data")
+            parts.append(Part(storage, f"{part.id}/", part.filter))
         order, spaces, horizon = parts[0].storage.observation_space, parts[0].spaces(), None
         if self.dataset.environment is not None:
             spaces, horizon = declared(self.dataset.environment)
@@ -79,34 +79,25 @@ def _fetch(dataset_id: str, root: Path) -> None:
     Minari's own download asks for a list of all datasets first and tries an unreachable host for 24
     s.
     """
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise PipelineError(
-            f"options.parts: {dataset_id!r} is not in {root}, and fetching it needs "
-            "huggingface_hub; `pip install 'primorl[minari-remote]'`, or copy the dataset there"
-        ) from None
     repository, _, inside = dataset_id.partition("/")
     data = f"{inside}/data" if inside else "data"
-    staged, place, api = root / ".fetching" / repository, f"{_OWNER}/{repository}", HfApi()
+    staged, place = root / ".fetching" / repository, f"{_OWNER}/{repository}"
     try:
+        from huggingface_hub import HfApi
+
+        api = HfApi()
         api.dataset_info(place, timeout=_SECONDS)  # fails at once, where a download tries for long
         api.snapshot_download(
             place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged
         )
-        fetched = (staged / data / "metadata.json").is_file()
+        (root / dataset_id).mkdir(parents=True, exist_ok=True)
+        (staged / data).replace(root / dataset_id / "data")
     except Exception as refused:  # the hub's client lets many kinds of errors through
         raise PipelineError(
             f"options.parts: {dataset_id!r} is not in {root} and could not be fetched "
-            f"({type(refused).__name__}); check its name, the network and HF_HUB_OFFLINE, or copy "
-            "the dataset there"
+            f"({type(refused).__name__}); check its name, the network, HF_HUB_OFFLINE and `pip "
+            "install 'primorl[minari-remote]'`"
         ) from None
-    if not fetched:
-        raise PipelineError(
-            f"options.parts: no Minari dataset {dataset_id!r}; `minari list remote` shows them"
-        )
-    (root / dataset_id).mkdir(parents=True, exist_ok=True)
-    (staged / data).replace(root / dataset_id / "data")
     shutil.rmtree(staged, ignore_errors=True)
 
 
@@ -117,23 +108,17 @@ def open_storage(folder: Path) -> MinariStorage:
         PipelineError: if there is no dataset with episodes, or it does not store its spaces.
     """
     try:
-        metadata = MinariStorage.read_raw_metadata(folder)
-        if not {"observation_space", "action_space"} <= metadata.keys():
-            # Minari would build the environment, whose entry point may be any function of any
-            # module.
-            raise PipelineError(
-                f"{folder}: stores no spaces; write the dataset anew with Minari 0.5"
-            )
-        storage = MinariStorage.read(folder)
-        episodes = storage.total_episodes
-    except PipelineError:
-        raise
+        stored = MinariStorage.read_raw_metadata(folder).keys()
+        # Without spaces Minari would build the environment, whose entry point may be any function
+        # of any module.
+        complete = {"observation_space", "action_space"} <= stored
+        storage = MinariStorage.read(folder) if complete else None
+        episodes = 0 if storage is None else storage.total_episodes
     except Exception as broken:  # Minari checks nothing and lets every kind of error through
-        raise PipelineError(
-            f"{folder}: no readable Minari dataset ({type(broken).__name__}); {_AGAIN}"
-        ) from None
-    if episodes < 1:
-        raise PipelineError(f"{folder}: found no episodes; allowed is at least one")
+        found = f"no readable Minari dataset ({type(broken).__name__})"
+        raise PipelineError(f"{folder}: {found}; {_AGAIN}") from None
+    if storage is None or episodes < 1:
+        raise PipelineError(f"{folder}: found no spaces or no episodes; write it with Minari 0.5")
     return storage
 
 
@@ -161,9 +146,8 @@ class Part:
 
     def spaces(self) -> Spaces:
         """Return the spaces that the dataset itself declares."""
-        return spaces_of(
-            str(self.storage.data_path), self.storage.observation_space, self.storage.action_space
-        )
+        own = self.storage
+        return spaces_of(str(own.data_path), own.observation_space, own.action_space)
 
     def episodes(self, indices: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Read episodes as Minari stores them.
@@ -177,9 +161,10 @@ class Part:
                 yield episode
                 read += 1
         except Exception as broken:  # as in `open_storage`
-            where = f"{self.storage.data_path}: episode {indices[read]}"
-            reason = type(broken).__name__
-            raise PipelineError(f"{where}: missing or corrupt ({reason}); {_AGAIN}") from None
+            raise PipelineError(
+                f"{self.storage.data_path}: episode {indices[read]}: missing or corrupt "
+                f"({type(broken).__name__}); {_AGAIN}"
+            ) from None
 
     def unit(self, index: int, key: str) -> str:
         """Name the person of an episode, by its attribute ``key`` or an array of its ``infos``.
@@ -187,15 +172,15 @@ class Part:
         Raises:
             PipelineError: if there is none, or not the same one at every step.
         """
-        where = f"{self.storage.data_path}: episode {index}: unit {key!r}"
         found = _at(next(iter(self.storage.get_episode_metadata([index]))), key)
         if found is None:
             found = _at(next(self.episodes([index])).get("infos"), key)
         names = {_person(value) for value in np.asarray(found, dtype=object).ravel()}
         if len(names) != 1 or None in names:
             raise PipelineError(
-                f"{where}: found {len(names)} names; allowed is one for the whole episode, as "
-                "text or a whole number, in its attributes or infos"
+                f"{self.storage.data_path}: episode {index}: unit {key!r}: found {len(names)} "
+                "names; allowed is one for the whole episode, text or a whole number, in its "
+                "attributes or infos"
             )
         return str(names.pop())
 
@@ -245,15 +230,12 @@ class MinariReader:
         yield from tables(self.spaces, self._episodes())
 
     def _episodes(self) -> Iterator[Episode]:
-        places = [
-            (
-                part.name(index) if self._unit == TRAJECTORY else part.unit(index, self._unit),
-                number,
-                index,
-            )
-            for number, part in enumerate(self._parts)
-            for index in range(part.storage.total_episodes)
-        ]
+        places = []
+        for number, part in enumerate(self._parts):
+            for index in range(part.storage.total_episodes):
+                alone = self._unit == TRAJECTORY
+                unit = part.name(index) if alone else part.unit(index, self._unit)
+                places.append((unit, number, index))
         kept = [0] * len(self._parts)
         for number, group in groupby(sorted(places), key=lambda place: place[1]):
             part, own = self._parts[number], list(group)
@@ -265,7 +247,7 @@ class MinariReader:
         for part, count in zip(self._parts, kept, strict=True):
             if count == 0:
                 raise PipelineError(
-                    f"{part.storage.data_path}: found no episode that passes its filter; widen it"
+                    f"{part.storage.data_path}: no episode passes its filter; widen it"
                 )
 
     def _episode(self, part: Part, unit: str, index: int, raw: dict[str, Any]) -> Episode:
@@ -273,9 +255,7 @@ class MinariReader:
         try:
             observations = flat(self._order, raw["observations"])
             rewards = np.asarray(raw["rewards"], float).reshape(-1)
-            flags = [
-                np.asarray(raw[name], bool).reshape(-1) for name in ("terminations", "truncations")
-            ]
+            flags = [np.ravel(raw[name]).astype(bool) for name in ("terminations", "truncations")]
             actions = np.asarray(raw["actions"])
         except (KeyError, ValueError, TypeError, IndexError) as unfit:
             raise PipelineError(
@@ -313,9 +293,8 @@ def flat(space: Space[Any], values: Any) -> Array:
         return _one_hot(rows[:, 0] - space.start, int(space.n))
     if isinstance(space, MultiDiscrete):
         choices = (rows - space.start.ravel()).T
-        return np.hstack(
-            [_one_hot(*pair) for pair in zip(choices, space.nvec.ravel(), strict=True)]
-        )
+        sizes = space.nvec.ravel()
+        return np.hstack([_one_hot(*pair) for pair in zip(choices, sizes, strict=True)])
     return rows
 
 
@@ -328,11 +307,8 @@ def _one_hot(choices: Array, size: int) -> Array:
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
     """Tell whether an episode lies in all ranges; ends belong to them and may be open."""
     total = float(np.sum(rewards))
-    for bounds, value in (
-        (wanted.episodes, index),
-        (wanted.lengths, len(rewards)),
-        (wanted.returns, total),
-    ):
+    ranges = (wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total)
+    for bounds, value in ranges:
         low, high = bounds or (None, None)
         below, above = low is not None and value < low, high is not None and value > high
         # `RowCheck` names what is not finite; a filter must not hide it.

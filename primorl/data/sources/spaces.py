@@ -32,9 +32,7 @@ def needed(name: str, environment: str | None) -> str:
         PipelineError: if the dataset names none.
     """
     if environment is None:
-        raise PipelineError(
-            f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id"
-        )
+        raise PipelineError(f"datasets/{name}.yaml: environment: found null; name a Gymnasium id")
     return environment
 
 
@@ -55,9 +53,8 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
 
 def unflattened(env: gymnasium.Env[Any, Any]) -> Space[Any]:
     """Give the observation space of an environment before `make` flattened it."""
-    return (
-        env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
-    )
+    inner: gymnasium.Env[Any, Any] = env.env if isinstance(env, FlattenObservation) else env
+    return inner.observation_space
 
 
 def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
@@ -87,33 +84,19 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     one_hot = tuple(_one_hot(observation, 0))
     if isinstance(action, Discrete):
         if action.start != 0:
-            raise PipelineError(
-                f"{origin}: action space: found actions from {action.start}; allowed is from 0"
-            )
+            raise PipelineError(f"{origin}: action space: found actions from {action.start}, not 0")
         spaces = Spaces.with_discrete_actions(low, high, int(action.n))
-        return replace(
-            spaces, one_hot=one_hot, observation_names=names_of(observation, "observation")
-        )
-    if (
-        not isinstance(action, Box)
-        or len(action.shape) != 1
-        or not np.issubdtype(action.dtype, np.floating)
-    ):
-        found = (
-            f"a Box of shape {action.shape} and type {action.dtype}"
-            if isinstance(action, Box)
-            else ""
-        )
-        raise PipelineError(
-            f"{origin}: action space: found {found or type(action).__name__}; allowed is "
-            "Discrete, or a Box of one dimension of floating-point numbers"
-        )
-    action_low, action_high = (
-        tuple(action.low.astype(float).tolist()),
-        tuple(action.high.astype(float).tolist()),
-    )
-    names = names_of(observation, "observation")
-    return Spaces(low, high, action_low, action_high, one_hot=one_hot, observation_names=names)
+    else:
+        floating = isinstance(action, Box) and np.issubdtype(action.dtype, np.floating)
+        if not isinstance(action, Box) or not floating or len(action.shape) != 1:
+            raise PipelineError(
+                f"{origin}: action space: found {type(action).__name__} of shape {action.shape} "
+                f"and {action.dtype}; allowed is Discrete, or a Box of one dimension of "
+                "floating-point numbers"
+            )
+        ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
+        spaces = Spaces(low, high, ends[0], ends[1])
+    return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
 
 
 def _image(space: Space[Any]) -> Box | None:
@@ -148,11 +131,9 @@ def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
         sizes = enumerate(space.nvec.ravel().tolist())
         return tuple(f"{name}_{number}={i}" for number, size in sizes for i in range(size))
     size = flatdim(space)
-    return (
-        (name,)
-        if size == 1 and name != "observation"
-        else tuple(f"{name}_{i}" for i in range(size))
-    )
+    if size == 1 and name != "observation":
+        return (name,)
+    return tuple(f"{name}_{i}" for i in range(size))
 
 
 def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:

@@ -72,9 +72,7 @@ class PartWriter(ExitStack):
         described = base64.b64encode(self._schema.with_metadata(facts).serialize().to_pybytes())
         for part, units, groups in self._parts:
             lengths = np.concatenate([np.empty(0, np.int64), *units])
-            index = b".".join(
-                base64.b64encode(np.asarray(rows, "<i8").tobytes()) for rows in (lengths, groups)
-            )
+            index = _encoded(lengths) + b"." + _encoded(groups)
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
         # a closed writer holds the places of its row groups, and the parts are read again next
         self._parts.clear()
@@ -158,22 +156,18 @@ class PartReader:
         self._paths = sorted(folder.glob("*.parquet"))
         if not self._paths:
             raise PipelineError(f"{folder}: found no Parquet files; {self._repair}")
-        self._file = lru_cache(maxsize=_MOST_OPEN)(
-            self._open
-        )  # a part's footer takes longer to read than a cohort
+        # A part's footer takes longer to read than a cohort.
+        self._file = lru_cache(maxsize=_MOST_OPEN)(self._open)
         self.rows = 0
         self.info = DatasetInfo.from_schema(self._file(0).schema_arrow, self._paths[0])
         for part, path in enumerate(self._paths):
             file = self._file(part)
             info = DatasetInfo.from_schema(file.schema_arrow, path)
             if not file.schema_arrow.equals(info.schema):
-                raise PipelineError(
-                    f"{path}: columns are not those of the dataset's schema; {self._repair}"
-                )
+                raise PipelineError(f"{path}: columns are not the dataset's; {self._repair}")
             if info != self.info:
-                raise PipelineError(
-                    f"{path}: belongs to another dataset than {self._paths[0].name}; {self._repair}"
-                )
+                first = self._paths[0].name
+                raise PipelineError(f"{path}: of another dataset than {first}; {self._repair}")
             self.rows += file.metadata.num_rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -217,14 +211,8 @@ class PartReader:
         except pa.ArrowMemoryError:
             raise
         except (OSError, pa.ArrowException):
-            where = (
-                f"row groups {groups[0]} to {groups[-1]}"
-                if len(groups) > 1
-                else f"row group {groups[0]}"
-            )
-            raise PipelineError(
-                f"{self._paths[part]}: {where}: found corrupt pages; {self._repair}"
-            ) from None
+            where = f"{self._paths[part]}: row groups {groups[0]} to {groups[-1]}"
+            raise PipelineError(f"{where}: found corrupt pages; {self._repair}") from None
         return table.replace_schema_metadata(None)
 
     def index(self) -> Index:
@@ -239,14 +227,10 @@ class PartReader:
             metadata = self._file(part).metadata
             own, sizes = _index(metadata)
             ends, group_ends = np.cumsum(own), np.cumsum(sizes)
-            whole = (
-                own.sum() == sizes.sum() == metadata.num_rows
-                and len(sizes) == metadata.num_row_groups
-            )
+            whole = own.sum() == sizes.sum() == metadata.num_rows
+            whole = whole and len(sizes) == metadata.num_row_groups
             if not whole or (own < 1).any() or not np.isin(group_ends, ends).all():
-                raise PipelineError(
-                    f"{path}: no index of its units, or one that does not fit; {self._repair}"
-                )
+                raise PipelineError(f"{path}: its index of units does not fit; {self._repair}")
             within = np.searchsorted(group_ends, ends)
             group_of.append(within + len(groups))
             starts.append(ends - own - (group_ends - sizes)[within])
@@ -264,16 +248,18 @@ class PartReader:
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
 
 
+def _encoded(rows: npt.ArrayLike) -> bytes:
+    return base64.b64encode(np.asarray(rows, "<i8").tobytes())
+
+
 def _index(metadata: pq.FileMetaData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Rows of each unit and row group, as the writer noted them: asking for each row group takes as
     long again.
     """
     try:
         parts = (metadata.metadata or {})[_INDEX_KEY].split(b".")
-        own, sizes = (
-            np.frombuffer(base64.b64decode(part, validate=True), "<i8").astype(np.int64)
-            for part in parts
-        )
+        decoded = [base64.b64decode(part, validate=True) for part in parts]
+        own, sizes = (np.frombuffer(part, "<i8").astype(np.int64) for part in decoded)
     except (KeyError, ValueError):
         return np.full(1, -1), np.full(1, -1)
     return own, sizes

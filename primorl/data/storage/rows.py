@@ -94,10 +94,8 @@ class UnitStore:
                 rows[filled : filled + len(packed)] = packed
                 these = slice(done, done + table.num_rows)
                 places[these] = filled + place
-                outcomes[these, 0], outcomes[these, 1] = (
-                    numbers(table["reward"]),
-                    numbers(table["terminated"]),
-                )
+                outcomes[these, 0] = numbers(table["reward"])
+                outcomes[these, 1] = numbers(table["terminated"])
                 firsts.append(done + trajectory_starts(table))
                 filled, done = filled + len(packed), these.stop
         self._arrays: dict[str, npt.NDArray[Any]] = {
@@ -119,9 +117,8 @@ class UnitStore:
         """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
         S, rows, places = self.observation_size, self._arrays["rows"], self._arrays["places"]
         inputs = rows[places]
-        return inputs, np.concatenate(
-            (rows[places + 1, :S] - inputs[:, :S], self._arrays["outcomes"]), axis=1
-        )
+        change = rows[places + 1, :S] - inputs[:, :S]
+        return inputs, np.concatenate((change, self._arrays["outcomes"]), axis=1)
 
     @property
     def terminates(self) -> bool:
@@ -168,14 +165,13 @@ class UnitStore:
         """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
         import torch
 
-        return self._gather(torch.arange(self.size))
+        inputs, targets = self.arrays()
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
 
     def first_observations(self) -> "Tensor":
         """Give the first observation of every trajectory, float32 [trajectories, S]."""
-        tensors = self._tensors
-        return tensors["rows"][:, : self.observation_size][
-            tensors["places"][tensors["trajectory_starts"]]
-        ]
+        places = self._tensors["places"][self._tensors["trajectory_starts"]]
+        return self._tensors["rows"][places, : self.observation_size]
 
     def terminated(self) -> "Tensor":
         """Say whether each transition ended in a terminal state, bool [R]; a truncation is no such
@@ -220,9 +216,8 @@ def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int
     """
     S = spaces.observation_size
     observation, after = vectors(table["observation"]), vectors(table["next_observation"])
-    apart = np.ones(
-        table.num_rows, dtype=bool
-    )  # the next observation is not the following row's, bit by bit
+    # Whether the next observation is not the following row's, bit by bit.
+    apart = np.ones(table.num_rows, dtype=bool)
     apart[:-1] = (after[:-1].view(np.int32) != observation[1:].view(np.int32)).any(axis=1)
     places = np.arange(table.num_rows) + np.cumsum(apart) - apart
     rows = np.zeros((table.num_rows + int(apart.sum()), S + spaces.action_size), dtype=np.float32)
@@ -248,7 +243,7 @@ def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
             flat = whole(column).flatten() if pa.types.is_fixed_size_list(column.type) else column
             if pa.types.is_floating(flat.type) and not np.isfinite(numbers(flat)).all():
                 raise PipelineError(
-                    f"{reader.folder}: found non-finite numbers; run `dvc repro ingest` again"
+                    f"{reader.folder}: found a non-finite number; run `dvc repro ingest`"
                 )
         starts = run_starts(table["unit_id"])
         names = whole(table["unit_id"]).take(row_numbers(starts))
@@ -258,23 +253,15 @@ def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
         if disordered or not np.array_equal(
             np.append(starts[1:], table.num_rows), ends[first:after] - seen
         ):
-            raise PipelineError(
-                f"{reader.folder}: units are out of order or appear twice; run `dvc repro "
-                "partition`"
-            )
+            found = "units are out of order or appear twice"
+            raise PipelineError(f"{reader.folder}: {found}; run `dvc repro partition`")
         seen, last = seen + table.num_rows, names.slice(len(names) - 1)
         yield table
 
 
-def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
-    """Compute the most memory that one transition takes, in bytes.
-
-    Args:
-        info: of the dataset.
-        episodes: whether it is held too which transitions begin a trajectory.
-    """
-    held = 2 * info.spaces.observation_size + info.spaces.action_size + 2
-    return 4 * (held + episodes)
+def row_bytes(info: DatasetInfo) -> int:
+    """Compute the most memory that one transition takes, in bytes."""
+    return 4 * (2 * info.spaces.observation_size + info.spaces.action_size + 3)
 
 
 @contextmanager

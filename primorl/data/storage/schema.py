@@ -65,9 +65,8 @@ class Spaces:
     def __post_init__(self) -> None:
         S, A = len(self.observation_low), len(self.action_low)
         if not self.observation_names:
-            object.__setattr__(
-                self, "observation_names", tuple(f"observation_{i}" for i in range(S))
-            )
+            names = tuple(f"observation_{i}" for i in range(S))
+            object.__setattr__(self, "observation_names", names)
         if not self.action_names:
             prefix = "" if self.discrete_actions else "action_"
             object.__setattr__(self, "action_names", tuple(f"{prefix}{i}" for i in range(A)))
@@ -76,22 +75,11 @@ class Spaces:
 
     @classmethod
     def with_discrete_actions(
-        cls,
-        observation_low: tuple[float, ...],
-        observation_high: tuple[float, ...],
-        actions: int,
-        action_names: tuple[str, ...] = (),
+        cls, observation_low: tuple[float, ...], observation_high: tuple[float, ...], actions: int
     ) -> Self:
         """Spaces with ``actions`` discrete actions."""
         low, high = (0.0,) * actions, (1.0,) * actions
-        return cls(
-            observation_low,
-            observation_high,
-            low,
-            high,
-            discrete_actions=True,
-            action_names=action_names,
-        )
+        return cls(observation_low, observation_high, low, high, discrete_actions=True)
 
     @property
     def observation_size(self) -> int:
@@ -107,29 +95,23 @@ class Spaces:
         """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention
         any.
         """
-        content: dict[str, Any] = {
-            name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS
-        }
-        content |= {
-            "discrete_actions": self.discrete_actions,
-            "one_hot": [list(block) for block in self.one_hot],
-        }
+        content: dict[str, Any] = {}
+        for name in _BOUNDS:
+            content[name] = [finite(bound) for bound in getattr(self, name)]
+        content["discrete_actions"] = self.discrete_actions
+        content["one_hot"] = [list(block) for block in self.one_hot]
         content |= {name: list(getattr(self, name)) for name in _NAMES}
         return content if self.elapsed is None else content | {"elapsed": asdict(self.elapsed)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Invert ``to_json``. A dataset that was written without names gets the default ones."""
-        known: dict[str, Any] = {
-            name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES
-        }
+        """Invert ``to_json``."""
+        known: dict[str, Any] = {name: tuple(map(str, content[name])) for name in _NAMES}
         for name in _BOUNDS:
             open_bound = -np.inf if name.endswith("low") else np.inf
             known[name] = tuple(open_bound if bound is None else bound for bound in content[name])
         if timed := content.get("elapsed"):
-            known["elapsed"] = ElapsedTime(
-                **timed | {"trajectory": tuple(timed.get("trajectory", ()))}
-            )
+            known["elapsed"] = ElapsedTime(**timed | {"trajectory": tuple(timed["trajectory"])})
         one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
         return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 
@@ -192,9 +174,8 @@ class DatasetInfo:
         try:
             return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise PipelineError(
-                f"{file}: Parquet metadata missing or malformed; run `dvc repro ingest`"
-            ) from None
+            found = "Parquet metadata missing or malformed"
+            raise PipelineError(f"{file}: {found}; run `dvc repro ingest`") from None
 
 
 def arrow_schema(spaces: Spaces) -> pa.Schema:
@@ -204,18 +185,14 @@ def arrow_schema(spaces: Spaces) -> pa.Schema:
         spaces: the declared sizes S and A.
     """
     observation = pa.list_(pa.float32(), spaces.observation_size)
+    box = pa.list_(pa.float32(), spaces.action_size)
     return pa.schema(
         [
             ("unit_id", pa.string()),
             ("trajectory_id", pa.string()),
             ("step", pa.int32()),
             ("observation", observation),
-            (
-                "action",
-                pa.int32()
-                if spaces.discrete_actions
-                else pa.list_(pa.float32(), spaces.action_size),
-            ),
+            ("action", pa.int32() if spaces.discrete_actions else box),
             ("reward", pa.float32()),
             ("next_observation", observation),
             ("terminated", pa.bool_()),
@@ -247,9 +224,8 @@ def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
 
 def row_numbers(rows: npt.NDArray[np.int64]) -> pa.Array:
     """Rows to take of a column; see `numbers`."""
-    return pa.Array.from_buffers(
-        pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))]
-    )
+    buffer = pa.py_buffer(np.ascontiguousarray(rows))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
 def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
@@ -290,9 +266,8 @@ def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     if pa.types.is_integer(values.type):
         np.not_equal(numbers(values)[1:], numbers(values)[:-1], out=changed[1:])
     else:
-        changed[1:] = numbers(
-            pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
-        )
+        before = values.slice(0, max(len(values) - 1, 0))
+        changed[1:] = numbers(pc.not_equal(values.slice(1), before))
     return changed
 
 
@@ -310,8 +285,9 @@ def id_text(ids: pa.Array) -> pa.Array:
 
 
 def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """Give the numbers of each trajectory, row by row, little-endian, without ids: by these bytes
-    people are recognised.
+    """Give the numbers of each trajectory, row by row, little-endian, without ids.
+
+    They tell people apart.
 
     Args:
         table: whole trajectories.
@@ -331,46 +307,51 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
     return (flat_bytes[start:end] for start, end in itertools.pairwise(places))
 
 
-def trajectory_table(
-    spaces: Spaces,
-    unit_ids: Sequence[str],
-    trajectory_ids: Sequence[str],
-    observations: Sequence[Array],
-    actions: Sequence[Array],
-    rewards: Sequence[Array],
-    terminated: Sequence[Array],
-    truncated: Sequence[Array],
-) -> pa.Table:
-    """Whole trajectories as one table in the dataset's schema.
+@dataclass(frozen=True)
+class Episode:
+    """One episode of T steps.
 
-    Args:
-        spaces: the declared sizes S and A.
-        unit_ids: the privacy unit of each trajectory.
-        trajectory_ids: a name for each trajectory.
-        observations: [T + 1, S] each, the true last observation included: no transition crosses an
-            end.
-        actions: [T, A] each; whole numbers [T] where they are discrete.
-        rewards: [T] each.
-        terminated: [T] each.
-        truncated: [T] each.
+    Attributes:
+        unit: the id of its privacy unit.
+        name: its own id.
+        observations: [T + 1, S], the true last one included: no transition crosses an end.
+        actions: [T, A], or whole numbers [T].
+        rewards: [T].
+        terminated: [T].
+        truncated: [T].
     """
-    lengths = np.array([len(each) for each in rewards])
-    everything = _float32(np.concatenate(observations))
+
+    unit: str
+    name: str
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+
+
+def trajectory_table(spaces: Spaces, episodes: Sequence[Episode]) -> pa.Table:
+    """Make one table in the dataset's schema of whole episodes."""
+    lengths = np.array([len(each.rewards) for each in episodes])
+    everything = _float32(np.concatenate([each.observations for each in episodes]))
     last = np.zeros(len(everything), dtype=bool)
     last[np.cumsum(lengths) + np.arange(len(lengths))] = True
     first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
-    before, after = everything[~last], everything[~first]
+    actions = np.concatenate([each.actions for each in episodes])
+    if spaces.discrete_actions:
+        # Fit into int32; numbers outside stay outside and `RowCheck` refuses them.
+        actions = np.clip(actions.reshape(-1), -1, spaces.action_size)
     return transition_table(
         spaces,
-        unit_ids,
-        trajectory_ids,
+        [each.unit for each in episodes],
+        [each.name for each in episodes],
         lengths,
-        before,
-        np.concatenate(actions),
-        np.concatenate(rewards),
-        after,
-        np.concatenate(terminated),
-        np.concatenate(truncated),
+        everything[~last],
+        actions,
+        np.concatenate([each.rewards for each in episodes]),
+        everything[~first],
+        np.concatenate([each.terminated for each in episodes]),
+        np.concatenate([each.truncated for each in episodes]),
     )
 
 
@@ -423,9 +404,8 @@ def _matrix(values: Array) -> pa.Array:
 
 
 def _float32(values: Array) -> npt.NDArray[np.float32]:
-    with np.errstate(
-        over="ignore"
-    ):  # a number too large for float32 becomes infinite, and RowCheck refuses it
+    # A number too large for float32 becomes infinite, and RowCheck refuses it.
+    with np.errstate(over="ignore"):
         return values.astype(np.float32, copy=False)
 
 
@@ -476,15 +456,10 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
-        content = self.info.to_json() | {
-            "observation_size": self.info.spaces.observation_size,
-            "action_size": self.info.spaces.action_size,
-            "private_units": self.private_units,
-            "public_units": self.public_units,
-            "public_by": self.public_by,
-            "secret_check": self.secret_check,
-        }
-        return content
+        own = {name: value for name, value in vars(self).items() if name != "info"}
+        spaces = self.info.spaces
+        sizes = {"observation_size": spaces.observation_size, "action_size": spaces.action_size}
+        return self.info.to_json() | sizes | own
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -499,6 +474,4 @@ class Manifest:
             chosen = content["public_by"], content["secret_check"]
             return cls(DatasetInfo.from_json(content), *counts, *chosen)
         except (KeyError, TypeError, AttributeError):
-            raise PipelineError(
-                f"{path}: not a manifest; run `dvc repro partition` to make it again"
-            ) from None
+            raise PipelineError(f"{path}: not a manifest; run `dvc repro partition`") from None

@@ -69,7 +69,7 @@ def test_the_secret_is_made_once_and_kept_private(
     monkeypatch.setenv("DVC_ROOT", str(project / ".dvc/tmp/exps/one"))
     assert project_secret() == made, "experiments in copies share it"
     path.write_bytes(b"short")
-    with pytest.raises(PipelineError, match="secret is damaged") as wrong:
+    with pytest.raises(PipelineError, match="secret: damaged") as wrong:
         project_secret()
     assert "short" not in str(wrong.value)
 

@@ -15,7 +15,7 @@ from primorl.data.ingestion import ingest
 from primorl.data.sources import d4rl, source_of
 from primorl.data.sources import episodes as batching
 from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.schema import trajectory_table
+from primorl.data.storage.schema import Episode, trajectory_table
 from tests.data.builders import SPACES, dataset, snapshot
 from tests.data.sources.servers import serving
 
@@ -90,11 +90,11 @@ def expected(content: Columns, horizon: int | None = None) -> pa.Table:
             if ended:
                 after[rows[-1]] = content["observations"][rows[-1]]
         for step, row in enumerate(sorted(after)):
-            last, names = step == len(after) - 1, [f"{number:09d}"]
-            seen = [np.stack([content["observations"][row], after[row]])]
-            done, earned = [content["actions"][[row]]], [content["rewards"].ravel()[[row]]]
-            ends = [np.array([last and ended])], [np.array([last and not ended])]
-            one = trajectory_table(SPACES, names, names, seen, done, earned, *ends)
+            last, name = step == len(after) - 1, f"{number:09d}"
+            seen = np.stack([content["observations"][row], after[row]])
+            done, earned = content["actions"][[row]], content["rewards"].ravel()[[row]]
+            ends = np.array([last and ended]), np.array([last and not ended])
+            one = trajectory_table(SPACES, [Episode(name, name, seen, done, earned, *ends)])
             tables.append(one.set_column(2, "step", pa.array([step], pa.int32())))
     return pa.concat_tables(tables)
 

@@ -135,7 +135,9 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     assert watch.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "options.folder: 1 changed of 2 files" in str(watch.changed("log", entry()))
+    assert "options.folder: 1 changed, 0 gone, 0 new of 2 files" in str(
+        watch.changed("log", entry())
+    )
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),

@@ -127,7 +127,7 @@ def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path
     ):
         table = ingested(entry({"id": "tiny-v0"} | ranges))
         assert names(table) == [f"tiny-v0/{i:09d}" for i in kept]
-    refused(entry({"id": "tiny-v0", "lengths": [9, None]}), "no episode that passes its filter")
+    refused(entry({"id": "tiny-v0", "lengths": [9, None]}), "no episode passes its filter")
     with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
         file["episode_1/rewards"][1] = np.nan
     refused(entry({"id": "tiny-v0", "returns": [-9, 9]}), "number 2, step 1: found a non-finite")
@@ -232,7 +232,7 @@ def test_a_dataset_without_spaces_is_refused_and_its_environment_is_never_built(
     del content["observation_space"]
     spec = gymnasium.envs.registration.EnvSpec("Evil-v0", entry_point="payload:Env")
     path.write_text(json.dumps(content | {"env_spec": spec.to_json()}))
-    refused(chosen, "stores no spaces")
+    refused(chosen, "found no spaces or no episodes")
     assert not Path("executed").exists()
     path.write_text("[]")
     refused(chosen, "no readable Minari dataset")

@@ -180,7 +180,7 @@ def test_an_environments_spaces_are_used(project: Path) -> None:
     pendulum = {"environment": "Pendulum-v1"}
     for unfit, message in (
         (entry({"observation": names[:2], "action": box}, **pendulum), "found 2 dimensions"),
-        (entry({"observation": names} | DISCRETE, **pendulum), "found discrete"),
+        (entry({"observation": names} | DISCRETE, **pendulum), "environment's kind"),
         (entry(bounds=bounds), r"bounds.observation: found 2 dimensions"),
     ):
         with pytest.raises(PipelineError, match=message):

@@ -103,7 +103,7 @@ def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(
     write([*content[:7], content[7] | {"dose": None}])
     spaces = source_of("log", declared).open(Path("log")).spaces
     assert spaces.observation_names == ("dose", "x", "x_age")
-    with pytest.raises(PipelineError, match=r"row 4: .*\(column 'x'\)"):
+    with pytest.raises(PipelineError, match=r"row 4: .*\(in 'x'\)"):
         run(entry({"observation": ["dose", carried]}))
     for first, highest, found in ((None, 30.0, r"\[0, 30\] for dimension 3"), (-2.0, 60.0, "'x'")):
         own = carried if first is None else carried | {"first": first}

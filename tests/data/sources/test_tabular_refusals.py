@@ -50,7 +50,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no rows"),
     "text for a number": (everywhere(x=SECRET), PART + "column 'x'"),
     "text for the order": (everywhere(time=SECRET), PART + "column 'time'"),
-    "NaN observed": (changed(4, x=np.nan), PART + r"row 5: .*column 'x'"),
+    "NaN observed": (changed(4, x=np.nan), PART + r"row 5: .*in 'x'"),
     "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward'"),
     "no unit": (changed(6, user=None), PART + "row 7: column 'user'"),
     "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time'"),

@@ -86,9 +86,8 @@ def carry_forward(
     begun = np.repeat(starts, np.diff(starts, append=len(values)))
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, rows))
     known = last >= begun
-    age = (order - order[last.clip(0)]).astype(np.float64) / (
-        MICROSECONDS[entry.unit] if by_time else 1
-    )
+    age = (order - order[last.clip(0)]).astype(np.float64)
+    age /= MICROSECONDS[entry.unit] if by_time else 1
     first = np.nan if entry.first is None else entry.first
     filled: npt.NDArray[np.float32] = np.where(known, values[last.clip(0)], np.float32(first))
     return filled, np.where(known, age, entry.most).clip(max=entry.most)
@@ -110,9 +109,8 @@ def elapsed_in(
     log = Log(path.parent, [*ids, Field("order", by.step, "order")], form, [path])
     rows = pa.concat_tables([log.schema().empty_table(), *log.batches()])
     order = rows["order"].to_numpy()
-    keys = [
-        id_text(whole(rows[field.name])).dictionary_encode().indices.to_numpy() for field in ids
-    ]
+    texts = [id_text(whole(rows[field.name])) for field in ids]
+    keys = [text.dictionary_encode().indices.to_numpy() for text in texts]
     place = np.lexsort((order, *keys))
     sorted_order, starting = order[place], np.ones(len(place), dtype=bool)
     starting[1:] = np.any([key[place][1:] != key[place][:-1] for key in keys], axis=0)
@@ -126,7 +124,6 @@ def elapsed_in(
             "trajectories apart",
         )
     since = np.empty(len(place))
-    since[place] = elapsed_times(
-        sorted_order, np.flatnonzero(starting), unit, most, by_time=log.ordered_by_time
-    )
+    starts, by_time = np.flatnonzero(starting), log.ordered_by_time
+    since[place] = elapsed_times(sorted_order, starts, unit, most, by_time=by_time)
     return since

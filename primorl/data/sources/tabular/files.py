@@ -31,13 +31,11 @@ from primorl.config.columns import (
     TabularColumns,
 )
 from primorl.config.datasets import CsvFormat
-from primorl.config.reading import shown
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
-_MOST_NAMED = 30  # columns of a file, in an error
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _MISSING = pa.array(pacsv.ConvertOptions().null_values)
 _ORDERS = (
@@ -147,9 +145,8 @@ class Log:
 
     def schema(self, only: Sequence[str] | None = None) -> pa.Schema:
         """Give the schema of `batches`: the fields, and each row's ``file`` and ``row`` from 0."""
-        fields = [
-            (name, kind) for name, kind in self._canonical.items() if only is None or name in only
-        ]
+        names = self._canonical if only is None else only
+        fields = [(name, self._canonical[name]) for name in self._canonical if name in names]
         return pa.schema([*fields, ("file", pa.int32()), ("row", pa.int64())])
 
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
@@ -165,15 +162,12 @@ class Log:
         fields = [field for field in self._fields if field.name in schema.names]
         for index, path in enumerate(self.paths):
             row = 0
-            for batch in self._read(
-                path, {field.column: self._types[index][field.column] for field in fields}
-            ):
-                arrays = [
-                    self._convert(
-                        field, batch.column(field.column), partial(_refuse_first, path, row, field)
-                    )
-                    for field in fields
-                ]
+            types = {field.column: self._types[index][field.column] for field in fields}
+            for batch in self._read(path, types):
+                arrays = []
+                for field in fields:
+                    refuse = partial(_refuse_first, path, row, field)
+                    arrays.append(self._convert(field, batch.column(field.column), refuse))
                 arrays.append(pa.array(np.full(batch.num_rows, index, dtype=np.int32)))
                 arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
                 row += batch.num_rows
@@ -210,30 +204,16 @@ class Log:
             ) from None
         for column in sorted(needed):
             if names.count(column) != 1:
-                found, there = "missing" if column not in names else "there twice", ""
-                if 2 * len(needed & set(names)) >= len(
-                    needed
-                ):  # else the first line may be data instead of a header
-                    more = (
-                        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-                    )
-                    there = f" (the file has {', '.join(map(shown, names[:_MOST_NAMED]))}{more})"
+                wrong = "missing" if column not in names else "there twice"
                 raise PipelineError(
-                    f"{path}: column {column!r} is {found}{there}; allowed is every column of "
+                    f"{path}: column {column!r} is {wrong}; allowed is every column of "
                     "options.columns once in every file (a CSV's first line names them); correct "
                     "options.columns or the file"
                 )
         if not parquet:
-            types = {
-                field.column: _KINDS[field.kind][2]
-                for field in self._fields
-                if field.kind != "order"
-            }
-            types |= {
-                field.column: self._type_of_order(path, field.column)
-                for field in self._fields
-                if field.kind == "order"
-            }
+            for field in self._fields:
+                cast_to = _KINDS[field.kind][2]
+                types[field.column] = cast_to or self._type_of_order(path, field.column)
         for field in self._fields:
             allowed, words, *_ = _KINDS[field.kind]
             if _sort_of(types[field.column]) not in allowed:
@@ -309,10 +289,9 @@ class Log:
                 ),
             )
             for batch in reader:
-                columns = [
-                    self._from_text(path, rows, name, batch.column(name), kind)
-                    for name, kind in types.items()
-                ]
+                columns = []
+                for name, kind in types.items():
+                    columns.append(self._from_text(path, rows, name, batch.column(name), kind))
                 yield pa.RecordBatch.from_arrays(columns, list(types))
                 rows += batch.num_rows
         except _UNREADABLE:
@@ -335,12 +314,7 @@ class Log:
         except pa.ArrowInvalid:
             bad = next(place for place, cell in enumerate(cells) if not _fits(cell, kind))
         found = f"column {column!r}: found a value that is not a {kind}"
-        refuse_row(
-            path,
-            first + bad,
-            found,
-            "one in every row; correct the log, options.csv or options.columns",
-        )
+        refuse_row(path, first + bad, found, "one in every row; correct the log or options.csv")
 
     def _plain(self, cells: pa.Array) -> pa.Array:
         """Write numbers in CSV as Arrow reads them; null where a cell is missing."""
@@ -356,28 +330,24 @@ class Log:
             array = array.dictionary_decode()
         canonical = self._canonical[field.name]
         if field.kind == "number":
-            # float64 in between: Arrow has no way straight from a decimal to float32.
-            return (array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array).cast(
-                canonical, safe=False
-            )
+            if pa.types.is_decimal(array.type):  # Arrow has no way straight to float32
+                array = array.cast(pa.float64())
+            return array.cast(canonical, safe=False)
         if field.kind == "id":
             ids = array.cast(canonical)
-            empty = ids.is_null() if canonical == pa.int64() else pc.equal(ids.fill_null(""), "")
+            empty = ids.is_null()
+            if pa.types.is_string(canonical):
+                empty = pc.equal(ids.fill_null(""), "")
             refuse(empty, "a missing id", "a name in every row; fill it in, or drop the rows")
             return ids
         if field.kind == "label":
             return array.cast(canonical).fill_null("")
         if field.kind == "order":
             if pa.types.is_temporal(array.type):
-                array = array.cast(
-                    pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False
-                )
+                zone = getattr(array.type, "tz", None)
+                array = array.cast(pa.timestamp("us", tz=zone), safe=False)
             place = array.cast(canonical, safe=False)
-            bad = (
-                place.is_null()
-                if canonical == pa.int64()
-                else pc.invert(pc.is_finite(place).fill_null(False))
-            )
+            bad = pc.invert(pc.is_finite(place).fill_null(False))
             refuse(bad, "a missing order", "a number or time in every row")
             return place
         if field.kind == "flag":
@@ -443,12 +413,8 @@ def _refuse_first(
     ``first``.
     """
     if pc.any(bad).as_py():
-        refuse_row(
-            path,
-            first + pc.index(bad, True).as_py(),
-            f"column {field.column!r}: found {found}",
-            allowed,
-        )
+        row = first + pc.index(bad, True).as_py()
+        refuse_row(path, row, f"column {field.column!r}: found {found}", allowed)
 
 
 def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
@@ -472,34 +438,15 @@ _SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "flag": (pa.types.is_boolean,),
     "time": (pa.types.is_timestamp, pa.types.is_date),
 }
+_TEXT = "text, whole numbers or truth values"
 # Of each kind of field: the sorts of columns that fit, the same in words, the type to read a CSV's
 # column as, and the type of the field; None: it depends on the files.
 _KINDS: dict[str, tuple[set[str], str, pa.DataType | None, pa.DataType | None]] = {
     "id": ({"text", "integer"}, "text or whole numbers", pa.string(), None),
-    "category": (
-        {"text", "integer", "flag"},
-        "text, whole numbers or truth values",
-        pa.string(),
-        pa.int32(),
-    ),
-    "label": (
-        {"text", "integer", "flag"},
-        "text, whole numbers or truth values",
-        pa.string(),
-        pa.string(),
-    ),
+    "category": ({"text", "integer", "flag"}, _TEXT, pa.string(), pa.int32()),
+    "label": ({"text", "integer", "flag"}, _TEXT, pa.string(), pa.string()),
     "order": ({"integer", "number", "time"}, "numbers, timestamps or dates", None, None),
-    "number": (
-        {"integer", "number", "decimal", "flag"},
-        "numbers, one column a dimension",
-        pa.float64(),
-        pa.float32(),
-    ),
+    "number": ({"integer", "number", "decimal", "flag"}, "numbers", pa.float64(), pa.float32()),
     "flag": ({"integer", "number", "flag"}, "truth values, or 0 and 1", pa.bool_(), pa.bool_()),
-    "whole": (
-        {"integer"},
-        "whole numbers; for names of actions give {column, categories}",
-        pa.int64(),
-        pa.int32(),
-    ),
+    "whole": ({"integer"}, "whole numbers (names: categories)", pa.int64(), pa.int32()),
 }

@@ -55,10 +55,8 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
             with pa.memory_map(str(path)) as file:
                 bucket = _sorted(pa.ipc.open_stream(file).read_all(), unit)
             path.unlink()
-            yield from (
-                bucket.slice(start, ROWS_PER_BATCH)
-                for start in range(0, bucket.num_rows, ROWS_PER_BATCH)
-            )
+            for start in range(0, bucket.num_rows, ROWS_PER_BATCH):
+                yield bucket.slice(start, ROWS_PER_BATCH)
 
 
 def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
@@ -66,14 +64,11 @@ def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
 
     Memory holds the ids of all units; so do the later checks of membership.
     """
-    counted = pa.table(
-        {unit: pa.array([], log.schema().field(unit).type), "rows": pa.array([], pa.int64())}
-    )
-    waiting = [counted]
+    kind = log.schema().field(unit).type
+    waiting = [pa.schema([(unit, kind), ("rows", pa.int64())]).empty_table()]
     for batch in log.batches(only=[unit]):
-        waiting.append(
-            pa.table({unit: batch[unit], "rows": pa.array(np.ones(batch.num_rows, np.int64))})
-        )
+        ones = pa.array(np.ones(batch.num_rows, np.int64))
+        waiting.append(pa.table({unit: batch[unit], "rows": ones}))
         if sum(table.num_rows for table in waiting[1:]) > max(waiting[0].num_rows, _ROWS_WAITING):
             waiting = [_summed(waiting, unit)]
     counted = _summed(waiting, unit)
@@ -82,10 +77,9 @@ def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
     ids = id_text(counted[unit].combine_chunks()).to_numpy(zero_copy_only=False)
     order = np.argsort(ids, kind="stable")
     before = np.cumsum(counted["rows"].to_numpy()[order])  # rows up to each id
-    widths = [
-        _TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1)
-        for kind in log.schema().types
-    ]
+    widths = []
+    for kind in log.schema().types:
+        widths.append(_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1))
     buckets = min(-(-int(before[-1]) * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
     cuts = np.searchsorted(before, before[-1] * np.arange(1, buckets) // buckets)
     limits: npt.NDArray[np.object_] = np.unique(ids[order][cuts])
@@ -100,9 +94,9 @@ def _summed(counts: list[pa.Table], unit: str) -> pa.Table:
 def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
     paths = [folder / f"{index}.arrows" for index in range(len(limits) + 1)]
     ids = {unit, "trajectory"}
-    schema = pa.schema(
-        [(each.name, pa.string() if each.name in ids else each.type) for each in log.schema()]
-    )
+    schema = log.schema()
+    for name in ids:
+        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
     with ExitStack() as stack:
         files = [stack.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
         writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
@@ -111,9 +105,8 @@ def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -
                 place = batch.schema.get_field_index(name)
                 batch = batch.set_column(place, name, id_text(batch[name].combine_chunks()))
             encoded = batch[unit].combine_chunks().dictionary_encode()
-            of_id = np.searchsorted(
-                limits, encoded.dictionary.to_numpy(zero_copy_only=False), side="right"
-            )
+            names = encoded.dictionary.to_numpy(zero_copy_only=False)
+            of_id = np.searchsorted(limits, names, side="right")
             bucket = of_id[encoded.indices.to_numpy()]
             order = np.argsort(bucket, kind="stable")
             ends = np.cumsum(np.bincount(bucket, minlength=len(paths)))
@@ -232,9 +225,7 @@ class TabularReader:
                     self.consent.append(consent_of_units(rows, unit, log))
                 yield transitions(rows)
         if empty:
-            raise PipelineError(
-                f"{self.path}: found no rows in {len(log.paths)} files; allowed is at least one"
-            )
+            raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
 
 
 def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
@@ -293,24 +284,18 @@ def _check_bounds(
     for entry in entries:
         if not isinstance(entry, Elapsed | Carried):
             continue
-        what, own = (
-            ("elapsed time", entry.elapsed)
-            if isinstance(entry, Elapsed)
-            else ("age of a value", entry.age)
-        )
+        own = entry.elapsed if isinstance(entry, Elapsed) else entry.age
         place = names.index(own)
         low, high = bounds.low[place], bounds.high[place]
         if (low, high) != (0, entry.most):
             raise PipelineError(
                 f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for "
-                f"dimension {place + 1}, the {what}; allowed is [0, {entry.most:g}], as `most` "
+                f"dimension {place + 1}, {own!r}; allowed is [0, {entry.most:g}], as `most` "
                 "declares"
             )
         if isinstance(entry, Carried) and entry.first is not None:
-            low, high = (
-                bounds.low[place - 1],
-                bounds.high[place - 1],
-            )  # its value comes before its age
+            # Its value comes before its age.
+            low, high = bounds.low[place - 1], bounds.high[place - 1]
             if not low <= entry.first <= high:
                 raise PipelineError(
                     f"datasets/{name}.yaml: options.columns.observation: found first "
@@ -322,21 +307,14 @@ def _check_bounds(
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
     """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
     if spaces.discrete_actions == box:
-        kinds = (
-            ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
-        )
         raise PipelineError(
-            f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} "
-            "actions, found "
-            f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete "
-            "actions, "
-            "{columns, low, high} for continuous ones"
+            f"datasets/{name}.yaml: options.columns.action: not of the environment's kind; allowed "
+            "is {column, count} or {column, categories} for discrete actions, {columns, low, high} "
+            "for continuous ones"
         )
-    for what, found, allowed in (
-        ("observation", observation, spaces.observation_size),
-        ("action", actions, spaces.action_size),
-    ):
-        if found != allowed:
+    sizes = {"observation": spaces.observation_size, "action": spaces.action_size}
+    for what, found in (("observation", observation), ("action", actions)):
+        if found != (allowed := sizes[what]):
             raise PipelineError(
                 f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or "
                 f"choices, the environment declares {allowed}; correct the columns or "

@@ -13,13 +13,7 @@ from primorl.data.checks import KeyOrder
 from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.elapsed import carry_forward, elapsed_times
 from primorl.data.sources.tabular.files import Field, Log
-from primorl.data.storage.schema import (
-    Spaces,
-    changes,
-    id_text,
-    transition_table,
-    whole,
-)
+from primorl.data.storage.schema import Spaces, changes, id_text, transition_table, whole
 
 _REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
@@ -82,12 +76,8 @@ class Transitions:
         horizon: int | None,
     ):
         self._log, self._fields, self._spaces = log, fields, spaces
-        self._unit, self._options, self._bounds, self._horizon = (
-            unit,
-            dataset.options,
-            dataset.bounds,
-            horizon,
-        )
+        self._unit, self._horizon = unit, horizon
+        self._options, self._bounds = dataset.options, dataset.bounds
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
@@ -116,21 +106,15 @@ class Transitions:
         terminated, truncated = self._ends(rows, starts, lasts)
 
         observation = self._matrix(rows, "observation", starts)
-        self._check_observed(rows, observation)
+        self._check_finite(rows, observation, "observation", self._spaces.observation_names)
         observation = self._bounded(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation", starts)
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
-        columns = [
-            observation,
-            self._action(rows),
-            _numbers(rows["reward"]),
-            after,
-            terminated,
-            truncated,
-        ]
+        action, reward = self._action(rows), _numbers(rows["reward"])
+        columns = [observation, action, reward, after, terminated, truncated]
         lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
         self._log.refuse(
             rows,
@@ -144,10 +128,11 @@ class Transitions:
                 "at most as many steps as `horizon` says; correct it, or split the "
                 f"trajectory{self._or_merged}"
             )
-            too_long = starts[lengths > self._horizon]
-            self._log.refuse(
-                rows, too_long, "a trajectory longer than the horizon starts here", allowed
+            found, too_long = (
+                "a trajectory longer than the horizon starts here",
+                lengths > self._horizon,
             )
+            self._log.refuse(rows, starts[too_long], found, allowed)
         if cut.any():
             truncated[lasts[cut] - 1] = True
             keep = np.ones(rows.num_rows, dtype=bool)
@@ -194,10 +179,9 @@ class Transitions:
         allowed = f"one end, at the last row; split the trajectory at its ends{self._or_merged}"
         self._log.refuse(rows, np.flatnonzero(ended), found, allowed)
         if self._options.end == "flags":
+            found = "the last row of a trajectory, with no end flag"
             allowed = "terminated or truncated there; mark it, or set options.end to last_row"
-            self._log.refuse(
-                rows, lasts[has_no_end], "the last row of a trajectory, with no end flag", allowed
-            )
+            self._log.refuse(rows, lasts[has_no_end], found, allowed)
         elif self._options.end == "outcome":
             terminated[lasts] |= has_no_end
         elif self._options.end == "horizon":
@@ -249,7 +233,7 @@ class Transitions:
         """Check the columns of `transition_table` but the observation and the ends."""
         _, action, reward, after, _, _ = columns
         if self._has_next:
-            self._check_finite(rows, after, "next_observation")
+            self._check_finite(rows, after, "next_observation", self._spaces.observation_names)
         if self._spaces.discrete_actions:
             allowed = (
                 "one in every row but an unfinished trajectory's last; fill it in, or drop the "
@@ -257,8 +241,26 @@ class Transitions:
             )
             self._log.refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
         else:
-            self._check_finite(rows, action, "action")
-        self._check_finite(rows, reward[:, None], "reward")
+            self._check_finite(rows, action, "action", self._spaces.action_names)
+        self._check_finite(rows, reward[:, None], "reward", [self._options.columns.reward])
+
+    def _check_finite(
+        self, rows: pa.Table, values: Floats, what: str, names: Sequence[str]
+    ) -> None:
+        """Refuse missing numbers [rows, columns]; the error names the columns of this batch that
+        have some.
+        """
+        finite = np.isfinite(values)
+        if finite.all():
+            return
+        bad = ", ".join(repr(names[i]) for i in np.flatnonzero(~finite.all(axis=0)).tolist())
+        self._log.refuse(
+            rows,
+            np.flatnonzero(~finite.all(axis=1)),
+            f"a missing, NaN or infinite {what} (in {bad})",
+            "finite float32 numbers; fill it in, carry the last observation forward (`carried`, "
+            "docs/prepare-a-log.md), or drop the trajectory",
+        )
 
     def _bounded(
         self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]
@@ -282,50 +284,10 @@ class Transitions:
             rows,
             np.flatnonzero(outside.any(axis=1)),
             f"the first of values beyond bounds.{key} of: {found}",
-            "within these bounds; correct the log or its units, or the bounds by what is known "
-            "beforehand; or set options.beyond_bounds: clip, which cuts values there",
+            "within them; correct the log or the bounds, or set options.beyond_bounds: clip, "
+            "which cuts values there",
         )
         return values
-
-    def _check_observed(self, rows: pa.Table, values: Floats) -> None:
-        """Refuse missing observations [rows, S]; the error names the columns of this batch that
-        have some.
-        """
-        finite = np.isfinite(values)
-        if finite.all():
-            return
-        named = [self._spaces.observation_names[i] for i in np.flatnonzero(~finite.all(axis=0))]
-        columns = f"column{'s' * (len(named) > 1)} {', '.join(map(repr, named))}"
-        self._log.refuse(
-            rows,
-            np.flatnonzero(~finite.all(axis=1)),
-            f"a missing, NaN or infinite observation ({columns})",
-            "finite float32 numbers; to carry the last one forward with its age, write {carried: "
-            "COLUMN, unit: hours, "
-            "most: 24, first: VALUE} in options.columns.observation (docs/prepare-a-log.md); or "
-            "drop the trajectory",
-        )
-
-    def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
-        finite = np.isfinite(values)
-        if not finite.all():
-            bad = np.flatnonzero(~finite.all(axis=1))
-            own = [
-                field
-                for field in self._fields
-                if field.name == what or field.name.startswith(f"{what}.")
-            ]
-            columns = [field.column for field in own for _ in field.categories or (None,)]
-            found = (
-                f"a missing, NaN or infinite {what} (column "
-                f"{columns[int(np.argmin(finite[bad[0]]))]!r})"
-            )
-            self._log.refuse(
-                rows,
-                bad,
-                found,
-                "finite float32 numbers; fill it in, or drop or repair the trajectory",
-            )
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:

@@ -35,20 +35,19 @@ def log_files(folder: Path) -> list[Path]:
     """List the log files under ``folder``, part 2 before part 10, without names that begin with a
     dot or underscore.
     """
-    found = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith(ENDINGS)]
-    visible = [
-        path
-        for path in found
-        if not any(part[0] in "._" for part in path.relative_to(folder).parts)
-    ]
+    visible = []
+    for path in folder.rglob("*"):
+        hidden = any(part[0] in "._" for part in path.relative_to(folder).parts)
+        if path.name.endswith(ENDINGS) and path.is_file() and not hidden:
+            visible.append(path)
     return sorted(visible, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", str(path))
-    return [
-        (1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts
-    ]
+    digits = [part.isascii() and part.isdigit() for part in parts]
+    pairs = zip(parts, digits, strict=True)
+    return [(1, int(part), "") if digit else (0, 0, part) for part, digit in pairs]
 
 
 def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
@@ -57,11 +56,9 @@ def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
     """
     if isinstance(dataset, TabularDataset):
         return dataset.options.files, "options.files"
-    return (
-        (f"{dataset.options.folder}/data", "options.folder")
-        if isinstance(dataset, MedsDataset)
-        else None
-    )
+    if isinstance(dataset, MedsDataset):
+        return f"{dataset.options.folder}/data", "options.folder"
+    return None
 
 
 def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
@@ -94,16 +91,11 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     edited = sum(now[file] != before[file] for file in before.keys() & now.keys())
     if not (gone or new or edited):
         return None
-    counts = [
-        f"{count} {what}"
-        for count, what in ((edited, "changed"), (gone, "gone"), (new, "new"))
-        if count
-    ]
     return (
-        f"the source changed since it was collected: datasets/{name}.yaml: {key}: "
-        f"{', '.join(counts)} of {len(before.keys() | now.keys())} files; everything here is of "
-        "the former ones. To read them again: `dvc repro -f collect`, then `dvc repro`, which "
-        "charges the people who are in them anew"
+        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {edited} "
+        f"changed, {gone} gone, {new} new of {len(before.keys() | now.keys())} files; everything "
+        "here is of the former ones. To read them again: `dvc repro -f collect`, then `dvc "
+        "repro`, which charges the people who are in them anew"
     )
 
 
@@ -116,9 +108,10 @@ def _digests(name: str, folder: Path, files: list[Path]) -> dict[str, str]:
         own, found = str(file.relative_to(folder)), file.stat()
         same = [found.st_size, found.st_mtime_ns]
         before = known.get(own)
-        seen[own] = (
-            before if isinstance(before, list) and before[:2] == same else [*same, _digest(file)]
-        )
+        if isinstance(before, list) and before[:2] == same:
+            seen[own] = before
+        else:
+            seen[own] = [*same, _digest(file)]
     if seen != known and (home() / STATE).exists():
         write_json(memory, seen)
     return {own: str(digest) for own, (*_, digest) in seen.items()}
