@@ -24,6 +24,8 @@ from primorl.base.paths import LOCK, SECONDS
 _PATIENCE = 10.0  # seconds
 _LISTED = 3  # outputs that a hint names
 _SHOWN = 60  # characters of a param's two values
+_MALFORMED = (OSError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
+"""Of a lock that is not there, or of a form that DVC itself reports."""
 REMAKE = "`dvc repro --force --single-item ingest partition`"
 """What makes the partitions anew.
 
@@ -111,9 +113,8 @@ class Status:
         try:
             return frozenset(json.loads(out))
         except ValueError:
-            said = next(
-                (line for line in err.splitlines() if line.startswith("ERROR")), "no answer"
-            )
+            lines = [line for line in err.splitlines() if line.startswith("ERROR")]
+            said = lines[0] if lines else "no answer"
             if " is busy, " in said:
                 said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended"
             raise PipelineError(f"`dvc status` fails: {said.removeprefix('ERROR: ')}") from None
@@ -164,20 +165,16 @@ def changed_params() -> list[str]:
     Long values are left out.
     """
     found: dict[str, None] = {}  # a param of several stages is listed once
-    # No lock, or a file of another form, which DVC reports.
-    with suppress(
-        OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError, yaml.YAMLError
-    ):
-        for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
+    with suppress(*_MALFORMED, yaml.YAMLError):
+        for stage in _stages():
             for file, params in stage.get("params", {}).items():
                 content = _parsed(Path(file).read_text(encoding="utf-8"))
                 for key, before in params.items():
                     now: Any = content
                     for part in key.split("."):
                         now = now.get(part) if isinstance(now, dict) else None
-                    found |= dict.fromkeys(
-                        f"{file}: {line}" for line in _differences(key, before, now)
-                    )
+                    for line in _differences(key, before, now):
+                        found[f"{file}: {line}"] = None
     return list(found)
 
 
@@ -185,10 +182,8 @@ def remade_inputs() -> list[str]:
     """List outputs but wall times that were made again since a stage that reads them ran, by
     ``dvc.lock``.
     """
-    with suppress(
-        OSError, KeyError, TypeError, AttributeError, yaml.YAMLError
-    ):  # no lock, or DVC reports it
-        stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values()
+    with suppress(*_MALFORMED, yaml.YAMLError):
+        stages = _stages()
         made = {out["path"]: out.get("md5") for stage in stages for out in stage.get("outs", ())}
         read = {(dep["path"], dep.get("md5")) for stage in stages for dep in stage.get("deps", ())}
         remade = {path for path, digest in read if made.get(path, digest) != digest}
@@ -214,9 +209,8 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [_comparable(each) for each in value]
     with suppress(TypeError, ValueError):
-        return (
-            value if isinstance(value, bool) else str(float(value))
-        )  # true is not 1, and nan is nan
+        # True is not 1, and nan is nan.
+        return value if isinstance(value, bool) else str(float(value))
     return value
 
 
@@ -228,19 +222,19 @@ def hint() -> str | None:
     if not missing:
         return None
     more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
-    return (
-        f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings back what dvc.lock "
-        "lists"
-    )
+    return f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings them back"
 
 
 def _recorded() -> list[str]:
     """Paths of all outputs in ``dvc.lock``."""
-    try:
-        stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values()
-        return [str(output["path"]) for entry in stages for output in entry.get("outs", [])]
-    except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
-        return []  # nothing has run to its end yet
+    with suppress(*_MALFORMED, yaml.YAMLError):
+        return [str(output["path"]) for entry in _stages() for output in entry.get("outs", [])]
+    return []
+
+
+def _stages() -> list[dict[str, Any]]:
+    """Read the stages in ``dvc.lock``."""
+    return list(_parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values())
 
 
 @lru_cache(maxsize=8)  # dvc.lock, and the files of params, which many stages name

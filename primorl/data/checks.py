@@ -84,10 +84,7 @@ class RowCheck:
         self._refuse(misnumbered, "step numbers not contiguous from 0", allowed)
         if (horizon := self._info.horizon) is not None:
             found = "an episode longer than the horizon"
-            allowed = (
-                f"at most {horizon} steps, as `horizon` or the environment says; correct it, or "
-                "split the episode"
-            )
+            allowed = f"at most {horizon} steps, as `horizon` or the environment says"
             self._refuse(lengths > horizon, found, allowed, starts + horizon)
         self._check_numbers(table)
         self._check_ends(table, starts)
@@ -143,15 +140,9 @@ class RowCheck:
             # later.
             beyond = pc.equal(units[most:], units[: len(units) - most])
             found = "a person with more trajectories than declared"
-            allowed = (
-                f"at most {most}, as `trajectories_per_person` says; correct it, or leave the "
-                "person out"
-            )
+            allowed = f"at most {most}, as `trajectories_per_person` says"
             self._refuse(beyond, found, allowed, starts[most:])
-        allowed = (
-            "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, "
-            "drop duplicates"
-        )
+        allowed = "every (unit_id, trajectory_id) once, ascending, all its rows together"
         again = [units[0].as_py() == self._keys.unit]
         self._refuse(again, "a unit split over two batches or row groups", allowed)
         disordered = self._keys.disordered(units, trajectories)
@@ -171,10 +162,7 @@ class RowCheck:
     def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         if self._info.termination == "none":
             found = "an episode that terminates, while the dataset says `termination: none`"
-            allowed = (
-                "ends by truncation only; or set the dataset's termination to learned, or the "
-                "environment's rule"
-            )
+            allowed = "ends by truncation only; or set termination to learned or a rule"
             self._refuse(table["terminated"], found, allowed)
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)

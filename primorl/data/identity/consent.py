@@ -46,10 +46,7 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
     """
     path = Path(file)
     if folder.resolve() not in path.resolve().parents:
-        raise PipelineError(
-            f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: "
-            f"write {folder}/NAME"
-        )
+        raise PipelineError(f"{key}: found {file!r}; allowed is one in {folder}, which DVC watches")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as refused:
@@ -176,10 +173,7 @@ class ConsentList(PublicRule):
 
     def __init__(self, file: str):
         self._ids = IdList(file, CONSENT, "params.yaml: partition.public.file")
-        self.repair = (
-            f"partition.public.file: found {file!r}, which leaves no {{side}} unit; "
-            "allowed is a list of some"
-        )
+        self.repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit"
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""

@@ -70,10 +70,8 @@ class D4rl:
         path = folder / known[name].rpartition("/")[2]
         if not path.is_file():
             if not self._dataset.options.remote:
-                raise PipelineError(
-                    f"options.name: {path} is not there; set options.remote to true to fetch it, "
-                    "copy it there, or set D4RL_DATASET_DIR"
-                )
+                remedy = "set options.remote: true to fetch it, or D4RL_DATASET_DIR"
+                raise PipelineError(f"options.name: {path} is not there; {remedy}")
             _fetch(known[name], path)
         _compare_checksum(path)
         return path
@@ -88,10 +86,8 @@ def _fetch(address: str, path: Path) -> None:
             if fresh.stat().st_size != int(answer.headers["Content-Length"]):
                 raise OSError
     except (OSError, TypeError, ValueError, http.client.HTTPException) as unreachable:
-        raise PipelineError(
-            f"options.name: {path} could not be fetched ({type(unreachable).__name__}); "
-            "check the network and run again, or copy it there"
-        ) from None
+        reason = type(unreachable).__name__
+        raise PipelineError(f"options.name: {path} could not be fetched ({reason})") from None
 
 
 def _compare_checksum(path: Path) -> None:
@@ -103,10 +99,8 @@ def _compare_checksum(path: Path) -> None:
         with replaced_file(kept) as fresh:
             fresh.write_text(f"{found}\n", encoding="utf-8")
     elif kept.read_text(encoding="utf-8").strip() != found:
-        raise PipelineError(
-            f"{path}: found another content than at first ({kept}); restore the file, or delete "
-            "the kept checksum if the change is meant"
-        )
+        found = "found another content than at first"
+        raise PipelineError(f"{path}: {found}; restore it, or delete {kept} if the change is meant")
 
 
 class D4rlReader:

@@ -161,10 +161,9 @@ class Part:
                 yield episode
                 read += 1
         except Exception as broken:  # as in `open_storage`
-            raise PipelineError(
-                f"{self.storage.data_path}: episode {indices[read]}: missing or corrupt "
-                f"({type(broken).__name__}); {_AGAIN}"
-            ) from None
+            where = f"{self.storage.data_path}: episode {indices[read]}"
+            found = f"missing or corrupt ({type(broken).__name__})"
+            raise PipelineError(f"{where}: {found}; {_AGAIN}") from None
 
     def unit(self, index: int, key: str) -> str:
         """Name the person of an episode, by its attribute ``key`` or an array of its ``infos``.
@@ -220,10 +219,8 @@ class MinariReader:
             for what in ("observation_size", "action_size", "discrete_actions"):
                 found, allowed = getattr(own, what), getattr(spaces, what)
                 if found != allowed:
-                    raise PipelineError(
-                        f"{part.storage.data_path}: {what}: found {found}, declared is {allowed}; "
-                        "correct `environment`, or the parts of the mixture"
-                    )
+                    where = f"{part.storage.data_path}: {what}"
+                    raise PipelineError(f"{where}: found {found}, declared is {allowed}")
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the dataset and the episode."""
@@ -265,10 +262,8 @@ class MinariReader:
         steps = len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
-            raise PipelineError(
-                f"{where}: found {steps} rewards; allowed is at least one, as many actions and "
-                "flags, and one observation more"
-            )
+            allowed = "at least one, as many actions and flags, and one observation more"
+            raise PipelineError(f"{where}: found {steps} rewards; allowed is {allowed}")
         return Episode(unit, part.name(index), observations, actions, rewards, *flags)
 
 

@@ -200,10 +200,9 @@ class UnitStore:
         # NumPy takes short rows in half of torch's time.
         S, arrays, chosen = self.observation_size, self._arrays, rows.numpy()
         places = arrays["places"][chosen]
-        inputs, following, outcomes = (
-            torch.from_numpy(arrays[name].take(at, axis=0))
-            for name, at in (("rows", places), ("rows", places + 1), ("outcomes", chosen))
-        )
+        inputs = torch.from_numpy(arrays["rows"].take(places, axis=0))
+        following = torch.from_numpy(arrays["rows"].take(places + 1, axis=0))
+        outcomes = torch.from_numpy(arrays["outcomes"].take(chosen, axis=0))
         targets = torch.empty(*rows.shape, S + 2)
         torch.sub(following[..., :S], inputs[..., :S], out=targets[..., :S])
         targets[..., S:] = outcomes

@@ -294,12 +294,10 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
         starts: the first row of each.
     """
     names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
-    columns = [
-        vectors(table[name])
-        if pa.types.is_fixed_size_list(table[name].type)
-        else numbers(table[name])[:, None]
-        for name in names
-    ]
+    columns = []
+    for name in names:
+        listed = pa.types.is_fixed_size_list(table[name].type)
+        columns.append(vectors(table[name]) if listed else numbers(table[name])[:, None])
     rows = np.empty((table.num_rows, sum(values.shape[1] for values in columns)), dtype="<f4")
     np.concatenate(columns, axis=1, out=rows, casting="unsafe")
     flat_bytes = rows.data.cast("B")

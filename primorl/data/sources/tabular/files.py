@@ -82,10 +82,8 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     elif isinstance(action, CountedActions):
         fields.append(Field("action", action.column, "whole", count=action.count))
     else:
-        fields += [
-            Field(f"action.{index}", column, "number")
-            for index, column in enumerate(action.columns)
-        ]
+        for index, column in enumerate(action.columns):
+            fields.append(Field(f"action.{index}", column, "number"))
     fields.append(Field("reward", columns.reward, "number"))
     for flag in ("terminated", "truncated"):
         if (column := getattr(columns, flag)) is not None:
@@ -134,10 +132,7 @@ class Log:
         self._form = form
         self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:
-            raise PipelineError(
-                f"{folder}: found no log, allowed are {', '.join(ENDINGS)}; correct options.files "
-                "and run `dvc repro -f collect`"
-            )
+            raise PipelineError(f"{folder}: found none of {', '.join(ENDINGS)}; {_AGAIN}")
         self._types = [self._columns(path) for path in self.paths]
         self._canonical = {field.name: self._type(field) for field in self._fields}
         order = {field.column for field in self._fields if field.kind == "order"}
@@ -232,10 +227,8 @@ class Log:
             return pa.int64() if whole else pa.string()
         times = [pa.types.is_temporal(one) for one in found]
         if any(times) and not all(times):
-            raise PipelineError(
-                f"{self.paths[0].parent}: column {field.column!r}: found times in some files and "
-                "numbers in others; allowed is one of them"
-            )
+            where = f"{self.paths[0].parent}: column {field.column!r}"
+            raise PipelineError(f"{where}: found times in some files and numbers in others")
         return pa.int64() if all(times) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -358,10 +351,7 @@ class Log:
             return array.cast(canonical)
         if field.kind == "whole":
             outside = pc.or_(pc.less(array, 0), pc.greater_equal(array, field.count))
-            allowed = (
-                f"whole numbers from 0 to {field.count - 1}; correct the log or "
-                "options.columns.action.count"
-            )
+            allowed = f"whole numbers from 0 to {field.count - 1}, by options.columns.action.count"
             refuse(outside, "an action outside the declared space", allowed)
             return array.cast(canonical).fill_null(-1)
         text = array.cast(pa.string())

@@ -124,15 +124,9 @@ class Transitions:
         )
         lengths = lengths - cut
         if self._horizon is not None:
-            allowed = (
-                "at most as many steps as `horizon` says; correct it, or split the "
-                f"trajectory{self._or_merged}"
-            )
-            found, too_long = (
-                "a trajectory longer than the horizon starts here",
-                lengths > self._horizon,
-            )
-            self._log.refuse(rows, starts[too_long], found, allowed)
+            allowed = f"at most as many steps as `horizon` says; or split it{self._or_merged}"
+            too_long = starts[lengths > self._horizon]
+            self._log.refuse(rows, too_long, "a trajectory longer than the horizon", allowed)
         if cut.any():
             truncated[lasts[cut] - 1] = True
             keep = np.ones(rows.num_rows, dtype=bool)
@@ -166,12 +160,10 @@ class Transitions:
         self._log.refuse(rows, disordered, "a trajectory out of order or in two places", allowed)
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
-        terminated, truncated = (
-            rows[name].to_numpy().copy()
-            if name in rows.column_names
-            else np.zeros(rows.num_rows, dtype=bool)
-            for name in ("terminated", "truncated")
-        )
+        flags = {name: np.zeros(rows.num_rows, bool) for name in ("terminated", "truncated")}
+        for name in flags.keys() & set(rows.column_names):
+            flags[name] = rows[name].to_numpy().copy()
+        terminated, truncated = flags.values()
         ended = terminated | truncated
         has_no_end = ~ended[lasts]
         ended[lasts] = False
@@ -188,10 +180,7 @@ class Transitions:
             steps = lasts - starts + 1
             full = (steps == self._horizon) | ((steps - 1 == self._horizon) & (not self._has_next))
             found = "the last row of a trajectory that neither terminated nor reached the horizon"
-            allowed = (
-                "as many rows as `horizon` declares; mark its end by flags, or set options.end "
-                "to last_row"
-            )
+            allowed = "as many rows as `horizon` declares, or an end flag; or options.end: last_row"
             self._log.refuse(rows, lasts[has_no_end & ~full], found, allowed)
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
@@ -235,10 +224,7 @@ class Transitions:
         if self._has_next:
             self._check_finite(rows, after, "next_observation", self._spaces.observation_names)
         if self._spaces.discrete_actions:
-            allowed = (
-                "one in every row but an unfinished trajectory's last; fill it in, or drop the "
-                "trajectory"
-            )
+            allowed = "one in every row but an unfinished trajectory's last"
             self._log.refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
         else:
             self._check_finite(rows, action, "action", self._spaces.action_names)
