@@ -1,5 +1,5 @@
-"""Stage: evaluate the policy and the model on the private units; charged, and idle unless
-estimators are named.
+"""Stage: ask the private units what today's practice earns and how wrong the model is; charged, and
+idle unless estimators are named.
 """
 
 import sys
@@ -78,7 +78,7 @@ def body(params: Params, run: StageRun) -> None:
 
 if __name__ == "__main__":
     description = (
-        "Ask the private units how good the policy is and how wrong the model; charged to the "
+        "Ask the private units for today's returns and how wrong the model is; charged to the "
         "ledger."
     )
     sys.exit(run_stage("evaluate_private", description, body, idle))

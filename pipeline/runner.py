@@ -1,6 +1,7 @@
 """What every stage shares: arguments, parameters, its MLflow run, its wall time, its errors."""
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ import yaml
 
 import primorl
 from primorl.base.dvc import hint
+from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
 from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
 from primorl.base.reporting import exit_status
@@ -58,6 +60,11 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
 
 
 def _run(name: str, body: Body, idle: Idle | None) -> None:
+    if name != "train_model" and os.environ.get("WORLD_SIZE", "1") != "1":
+        # Each process would pay, or release the same sum with noise of its own.
+        raise PipelineError(
+            f"{name}: found several processes, it uses one; start it without torchrun"
+        )
     check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:

@@ -166,7 +166,7 @@ def changed_params() -> list[str]:
     """
     found: dict[str, None] = {}  # a param of several stages is listed once
     with suppress(*_MALFORMED, yaml.YAMLError):
-        for stage in _stages():
+        for stage in _stages().values():
             for file, params in stage.get("params", {}).items():
                 content = _parsed(Path(file).read_text(encoding="utf-8"))
                 for key, before in params.items():
@@ -183,7 +183,7 @@ def remade_inputs() -> list[str]:
     ``dvc.lock``.
     """
     with suppress(*_MALFORMED, yaml.YAMLError):
-        stages = _stages()
+        stages = _stages().values()
         made = {out["path"]: out.get("md5") for stage in stages for out in stage.get("outs", ())}
         read = {(dep["path"], dep.get("md5")) for stage in stages for dep in stage.get("deps", ())}
         remade = {path for path, digest in read if made.get(path, digest) != digest}
@@ -218,23 +218,27 @@ def hint() -> str | None:
     """Say in one line how to get outputs back that ``dvc.lock`` lists and that are gone; None:
     there are none.
     """
-    missing = [path for path in _recorded() if not (workspace() / path).exists()]
+    missing = [path for path in recorded_outputs() if not (workspace() / path).exists()]
     if not missing:
         return None
     more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
     return f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings them back"
 
 
-def _recorded() -> list[str]:
-    """Paths of all outputs in ``dvc.lock``."""
+def recorded_outputs(stage: str | None = None) -> list[str]:
+    """List the paths of the outputs in ``dvc.lock``, of one stage or of all."""
     with suppress(*_MALFORMED, yaml.YAMLError):
-        return [str(output["path"]) for entry in _stages() for output in entry.get("outs", [])]
+        entries = [entry for name, entry in _stages().items() if stage in (None, name)]
+        return [str(output["path"]) for entry in entries for output in entry.get("outs", [])]
     return []
 
 
-def _stages() -> list[dict[str, Any]]:
+def _stages() -> dict[str, dict[str, Any]]:
     """Read the stages in ``dvc.lock``."""
-    return list(_parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values())
+    stages: dict[str, dict[str, Any]] = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))[
+        "stages"
+    ]
+    return stages
 
 
 @lru_cache(maxsize=8)  # dvc.lock, and the files of params, which many stages name

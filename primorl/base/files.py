@@ -82,8 +82,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     If the block succeeds the folder replaces ``target``, else it is deleted.
 
     The previous ``target`` stays untouched until the new one is complete and on the disk. A kill or
-    a power cut leaves the old one, the new one or, between two renames, none: DVC then runs the
-    stage again.
+    a power cut leaves the old one, the new one or, between two renames, none: the next sweep puts
+    the old one back.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent, target.name)
@@ -102,8 +102,17 @@ def replaced_directory(target: Path) -> Iterator[Path]:
         fresh.replace(target)
         sync(target.parent)
     finally:
+        _put_back(previous, target)
         for folder in (fresh, previous):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_back(previous: Path, target: Path) -> bool:
+    """Undo the first of two renames, where the second did not happen."""
+    if target.exists() or not previous.exists():
+        return False
+    previous.replace(target)
+    return True
 
 
 @contextmanager
@@ -198,6 +207,8 @@ def _sweep(folder: Path, target: str | None = None) -> list[Path]:
     for leftover in sorted(folder.glob(".*.new-*")):
         named = _TEMPORARY.match(leftover.name)
         if named is None or target not in (None, named["target"]) or _alive(int(named["process"])):
+            continue
+        if leftover.name.endswith("-old") and _put_back(leftover, folder / named["target"]):
             continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,6 +1,4 @@
-"""Linear heads: their queries, the ensemble made of noised weights, and the network distilled from
-a linear clone.
-"""
+"""Linear heads: the ensemble made of noised weights, and the network of a linear clone."""
 
 from dataclasses import replace
 

@@ -8,7 +8,8 @@ weights and answers that were released. Sums are whole multiples of a power of t
 all of them and the network between them lie inside the trust boundary (docs/distributed.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
 from typing import Self
@@ -23,8 +24,21 @@ from primorl.engine.rounds import Rounds
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights, flat, shaped
 
-_SILENCE = timedelta(hours=2)  # before the first round every process reads its whole shard
+_SILENCE = timedelta(hours=24)  # before the first round every process reads its whole shard
 _NOTHING = torch.empty(0)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Say in our words that another process is gone; torch's own quote addresses."""
+    try:
+        yield
+    except RuntimeError as lost:
+        raise PipelineError(
+            "train_model: another process of the training is gone, or hangs; a round that had "
+            "begun is spent, and the next run resumes the others that were paid for, with any "
+            "number of processes"
+        ) from lost
 
 
 class Request(IntEnum):
@@ -45,7 +59,8 @@ class Group:
     """
 
     def __init__(self) -> None:
-        dist.init_process_group("gloo", timeout=_SILENCE)
+        with _translated():
+            dist.init_process_group("gloo", timeout=_SILENCE)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
     def __enter__(self) -> Self:
@@ -57,25 +72,34 @@ class Group:
         dist.destroy_process_group()
 
     def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
-        """Send a request of the first process, with a vector that is public or released."""
-        dist.broadcast(torch.tensor([request, number, len(released)]), 0)
-        if len(released):
-            dist.broadcast(released.double().cpu().contiguous(), 0)
+        """Send a request of the first process, with a vector that is public or released.
+
+        Raises:
+            ValueError: in another process, which may release nothing.
+        """
+        if self.rank != 0:
+            raise ValueError("the first process alone asks and releases")
+        with _translated():
+            dist.broadcast(torch.tensor([request, number, len(released)]), 0)
+            if len(released):
+                dist.broadcast(released.double().cpu().contiguous(), 0)
 
     def wait(self) -> tuple[Request, int, Tensor]:
         """Wait for the next request of the first process: what, its number, and the vector."""
         header = torch.empty(3, dtype=torch.int64)
-        dist.broadcast(header, 0)
-        request, number, size = header.tolist()
-        released = torch.empty(size, dtype=torch.float64)
-        if size:
-            dist.broadcast(released, 0)
+        with _translated():
+            dist.broadcast(header, 0)
+            request, number, size = header.tolist()
+            released = torch.empty(size, dtype=torch.float64)
+            if size:
+                dist.broadcast(released, 0)
         return Request(request), number, released
 
     def total(self, own: Tensor) -> Tensor:
         """Add up the sums of all processes. Sensitive."""
         moved = own.cpu().clone().contiguous()
-        dist.all_reduce(moved)
+        with _translated():
+            dist.all_reduce(moved)
         return moved.to(own.device)
 
     def check_coverage(self, units: int, held: Tensor) -> None:

@@ -377,8 +377,12 @@ def answer_queries(
         ValueError: the state is lost.
     """
     queries = [query for query in plan.queries if query.what not in LATE]
-    if not queries or state.answers:
+    if not queries:
         return state
+    if state.answers:
+        # A file of answers does not keep their order; other processes count on the plan's.
+        names = [query.what for query in plan.queries if query.what in state.answers]
+        return replace(state, answers={name: state.answers[name] for name in names})
     if state.lost:
         raise ValueError(
             "the queries of this charge were asked and their answers are lost: it cannot go on"

@@ -12,10 +12,10 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from primorl.base.dvc import REMAKE
+from primorl.base.dvc import REMAKE, recorded_outputs
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_json, workspace
-from primorl.base.paths import LEDGER_HEAD, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
+from primorl.base.paths import LEDGER_HEAD, LOCK, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
 from primorl.base.processes import git_commit
 from primorl.config.params import Params, Reading
 from primorl.data.identity.membership import (
@@ -68,9 +68,15 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
                 if charge not in known:
                     raise PipelineError(
                         f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
-                        "database of ledger.url) from its backup, or delete it if its charge is "
-                        "in another ledger"
+                        "database of ledger.url) from its backup; or, if the charge is in "
+                        "another ledger, move this file away"
                     )
+    if not known and recorded_outputs("train_model"):
+        raise PipelineError(
+            f"{LOCK}: train_model has run, and the ledger is empty; restore .primorl (or the "
+            "database of ledger.url) from its backup, or delete dvc.lock if nobody was ever "
+            "charged here"
+        )
     if ledger is not None:
         ledger.check_head()
 
@@ -166,7 +172,7 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
         members,
         public,
         trajectories_per_person=info.trajectories_per_person,
-        population=population_digest(project_secret(), info.population or info.dataset),
+        population=population_digest(project_secret(), info.population),
         simulated=info.environment is not None,
     )
 

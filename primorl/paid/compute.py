@@ -79,7 +79,7 @@ def execution(compute: Compute) -> Execution:
 
 
 @contextmanager
-def joined(execution: Execution, stage: str) -> Iterator[Group | None]:
+def joined(execution: Execution) -> Iterator[Group | None]:
     """Yield the group of all processes, of which this is the first; None if there is no other
     process.
 
@@ -89,15 +89,8 @@ def joined(execution: Execution, stage: str) -> Iterator[Group | None]:
     if execution.ranks == 1:
         yield None
         return
-    try:
-        with Group() as group:
-            yield group
-    except RuntimeError as lost:  # torch's own, which quotes addresses
-        raise PipelineError(
-            f"{stage}: another process of the training is gone, or hangs; a round that had begun "
-            "is spent, and the next run resumes the others that were paid for, with any number of "
-            "processes"
-        ) from lost
+    with Group() as group:
+        yield group
 
 
 def run_worker(name: str, work: Callable[[Params], None]) -> int:

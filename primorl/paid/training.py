@@ -159,7 +159,7 @@ def _train(
     on_round: OnRound,
 ) -> Trained:
     """Run the rounds that the payment has left, or restore the result of an earlier run."""
-    with joined(setup.execution, stage.name) as group:
+    with joined(setup.execution) as group:
         private = None
         if not payment.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units

@@ -23,7 +23,7 @@ from primorl.tracking import StageRun
 
 @dataclass(frozen=True)
 class Work(Generic[S]):
-    """A piece of paid work: model, clone, answer, choice or online run.
+    """A piece of paid work: model, clone, answer or online run.
 
     Attributes:
         ledger: holds the charge.

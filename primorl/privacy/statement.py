@@ -56,7 +56,7 @@ class QueryStatement:
     what: Annotated[
         str,
         Matching("[a-z][a-z0-9_]*", 40),
-        "Name of the query type, such as `normaliser` or `starts`.",
+        "Name of the query type, such as `scales` or `first_states`.",
     ]
     noise_multiplier: Annotated[_Multiplier, "z of the query."]
     sensitivity: Annotated[float, Within(gt=0), "L2 sensitivity of the sum."]

@@ -101,7 +101,11 @@ with files.scratch_directory(target) as scratch, files.replaced_directory(target
 
 @pytest.mark.parametrize(
     ("point", "left"),
-    [("while writing", {"file": "old"}), ("after move 1", {}), ("after move 2", {"file": "new"})],
+    [
+        ("while writing", {"file": "old"}),
+        ("after move 1", {"file": "old"}),
+        ("after move 2", {"file": "new"}),
+    ],
 )
 def test_a_killed_process_leaves_one_whole_output_or_none_and_the_next_one_clears_up(
     project: Path, point: str, left: dict[str, str]

@@ -208,11 +208,22 @@ def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> N
     assert touched == [True]
     assert not done.lost
     assert kept == [kept[0], done]
-    assert answer_queries(plan, total, done, kept.append) is done
+    known = answer_queries(plan, total, done, kept.append)
+    assert (known.asked, list(known.answers)) == (True, ["normaliser"])
     with pytest.raises(ValueError, match="asked and their answers are lost"):
         answer_queries(plan, total, kept[0], kept.append)
     assert touched == [True], "nothing was touched again"
     assert answer_queries(plan_for(), total, begun, kept.append) is begun, "nothing is asked"
+
+
+def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
+    """Other processes split what they are sent by that order; a file of tensors keeps none."""
+    queries = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
+    answers = {query.what: torch.full((2,), place) for place, query in enumerate(queries)}
+    begun = TrainingState.begin(SHAPE.initial_weights(0))
+    restored = dataclasses.replace(begun, asked=True, answers=dict(reversed(answers.items())))
+    known = answer_queries(plan_for(queries=queries), lambda name, so_far: so_far[name], restored)
+    assert list(known.answers) == list(answers) != list(restored.answers)
 
 
 def test_a_finished_run_needs_no_data() -> None:

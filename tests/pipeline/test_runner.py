@@ -48,6 +48,16 @@ def leftover() -> Path:
     return folder
 
 
+def test_only_the_training_of_the_model_runs_in_several_processes(
+    project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, called = ran()
+    assert status != 0
+    assert called == []
+    assert "without torchrun" in capsys.readouterr().err
+
+
 def test_any_stage_deletes_what_was_left(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

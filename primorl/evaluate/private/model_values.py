@@ -136,9 +136,10 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
     of_mean = [each for each in values if each.what in (MEAN_RETURN, AS_DRAWN)]
     for each in of_mean:
         ends = each.members or (each.value,)
-        least, most = min(ends), max(ends)
-        if least < low - slack or most > high + slack:
-            farthest = most if most > high + slack else least
+        # What is no number lies between no bounds.
+        beyond = [end for end in ends if not low - slack <= end <= high + slack]
+        if beyond:
+            farthest = max(beyond)
             reason = (
                 f"the model says a mean return of {farthest:.4g} "
                 f"({_WHOSE.get(each.of, 'the policy')}), where nobody can have less than "
@@ -148,7 +149,7 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
             break
     today = next((each for each in of_mean if each.what == AS_DRAWN), None)
     chance = next((each for each in of_mean if each.of == "random"), None)
-    if today is not None and chance is not None and chance.value >= today.value:
+    if today is not None and chance is not None and not chance.value < today.value:
         reason = (
             f"in the model random actions are worth {chance.value:.4g}, at least as much as "
             f"today's practice, {today.value:.4g}"

@@ -54,6 +54,19 @@ def test_a_clone_joins_with_secret_and_head_of_another(
     assert "missing, but" in primorl("ledger", "verify")[2]
 
 
+def test_a_lost_ledger_does_not_begin_again_where_a_model_was_trained(chosen: Params) -> None:
+    """DVC deletes the model before it trains another: dvc.lock alone tells of the first."""
+    trained = "stages: {train_model: {outs: [{path: models/dynamics}]}}"
+    Path("dvc.lock").write_text(trained)
+    with pytest.raises(PipelineError, match=r"dvc\.lock"):
+        project_ledger(chosen)
+    assert not Path(".primorl").exists()
+    Path("dvc.lock").write_text(trained.replace("train_model", "collect"))
+    charge(chosen)  # the twin
+    Path("dvc.lock").write_text(trained)
+    charge(chosen)  # and where the ledger is still there
+
+
 def test_to_look_creates_nothing_in_the_database(chosen: Params, ledger_url: str) -> None:
     assert begun_ledger(chosen) is None
     assert primorl("ledger", "show")[:2] == (0, "the ledger is empty: nothing was charged yet\n")
