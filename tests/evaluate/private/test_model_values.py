@@ -2,6 +2,7 @@
 recordings have them.
 """
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -182,6 +183,8 @@ def said(*, policy: float, today: float, random: float) -> list[Answer]:
         ({"policy": -0.1}, ["beyond_bounds"]),
         ({"random": 10.5}, ["beyond_bounds", "random_as_good"]),
         ({"random": 7.0}, ["random_as_good"]),
+        ({"policy": math.nan}, ["beyond_bounds"]),
+        ({"random": math.nan}, ["beyond_bounds", "random_as_good"]),
         ({"policy": 10.0, "random": 6.9}, []),
     ],
 )
