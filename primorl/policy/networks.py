@@ -63,11 +63,6 @@ class Networks:
         """Networks of their own with the same parameters."""
         return Networks(self.layers, self.vector.device)
 
-    @property
-    def gradient_layers(self) -> Layers:
-        """The gradient, laid out as ``layers``."""
-        return (self._gradients[0].mT, *self._gradients[1:])
-
     def forward(self, inputs: Tensor) -> Tensor:
         """``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call with as
         many rows.

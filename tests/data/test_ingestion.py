@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from primorl.base.errors import PipelineError
+from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
-from primorl.data.sources import episodes as batching
 from primorl.data.storage import parquet
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import DatasetInfo

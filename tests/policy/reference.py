@@ -17,10 +17,16 @@ from torch.distributions import (
 from torch.distributions.transforms import TanhTransform
 
 from primorl.policy.config import SacConfig
+from primorl.policy.networks import Networks
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import ActorCritic
 
 Prior = Callable[[Tensor], Distribution] | None
+
+
+def gradient_layers(networks: Networks) -> tuple[Tensor, ...]:
+    """The gradient, laid out as ``layers``."""
+    return (networks._gradients[0].mT, *networks._gradients[1:])
 
 
 def module(layers: tuple[Tensor, ...], network: int = 0) -> nn.Sequential:
@@ -116,12 +122,12 @@ class Networks:
             close(found[self.seed].view_as(true), true.detach(), **tolerance)
         close(sac.log_alpha[self.seed : self.seed + 1], self.log_alpha.detach(), **tolerance)
         of_critics = [
-            part[2 * self.seed + i] for i in range(2) for part in sac.critic.gradient_layers
+            part[2 * self.seed + i] for i in range(2) for part in gradient_layers(sac.critic)
         ]
         for found, true in zip(of_critics, self.critic_gradients, strict=True):
             close(found.view_as(true), true, **tolerance)
         for found, parameter in zip(
-            sac.actor.gradient_layers, self.actor.parameters(), strict=True
+            gradient_layers(sac.actor), self.actor.parameters(), strict=True
         ):
             close(found[self.seed].view_as(parameter), gradient(parameter), **tolerance)
 

@@ -4,7 +4,7 @@ To add one, write its module, name its class in `_CLASSES`, and declare its opti
 `primorl.config.datasets` (docs/datasets/adding-a-source.md).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -12,8 +12,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from primorl.config.datasets import AnyDataset
-from primorl.data.storage.schema import Spaces
+from primorl.data.storage.schema import Episode, Spaces, trajectory_table
 
+_ROWS_PER_BATCH = 2**16
 _CLASSES = {
     "replay": ("replay", "Replay"),
     "minari": ("minari", "Minari"),
@@ -75,3 +76,17 @@ def source_of(name: str, dataset: AnyDataset) -> Source:
     module, kind = _CLASSES[dataset.source]
     source: Source = getattr(import_module(f"{__name__}.{module}"), kind)(name, dataset)
     return source
+
+
+def episode_tables(spaces: Spaces, episodes: Iterable[Episode]) -> Generator[pa.Table]:
+    """Batch ascending episodes into tables; a unit is never split."""
+    waiting: list[Episode] = []
+    rows = 0
+    for episode in episodes:
+        if rows >= _ROWS_PER_BATCH and episode.unit != waiting[-1].unit:
+            yield trajectory_table(spaces, waiting)
+            waiting, rows = [], 0
+        waiting.append(episode)
+        rows += len(episode.rewards)
+    if waiting:
+        yield trajectory_table(spaces, waiting)

@@ -18,8 +18,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, home, replaced_file
 from primorl.base.paths import SOURCES
 from primorl.config.datasets import D4rlDataset
-from primorl.data.sources import Reader
-from primorl.data.sources.episodes import tables
+from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Episode, Spaces
 
@@ -127,7 +126,7 @@ class D4rlReader:
                 f"{self.path}: truncated, corrupt, or without {', '.join(_NEEDED)} "
                 f"({type(broken).__name__}); run `dvc repro collect` again"
             ) from None
-        yield from tables(self.spaces, self._episodes(self._checked(arrays)))
+        yield from episode_tables(self.spaces, self._episodes(self._checked(arrays)))
 
     def _checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Check kinds and sizes; return arrays of two dimensions for vectors and of one for

@@ -19,8 +19,7 @@ from minari.dataset.minari_storage import MinariStorage
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.config.datasets import EpisodeFilter, MinariDataset
-from primorl.data.sources import Reader
-from primorl.data.sources.episodes import tables
+from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, spaces_of, unflattened
 from primorl.data.storage.schema import Array, Episode, Spaces, id_text
 from primorl.simulators.environments import make
@@ -224,7 +223,7 @@ class MinariReader:
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the dataset and the episode."""
-        yield from tables(self.spaces, self._episodes())
+        yield from episode_tables(self.spaces, self._episodes())
 
     def _episodes(self) -> Iterator[Episode]:
         places = []

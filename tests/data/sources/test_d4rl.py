@@ -11,9 +11,9 @@ import yaml
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import D4rlDataset
+from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
 from primorl.data.sources import d4rl, source_of
-from primorl.data.sources import episodes as batching
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import Episode, trajectory_table
 from tests.data.builders import SPACES, dataset, snapshot

@@ -14,8 +14,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MinariDataset
+from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
-from primorl.data.sources import episodes as batching
 from primorl.data.sources import source_of
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import vectors

@@ -13,7 +13,7 @@ from primorl.data.checks import KeyOrder
 from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.elapsed import carry_forward, elapsed_times
 from primorl.data.sources.tabular.files import Field, Log
-from primorl.data.storage.schema import Spaces, changes, id_text, transition_table, whole
+from primorl.data.storage.schema import Spaces, changes, id_text, numbers, transition_table, whole
 
 _REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
@@ -113,7 +113,7 @@ class Transitions:
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
-        action, reward = self._action(rows), _numbers(rows["reward"])
+        action, reward = self._action(rows), numbers(rows["reward"])
         columns = [observation, action, reward, after, terminated, truncated]
         lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
         self._log.refuse(
@@ -202,12 +202,12 @@ class Transitions:
                 unit, most = field.elapsed.unit, field.elapsed.most
                 turned[dimension] = elapsed_times(order, starts, unit, most, by_time=by_time)
             elif field.carried is not None:
-                values = _numbers(rows[field.name])
+                values = numbers(rows[field.name])
                 filled, ages = carry_forward(values, order, starts, field.carried, by_time=by_time)
                 turned[dimension], turned[dimension + 1] = filled, ages
                 dimension += 1
             else:
-                turned[dimension] = _numbers(rows[field.name])
+                turned[dimension] = numbers(rows[field.name])
             dimension += 1
         return np.ascontiguousarray(turned.T)
 
@@ -216,7 +216,7 @@ class Transitions:
             codes: npt.NDArray[np.int32] = rows["action"].to_numpy()
             return codes
         names = [field.name for field in self._fields if field.name.startswith("action.")]
-        return np.ascontiguousarray(np.stack([_numbers(rows[name]) for name in names]).T)
+        return np.ascontiguousarray(np.stack([numbers(rows[name]) for name in names]).T)
 
     def _check_values(self, rows: pa.Table, *columns: npt.NDArray[Any]) -> None:
         """Check the columns of `transition_table` but the observation and the ends."""
@@ -274,9 +274,3 @@ class Transitions:
             "which cuts values there",
         )
         return values
-
-
-def _numbers(column: pa.ChunkedArray) -> Floats:
-    """Give a column of float32; a missing number is NaN."""
-    numbers: Floats = whole(column).to_numpy(zero_copy_only=False)
-    return numbers
