@@ -176,7 +176,7 @@ def test_a_datasets_own_description_of_its_environment_builds_nothing(project: P
     call = {"args": ["touch", CANARY]}
     spec = EnvSpec("Evil-v0", entry_point="subprocess:call", kwargs=call)
     write_json(path, metadata | {"env_spec": spec.to_json()})
-    with pytest.raises(PipelineError, match="stores no spaces"):
+    with pytest.raises(PipelineError, match="found no spaces"):
         run(ingest)
     assert not Path(CANARY).exists()
 

@@ -51,9 +51,12 @@ def touch(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (edit, "1 changed of 2 files"),
-        (Path.unlink, "1 gone of 2 files"),
-        (lambda file: file.with_name("log-3.csv").write_text(HEADER), "1 new of 3 files"),
+        (edit, "1 changed, 0 gone, 0 new of 2"),
+        (Path.unlink, "0 changed, 1 gone, 0 new of 2"),
+        (
+            lambda file: file.with_name("log-3.csv").write_text(HEADER),
+            "0 changed, 0 gone, 1 new of 3",
+        ),
         (touch, None),
     ],
 )

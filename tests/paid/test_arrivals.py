@@ -99,7 +99,7 @@ def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
         (
             "data/elsewhere",
             b"1\n2\n",
-            "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals",
+            "online.arrivals: found 'data/elsewhere'; allowed is one in data/arrivals",
         ),
         (TODAY, b"1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
         (TODAY, b"\xff\xfe1", f"{TODAY}: not UTF-8 text"),
