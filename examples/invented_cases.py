@@ -95,9 +95,8 @@ def anaesthesia(
     set.
     """
     observation, _ = env.reset(seed=person)
-    env.unwrapped._rng = np.random.default_rng(
-        generator.integers(2**31)
-    )  # the same person, another day
+    # the same person, another day
+    env.unwrapped._rng = np.random.default_rng(generator.integers(2**31))
     rows: list[list[object]] = []
     rate, wait, since, ended = 0.0, 0, 0, False
     for step in range(STEPS + 1):

@@ -73,9 +73,8 @@ def private_mean(
         state = payment.state
         while state.started < plan.rounds:
             state = replace(state, started=state.started + 1)
-            payment.save_checkpoint(
-                state
-            )  # the round is spent from here on, before any private number is read
+            # the round is spent from here on, before any private number is read
+            payment.save_checkpoint(state)
             clipped = plan.clip.finish(read()[plan.cohort()].double())
             (released,) = plan.release([clipped.sum(0)])
             state = replace(state, total=state.total + released, done=state.done + 1)

@@ -31,9 +31,8 @@ The body of such a stage imports what is slow to load, which would take longer t
 itself.
 """
 
-_BYTES_NEEDED = (
-    32 << 20
-)  # less free space than this would not hold a stage's log, checkpoints and small outputs
+# less free space than this would not hold a stage's log, checkpoints and small outputs
+_BYTES_NEEDED = 32 << 20
 
 
 def run_stage(name: str, description: str, body: Body, idle: Idle | None = None) -> int:
@@ -50,9 +49,8 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
         "--debug", action="store_true", help="show tracebacks (inside the trust boundary only)"
     )
     arguments = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, _interrupt
-    )  # a scheduler's stop ends the MLflow run as Ctrl-C does
+    # a scheduler's stop ends the MLflow run as Ctrl-C does
+    signal.signal(signal.SIGTERM, _interrupt)
     status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
     if status != 0 and (advice := hint()):
         print(advice, file=sys.stderr)

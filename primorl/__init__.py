@@ -24,12 +24,10 @@ __all__ = ["Plan", "Project", "Statement", "__version__", "load_model", "load_po
 # OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a
 # millisecond and then give the core back. Longer spinning (the default) gains nothing on an idle
 # machine and multiplies the time on a busy one; without any, two threads are slower than one.
-os.environ.setdefault(
-    "GOMP_SPINCOUNT", "10000"
-)  # GNU's OpenMP, in torch's wheels for Linux: rounds of the loop
-os.environ.setdefault(
-    "KMP_BLOCKTIME", "1"
-)  # LLVM's and Intel's, in torch for macOS and from conda: milliseconds
+# GNU's OpenMP, in torch's wheels for Linux: rounds of the loop
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# LLVM's and Intel's, in torch for macOS and from conda: milliseconds
+os.environ.setdefault("KMP_BLOCKTIME", "1")
 
 # MKL reads this at its first product. Without it MKL may choose how to multiply by where matrices
 # lie in memory, as it does on AMD's processors, so that the last bits of one unit's update depend

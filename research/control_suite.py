@@ -59,9 +59,8 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
         force = float(action[0])
         self._data.ctrl[0] = force
         mujoco.mj_step(self._model, self._data)
-        mujoco.mj_step1(
-            self._model, self._data
-        )  # positions of bodies lag a Runge-Kutta step otherwise
+        # positions of bodies lag a Runge-Kutta step otherwise
+        mujoco.mj_step1(self._model, self._data)
         seen = self._seen()
         position, cosine, _, _, spin = seen.tolist()
         centred = (1 + _near_zero(position, 2)) / 2

@@ -146,9 +146,8 @@ class ValueNetwork:
             if len(parts) == len(kept):
                 break
             of_below, of_tangent = of_output @ layer + of_along @ direction, of_along @ layer
-            growth = (
-                below.clamp(max=0) + 1
-            )  # ELU' at the layer below; its derivative is the same below 0
+            # ELU' at the layer below; its derivative is the same below 0
+            growth = below.clamp(max=0) + 1
             of_output = (of_below * growth + of_tangent * tangent * (below < 0))[..., :-1]
             of_along = (of_tangent * growth)[..., :-1]
         return torch.cat(parts, -1)

@@ -251,9 +251,8 @@ class Transformer(nn.Module):
 
     def __init__(self, model: Any):
         super().__init__()
-        self.model = (
-            model.eval()
-        )  # no dropout: an answer's probability is a number, not a random variable
+        # no dropout: an answer's probability is a number, not a random variable
+        self.model = model.eval()
 
     def forward(self, tokens: Tensor, present: Tensor, kept: int) -> Tensor:
         """Compute the logits at the last ``kept`` positions."""
@@ -413,9 +412,8 @@ def named_task(
     from datasets import load_dataset
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    tokenizer.pad_token = (
-        tokenizer.pad_token or tokenizer.eos_token
-    )  # padding is told apart by the mask
+    # padding is told apart by the mask
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model = AutoModelForCausalLM.from_pretrained(
         options.model, attn_implementation="eager", dtype=torch.float32
     )
@@ -427,9 +425,8 @@ def named_task(
         for number, label in classifier.config.id2label.items()
         if label.lower() == "positive"
     )
-    length = 2 * (
-        options.prompt_length + options.answer_length
-    )  # one for all: a score depends on no other text
+    # one for all: a score depends on no other text
+    length = 2 * (options.prompt_length + options.answer_length)
 
     def reward(texts: Sequence[str]) -> Tensor:
         encoded = of_reward(

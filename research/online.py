@@ -154,9 +154,8 @@ class NobodyThere(SimulatedUsers):
         self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
     ) -> Trajectories:
         """See `Users.meet`."""
-        met = super().meet(
-            numbers[:1], network, parameters
-        )  # those who are not met contribute zero, too
+        # those who are not met contribute zero, too
+        met = super().meet(numbers[:1], network, parameters)
         return replace(met, valid=torch.zeros_like(met.valid))
 
 
@@ -211,9 +210,8 @@ class Run:
     def simulated(self, seed: int) -> SimulatedUsers:
         """Make the users."""
         kind = NobodyThere if self.row == "noise alone" else SimulatedUsers
-        if (
-            self.row == "paper" and self.episodes is None
-        ):  # else the users before leave finished episodes
+        # else the users before leave finished episodes
+        if self.row == "paper" and self.episodes is None:
             kind = CarriedUsers
         return kind(batch(TASKS[self.task].environment), self.steps, self.episodes, seed)
 

@@ -337,9 +337,8 @@ def row_keys() -> list[Row]:
             (settings, algorithm, "none", mode, epsilon)
             for algorithm, mode, epsilon in product(("dppg-kl", "dppg-l2"), MODES, EPSILONS)
         ]
-        cases.append(
-            (settings, "dppg-l2", "none", "neither", math.inf)
-        )  # without a clip DPPG-KL is the same
+        # without a clip DPPG-KL is the same
+        cases.append((settings, "dppg-l2", "none", "neither", math.inf))
     for algorithm, baseline, epsilon in product(
         ("dppg-kl", "dppg-l2"), ("user", "carried"), EPSILONS
     ):

@@ -149,18 +149,16 @@ def experiment_in_a_copy(clone: Path) -> None:
     expect(
         1.1 < summary["epsilon"] <= 1.2, "the experiment's results are those of its own parameters"
     )
-    run(
-        clone, "git", "checkout", "--quiet", "params.yaml", "dvc.lock"
-    )  # the README's next steps make the same one
+    # the README's next steps make the same one
+    run(clone, "git", "checkout", "--quiet", "params.yaml", "dvc.lock")
 
 
 def readme_in_order(clone: Path) -> None:
     """Every step of README and settings.md works when pasted in order; going back trains and
     charges nothing.
     """
-    (clone / ".venv").symlink_to(
-        Path(sys.executable).parents[1]
-    )  # instead of installing everything once more
+    # instead of installing everything once more
+    (clone / ".venv").symlink_to(Path(sys.executable).parents[1])
     (Path(sys.executable).parents[1] / ".ready").touch()
     text = "".join(
         (clone / page).read_text(encoding="utf-8") for page in ("README.md", "docs/settings.md")

@@ -106,9 +106,10 @@ def _class(cls: type) -> str:
 
 
 def _function(function: Callable[..., object], name: str, level: str) -> str:
+    # annotations
     signature = re.sub(
         r"(?<=: )'([^']*)'|(?<=> )'([^']*)'", r"\1\2", str(inspect.signature(function))
-    )  # annotations
+    )
     signature = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|pathlib\._local\.", "", signature)
     shown = textwrap.fill(
         f"{name}{signature}", _WIDTH, subsequent_indent="    ", break_long_words=False

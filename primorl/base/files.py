@@ -24,9 +24,8 @@ _EXPERIMENTS = "/.dvc/tmp/exps/"
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
 _TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-")
-_LOCK_SECONDS = (
-    3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
-)
+# a younger lock file may belong to a run that is about to write its first checkpoint
+_LOCK_SECONDS = 3600.0
 
 
 def workspace() -> Path:
@@ -89,9 +88,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     _sweep(target.parent, target.name)
     fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
     previous = fresh.with_name(f"{fresh.name}-old")
-    fresh.chmod(
-        0o777 & ~_umask()
-    )  # mkdtemp's 0700 would hide the output from a group that shares it
+    # mkdtemp's 0700 would hide the output from a group that shares it
+    fresh.chmod(0o777 & ~_umask())
     try:
         yield fresh
         for file in fresh.rglob("*"):

@@ -38,9 +38,8 @@ VERSION = Path("primorl.version")
 
 Each stage depends on it, in the place of the package's code.
 """
-RESERVED = tuple(
-    Path(name).stem for name in FILES if name.startswith("datasets/")
-)  # of the template's own files
+# of the template's own files
+RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))
 
 
 def template(version: str) -> Iterator[tuple[str, str]]:

@@ -102,9 +102,8 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
     totals: dict[str, float] = {}
     for _, account in ledger.accounts().values():
         for charge, epsilon in account.running(delta):
-            totals[charge.id] = max(
-                epsilon, totals.get(charge.id, 0.0)
-            )  # of all versions that it was charged to
+            # of all versions that it was charged to
+            totals[charge.id] = max(epsilon, totals.get(charge.id, 0.0))
     entries = [
         {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta}
         for charge in charges

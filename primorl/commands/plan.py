@@ -85,9 +85,8 @@ def plan(
 
     given = (sampling_probability, noise_multiplier, rounds, delta, queries, target_epsilon, solve)
     own = not as_json and all(number is None for number in given)
-    with (
-        Status() if own else nullcontext() as status
-    ):  # DVC takes as long to start as the accountant to load
+    # DVC takes as long to start as the accountant to load
+    with Status() if own else nullcontext() as status:
         from primorl.commands import plan_answer
 
         plan_answer.show(plan_answer.Options(*given, units), as_json=as_json, status=status)

@@ -109,9 +109,8 @@ class Settings:
                 partitions = Partitions.read(PARTITIONS, ledger)
                 account = partitions.account
             elif ledger is not None and self.manifest is not None and UNITS.exists():
-                check_secret(
-                    self.manifest, PARTITIONS
-                )  # under another one the ledger would recognise nobody
+                # under another one the ledger would recognise nobody
+                check_secret(self.manifest, PARTITIONS)
                 version = dataset_version(self.manifest, PARTITIONS)
                 ledger.check_published(self.manifest.info.dataset, version)
                 account = ledger.account(version)

@@ -90,9 +90,8 @@ def all_rows(
             longest, last = wider, last + 1
         steps = torch.arange(longest).expand(last - first, -1)
         own = steps < lengths[first:last, None]
-        inputs, targets = source.transitions(
-            torch.arange(first, last), steps.where(own, 0)
-        )  # padding: own row 0
+        # padding: own row 0
+        inputs, targets = source.transitions(torch.arange(first, last), steps.where(own, 0))
         yield inputs, targets, own
         first = last
 
@@ -131,9 +130,8 @@ def halved_fractions(noisy: Tensor, noise: float, whole: float = 1.0) -> Tensor:
         return noisy.new_tensor([whole])
     left, right = noisy.chunk(2)
     first = min(max((whole + float(left.sum() - right.sum())) / 2, 0.0), whole)
-    least = (
-        _HALF_DEVIATIONS * noise * (len(left) / 2) ** 0.5
-    )  # the mean of two such sums has half their variance
+    # the mean of two such sums has half their variance
+    least = _HALF_DEVIATIONS * noise * (len(left) / 2) ** 0.5
     if first < least and whole - first < least:
         first = whole / 2
     elif first < least:
@@ -177,9 +175,8 @@ def categories_of(columns: ObservationColumns, shares: Tensor) -> tuple[Tensor, 
 
 
 _ROOT_OF_NORMAL = 0.82218  # E √|x| of a standard normal
-_ROOT_OF_CHANGE = (
-    0.676  # of a product of two, which is often small and seldom large, as changes are
-)
+# of a product of two, which is often small and seldom large, as changes are
+_ROOT_OF_CHANGE = 0.676
 _WIDEST_CHANGE = 6.0  # in their scale, that `FINER_SCALES` looks at
 _LARGEST_RESIDUAL = 2.0  # in scales of the target
 _SEEN = 3.5  # standard deviations of its noise, above which a mean square is told from nothing

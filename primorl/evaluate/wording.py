@@ -46,9 +46,8 @@ _WHOSE = {  # of eight characters at most: the column is no wider
     "zero_action": "zeros",
     "model": "model",
 }
-_FIXED_BEFORE = (
-    "; else spent_on_dataset holds"  # how an assumption of statements ends, which names a key
-)
+# how an assumption of statements ends, which names a key
+_FIXED_BEFORE = "; else spent_on_dataset holds"
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:

@@ -116,9 +116,8 @@ class Cohort:
             clipped = clip.finish(
                 rows.detach().to(torch.float64, copy=True).mul_(1 / clipping_norm)
             )
-            if (
-                grid > 0
-            ):  # the sum is then exact, so that nobody's presence moves the rounding of the others
+            # the sum is then exact, so that nobody's presence moves the rounding of the others
+            if grid > 0:
                 clipped.mul_(1 / grid).trunc_()
             own = clipped.sum(0)
             total = own if total is None else total.add_(own)

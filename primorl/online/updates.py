@@ -188,9 +188,8 @@ def by_pieces(
         if threads == 1:
             yield from map(rows, pieces)
         else:
-            running: deque[Future[Tensor]] = (
-                deque()
-            )  # few, as rows of all users may not fit into memory
+            # few, as rows of all users may not fit into memory
+            running: deque[Future[Tensor]] = deque()
             with ThreadPoolExecutor(threads) as pool:
                 for number in pieces:
                     running.append(pool.submit(rows, number))
@@ -281,9 +280,8 @@ class DPPG:
         """
         begin = start.expand(met.users, -1)
         deltas, climb, old = torch.zeros_like(begin), self.rule(begin), torch.zeros_like(advantages)
-        if (
-            self.minibatches > 1
-        ):  # else the first step, which begins at θ₀, computes them by the way
+        # else the first step, which begins at θ₀, computes them by the way
+        if self.minibatches > 1:
             old = network.step_gradients(begin, met.observations, met.actions, workspace).logs
         for number, rows in enumerate(schedule):
             valid, seen, done = met.valid[:, rows], met.observations[:, rows], met.actions[:, rows]
@@ -291,9 +289,8 @@ class DPPG:
             if self.minibatches == 1 and number == 0:
                 old[:, rows] = part.logs
             gradients = self.gradients(part, old[:, rows], advantages[:, rows], own_weights(valid))
-            rates = self.local_learning_rate * valid.any(
-                1, keepdim=True
-            )  # 0 for users without steps among these
+            # 0 for users without steps among these
+            rates = self.local_learning_rate * valid.any(1, keepdim=True)
             deltas = within(deltas + rates * climb(gradients), self.clipping_norm)
         return deltas
 

@@ -62,9 +62,8 @@ LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
-_TAILS = (
-    2.0  # of what cubes see of an observation: where people seldom are, a clone must not act wildly
-)
+# of what cubes see of an observation: where people seldom are, a clone must not act wildly
+_TAILS = 2.0
 _HEADS = replace(
     LOCAL, learning_rate=heads.RATE, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS
 )

@@ -30,9 +30,8 @@ from primorl.privacy.verification import (
 )
 from primorl.release.contents import LEDGER, LedgerStatement
 
-_LARGEST = (
-    1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
-)
+# float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
+_LARGEST = 1e30
 
 
 def check_model(path: Path, model: GaussianEnsemble) -> None:

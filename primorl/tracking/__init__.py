@@ -34,9 +34,8 @@ _READ_PRIVATE = {
         "online",
     )
 }
-_PROCESS = Path(
-    "/proc/self/status"
-)  # Linux; getrusage counts the parent's memory before the start, too
+# Linux; getrusage counts the parent's memory before the start, too
+_PROCESS = Path("/proc/self/status")
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 
 
@@ -133,9 +132,8 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
     pipeline = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
-    since = (
-        int(process.create_time() * 1000) - _CLOCK_SLACK_MS
-    )  # a process id may have been another's before
+    # a process id may have been another's before
+    since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS
     known = client.search_runs(
         [experiment],
         f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}",
@@ -166,9 +164,8 @@ def _enclosing_process() -> psutil.Process:
         return own
     try:
         for parent in own.parents():
-            if any(
-                Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]
-            ):  # also `python -m dvc`
+            # also `python -m dvc`
+            if any(Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]):
                 return parent
     except psutil.Error:
         pass

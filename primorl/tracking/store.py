@@ -269,9 +269,8 @@ def _connect(uri: str) -> "MlflowClient":
     from mlflow.tracking import MlflowClient
 
     for noisy in ("alembic", "mlflow", "sqlalchemy", "urllib3"):
-        logging.getLogger(noisy).setLevel(
-            logging.CRITICAL
-        )  # they print tracebacks of errors that are handled here
+        # they print tracebacks of errors that are handled here
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
 
 

@@ -149,9 +149,8 @@ def float32_range(policy: Policy) -> tuple[Array, Array]:
 def _exported(graph: Graph, size: int) -> bytes:
     made: Any = BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # the exporter that needs no further package is the older one
+        # the exporter that needs no further package is the older one
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             graph,
             (torch.zeros(2, size),),

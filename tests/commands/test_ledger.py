@@ -167,9 +167,8 @@ def test_who_may_only_read_can_verify_show_and_plan(
         charged(chosen)
         with closing(sqlite3.connect(DATABASE)) as database:
             ((first,),) = database.execute("SELECT hash FROM ledger_records WHERE sequence = 1")
-        write_json(
-            HEAD, {"sequence": 1, "hash": first}
-        )  # lags behind, and no command that reads heals it
+        # lags behind, and no command that reads heals it
+        write_json(HEAD, {"sequence": 1, "hash": first})
         before, reading = snapshot(Path()), (VERIFY, SHOW, (*SHOW, "--json"), ("plan",))
         assert [primorl(*words)[0] for words in reading[:3]] == [0, 0, 0]
         for path in [*Path().rglob("*"), Path()]:

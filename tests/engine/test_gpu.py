@@ -32,9 +32,8 @@ def trained(shape: Architecture, device: torch.device) -> Tensor:
     source = make_units(shape, [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120])
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip, 0.0, 6, 1e-3)
-    local = local_training(
-        batch_size=128, local_epochs=2, weight_decay=0.1
-    )  # one batch: no order matters
+    # one batch: no order matters
+    local = local_training(batch_size=128, local_epochs=2, weight_decay=0.1)
     setup = training_setup(
         plan,
         shape,

@@ -39,9 +39,8 @@ from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Ragged, local_training, server_training, training_setup
 
-HEADS = ObservationColumns(
-    5, ((1, 3),), discrete_actions=False
-)  # two numbers around three categories
+# two numbers around three categories
+HEADS = ObservationColumns(5, ((1, 3),), discrete_actions=False)
 LOW, HIGH = torch.tensor([-8.0, 0, 0, 0, 10.0]), torch.tensor([8.0, 1, 1, 1, 30.0])
 BOUNDS = Bounds(LOW, HIGH, torch.tensor([-1.0]), torch.tensor([3.0]), -10.0, 10.0)
 FEATURES = Polynomials(6, ((1, 3),), 2)
@@ -143,9 +142,8 @@ def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
     assert drawn[:, 1:4].mean(0).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.08)
     survival = starts.survival
     expected = torch.tensor([1.0] * 10 + [0.5] * 10 + [0.0] * 20).expand(2, -1)
-    torch.testing.assert_close(
-        survival, expected, atol=1e-5, rtol=0
-    )  # 10 and 20 steps, none terminates
+    # 10 and 20 steps, none terminates
+    torch.testing.assert_close(survival, expected, atol=1e-5, rtol=0)
 
 
 AWKWARD = [0.0, 1.0, -5.0, 25.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.inf]

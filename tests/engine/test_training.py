@@ -25,9 +25,8 @@ from tests.units import local_training, make_units, server_training, training_se
 PLAIN = server_training(0.0, 0.0, 5, None)
 SHAPE = Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
 SOURCE = make_units(SHAPE, [30, 17, 45] * 40)
-PUBLIC = tuple(
-    torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values()
-)  # of the same system
+# of the same system
+PUBLIC = tuple(torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values())
 STILL: dict[str, Any] = {
     "noise_multiplier": 0.0,
     "sampler": PoissonSampler(1.0),

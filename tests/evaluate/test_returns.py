@@ -64,9 +64,8 @@ def test_returns_equal_the_obvious_loop(
     np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
 
 
-@pytest.mark.parametrize(
-    "at_once", [1, 7, 256]
-)  # less than one episode of each policy; uneven; everything
+# less than one episode of each policy; uneven; everything
+@pytest.mark.parametrize("at_once", [1, 7, 256])
 def test_episodes_that_end_early_count_once_however_they_are_batched(
     countdown: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,9 +75,8 @@ class Losses:
 
     grid: Array  # the losses
     density: Array  # how probable each is
-    infinite: (
-        float  # bounds what is left out: losses beyond the grid and the error of the transform
-    )
+    # bounds what is left out: losses beyond the grid and the error of the transform
+    infinite: float
 
     def delta(self, epsilon: float) -> float:
         return (

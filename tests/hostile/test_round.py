@@ -73,9 +73,8 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
 
 
 RANDOM = data([3, 8, 1, 5, 0, 7, 2, 4], 1)
-REPEATED = data(
-    [9, 17, 1, 5, 0, 23, 2, 12], 2, constant=True
-)  # several batches, whose order cannot matter
+# several batches, whose order cannot matter
+REPEATED = data([9, 17, 1, 5, 0, 23, 2, 12], 2, constant=True)
 
 
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])

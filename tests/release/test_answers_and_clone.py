@@ -74,9 +74,8 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("near") / "project"
     raw = tiny_params()
     raw["behaviour"]["target_epsilon"] = 5.0
-    with (
-        pytest.MonkeyPatch.context() as quick
-    ):  # accounted like the model: no sampling, no search for the noise
+    # accounted like the model: no sampling, no search for the noise
+    with pytest.MonkeyPatch.context() as quick:
         quick.setattr(clone, "ROUNDS", 3)
         quick.setattr(clone, "SAMPLING_PROBABILITY", 1.0)
         quick.setattr(clone, "noise_for", lambda epsilon, delta: 4.0)
@@ -343,9 +342,8 @@ def test_forged_answers_are_refused(
 
     Twin: untouched, or with hostile words alone changed, it is sound with every digest renewed.
     """
-    monkeypatch.setattr(
-        bundle, "_check_tensors", lambda bundle: None
-    )  # no edit touches the tensors
+    # no edit touches the tensors
+    monkeypatch.setattr(bundle, "_check_tensors", lambda bundle: None)
     out = asked / "out"
     each_refused(out, tmp_path, FORGED, renew_everything)
     edits = [

@@ -110,9 +110,8 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
     """Describe the log that `Meds.collect` writes."""
     options, (first, *_) = dataset.options, dataset.options.action
     observation: list[ObservationColumn] = []
-    for entry in (
-        options.observation
-    ):  # a column for each dimension, but the time, which is read off `order`
+    # a column for each dimension, but the time, which is read off `order`
+    for entry in options.observation:
         if isinstance(entry, Elapsed):
             observation.append(entry)
         else:
@@ -279,9 +278,8 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
         for batch in file.iter_batches(_EVENTS, columns=list(_TYPES), use_threads=False):
             columns = {name: batch.column(name) for name in _TYPES}
             ids = columns["subject_id"]
-            if not pa.types.is_integer(
-                ids.type
-            ):  # 7.2 and 7.8, or "7" and "07", would be one person
+            # 7.2 and 7.8, or "7" and "07", would be one person
+            if not pa.types.is_integer(ids.type):
                 raise PipelineError(f"{path}: subject_id: found {ids.type}; allowed is int64")
             if ids.null_count:
                 raise PipelineError(f"{path}: found rows without a subject_id")

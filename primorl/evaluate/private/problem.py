@@ -37,9 +37,8 @@ BYTES_AT_ONCE = 32 << 20
 
 _TOGETHER = 8  # portions
 _NEGLIGIBLE = 1e-3  # weight of a reward
-_SAME = (
-    1e-6  # share of the widest bounds; returns that differ by less tell nothing about their spread
-)
+# share of the widest bounds; returns that differ by less tell nothing about their spread
+_SAME = 1e-6
 _FARTHEST = 5.0  # scales from the mean; standardised observations are held within
 D = TypeVar("D")
 

@@ -22,16 +22,14 @@ from scipy import special, stats
 
 from primorl.privacy.statement import RELATION_NAME, Relation
 
-_MOST_POINTS = (
-    20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
-)
+# of an integral; an order of RDP that takes more is left out, which is on the safe side
+_MOST_POINTS = 20_000
 _ROUNDING = 1e-11  # of an integral, relative
 # probability of cohorts that the accountant drops anyhow: they are counted as the largest
 _NEGLIGIBLE = 1e-30
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-LARGEST_TIGHT = (
-    1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
-)
+# beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+LARGEST_TIGHT = 1000.0
 
 
 @dataclass(frozen=True)

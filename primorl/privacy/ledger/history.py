@@ -175,9 +175,8 @@ class History:
         self.versions: dict[int, Registered] = {}  # by the sequence of their record
         self.charges: dict[str, Charge] = {}  # oldest first
         self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
-        self.marked: set[str] = (
-            set()
-        )  # charges whose first mark of progress was written with the reservation
+        # charges whose first mark of progress was written with the reservation
+        self.marked: set[str] = set()
 
     def extend(self, records: Sequence[Record]) -> None:
         """Verify the records of a database from the known head on (`Chain.extend`), and

@@ -79,9 +79,8 @@ def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int
         block[number], accepted[number] = _decided(
             entropy, of_block[number], place[number], of_chance[number], deviation
         )
-    accepted &= words[1] <= np.uint64(
-        (1 << 64) // deviation * deviation - 1
-    )  # else some places come more often
+    # else some places come more often
+    accepted &= words[1] <= np.uint64((1 << 64) // deviation * deviation - 1)
     value = block * deviation + place
     negative = (words[0] & np.uint64(1)).astype(bool)
     accepted &= (value > 0) | ~negative  # 0 has one sign

@@ -100,8 +100,7 @@ def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
     inputs, targets, first = (part[torch.arange(units)[:, None], order] for part in parts)
     if hostile is not None:
         inputs[hostile, 0, :STATES], inputs[hostile, 1:, :STATES] = float("nan"), 1e300
-        inputs[hostile, :, STATES:] = torch.tensor(
-            [float("-inf"), 1e300], dtype=torch.float64
-        )  # what the policy does
+        # what the policy does
+        inputs[hostile, :, STATES:] = torch.tensor([float("-inf"), 1e300], dtype=torch.float64)
         targets[hostile, 0], targets[hostile, 1:] = float("inf"), float("nan")
     return Log(inputs, targets, first, own.sum(1))

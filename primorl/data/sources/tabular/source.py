@@ -216,9 +216,8 @@ class TabularReader:
         transitions = Transitions(log, self._fields, self.spaces, unit, self._dataset, limit)
         batches = log.batches() if options.sorted else sorted_batches(log, unit, self.path)
         empty = True
-        with closing(
-            batches
-        ):  # or rows that were spilled to disk would stay as long as an error's traceback does
+        # or rows that were spilled to disk would stay as long as an error's traceback does
+        with closing(batches):
             for rows in whole_units(batches, unit):
                 empty = False
                 if self._fields[-1].name == "consent":
