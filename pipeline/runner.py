@@ -1,7 +1,6 @@
 """What every stage shares: arguments, parameters, its MLflow run, its wall time, its errors."""
 
 import argparse
-import os
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from primorl.base.dvc import hint
 from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
 from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
+from primorl.base.processes import place_among_processes
 from primorl.base.reporting import exit_status
 from primorl.base.template import check_version
 from primorl.config import params
@@ -58,7 +58,8 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
 
 
 def _run(name: str, body: Body, idle: Idle | None) -> None:
-    if name != "train_model" and os.environ.get("WORLD_SIZE", "1") != "1":
+    _, processes = place_among_processes()
+    if name != "train_model" and processes != 1:
         # Each process would pay, or release the same sum with noise of its own.
         raise PipelineError(
             f"{name}: found several processes, it uses one; start it without torchrun"

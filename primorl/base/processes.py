@@ -49,9 +49,15 @@ def is_alive(known: str) -> bool:
         return False
 
 
+def place_among_processes() -> tuple[int, int]:
+    """Rank of this process and the number of all, by torchrun's variables; (0, 1) without it."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def is_worker() -> bool:
-    """Tell whether torchrun's variables say that this is not the first process."""
-    return os.environ.get("RANK", "0") != "0"
+    """Tell whether this is not the first of torchrun's processes."""
+    rank, _ = place_among_processes()
+    return rank != 0
 
 
 @contextmanager

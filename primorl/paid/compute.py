@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from primorl.base.errors import PipelineError
-from primorl.base.processes import ONE_THREAD_UP_TO
+from primorl.base.processes import ONE_THREAD_UP_TO, place_among_processes
 from primorl.base.reporting import exit_status
 from primorl.config import params
 from primorl.config.blocks import Compute
@@ -72,10 +72,7 @@ def execution(compute: Compute) -> Execution:
     chunk_bytes = CHUNK_BYTES[device.type]
     if compute.memory_mb is not None:
         chunk_bytes = compute.memory_mb << 20
-    rank, ranks = (
-        int(os.environ.get(name, only)) for name, only in (("RANK", "0"), ("WORLD_SIZE", "1"))
-    )
-    return Execution(device, chunk_bytes, rank, ranks)
+    return Execution(device, chunk_bytes, *place_among_processes())
 
 
 @contextmanager

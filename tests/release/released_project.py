@@ -27,16 +27,24 @@ from tests.projects import inside, project_settings, write_settings
 
 SECRET = bytes(range(32))
 STAGES = (
-    *(
-        "collect",
-        "ingest",
-        "partition",
-        "train_model",
-        "clone_behaviour",
-        "optimize_policy",
-    ),
+    "collect",
+    "ingest",
+    "partition",
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
     "evaluate_private",
 )
+SHORT_POLICY = {
+    "epochs": 1,
+    "updates_per_epoch": 4,
+    "rollout_every": 4,
+    "rollout_batch": 8,
+    "horizon": 4,
+    "buffer_size": 64,
+    "hidden": [8],
+    "batch_size": 8,
+}
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 
 
@@ -57,14 +65,7 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
         "hidden": [8],
         "early_stopping": {"every": 2, "patience": None},
     }
-    raw["policy"] |= {
-        "epochs": 1,
-        "updates_per_epoch": 4,
-        "rollout_every": 4,
-        "rollout_batch": 8,
-        "horizon": 4,
-    }
-    raw["policy"] |= {"buffer_size": 64, "hidden": [8], "batch_size": 8}
+    raw["policy"] |= SHORT_POLICY
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
     raw["evaluation"]["private"]["estimators"] = {}
     return raw

@@ -31,19 +31,19 @@ from primorl.paid import private_evaluation
 from primorl.privacy.accounting import figures
 from tests.data.builders import episode, write_raw
 from tests.projects import ROOT, inside, write_settings
-from tests.release.released_project import SECRET, tiny_params, write_as_good
+from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good
 from tests.replay.tape import Tape, playing
 
 STAGES = (
-    *(
-        "ingest",
-        "partition",
-        "train_model",
-        "clone_behaviour",
-        "optimize_policy",
-        "evaluate_private",
-    ),
-    *("evaluate", "report", "online"),
+    "ingest",
+    "partition",
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "evaluate_private",
+    "evaluate",
+    "report",
+    "online",
 )
 COMMANDS = (
     *(
@@ -126,14 +126,7 @@ def log_of_people(*, neighbour: bool) -> None:
     """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": "log"}
     raw["dynamics"]["train_anyway"] = True
-    raw["policy"] |= {
-        "epochs": 1,
-        "updates_per_epoch": 4,
-        "rollout_every": 4,
-        "rollout_batch": 8,
-        "horizon": 4,
-    }
-    raw["policy"] |= {"buffer_size": 64, "hidden": [8], "batch_size": 8}
+    raw["policy"] |= SHORT_POLICY
     raw["behaviour"]["hidden"] = [8]
     entry = yaml.safe_load((ROOT / "datasets/csv-log.yaml").read_text(encoding="utf-8"))
     entry["population"], entry["options"]["files"] = "log", "data/log.csv"
