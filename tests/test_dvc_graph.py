@@ -41,13 +41,11 @@ RELEASED = (
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a
 # few modules.
 EDGES = (
-    *(
-        "primorl.config",
-        "primorl.base",
-        "primorl.tracking",
-        "primorl.privacy.ledger",
-        "pipeline.runner",
-    ),
+    "primorl.config",
+    "primorl.base",
+    "primorl.tracking",
+    "primorl.privacy.ledger",
+    "pipeline.runner",
     *("primorl.paid.accounts", "primorl.paid.compute"),
     *("primorl.paid.bill", "primorl.paid.public_checks"),  # refuse and warn
 )
@@ -58,12 +56,10 @@ policy again.
 CODE, PAID = ("pipeline/", "primorl/"), "primorl.paid."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
 ALONE = (
-    *(
-        "privacy.budget.",
-        "privacy.draw.",
-        "evaluation.private.draw.",
-        "dynamics.variant.",
-    ),
+    "privacy.budget.",
+    "privacy.draw.",
+    "evaluation.private.draw.",
+    "dynamics.variant.",
     "partition.public.",
 )
 SUGGESTIBLE = {key for key in leaves() if not f"{key}.".startswith(ALONE)}

@@ -22,21 +22,19 @@ from primorl.commands.main import app
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
 _DVC = (
-    *(
-        "queue",
-        "repro",
-        "exp",
-        "push",
-        "pull",
-        "checkout",
-        "commit",
-        "remote",
-        "gc",
-        "status",
-        "metrics",
-        "plots",
-        "params",
-    ),
+    "queue",
+    "repro",
+    "exp",
+    "push",
+    "pull",
+    "checkout",
+    "commit",
+    "remote",
+    "gc",
+    "status",
+    "metrics",
+    "plots",
+    "params",
     "artifacts",
 )
 

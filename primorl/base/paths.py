@@ -45,7 +45,16 @@ SOURCES = STATE / "sources"
 
 PARENTS = (
     *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
-    *(PARTITIONS, MODELS, MODEL, POLICY, BEHAVIOUR, ONLINE, SECONDS, REPORTS, STATE, CHECKPOINTS),
+    PARTITIONS,
+    MODELS,
+    MODEL,
+    POLICY,
+    BEHAVIOUR,
+    ONLINE,
+    SECONDS,
+    REPORTS,
+    STATE,
+    CHECKPOINTS,
 )
 """Folders that outputs are written into, and so the folders in which a killed process leaves
 temporary files.

@@ -14,16 +14,18 @@ from primorl.base.files import replaced_file, scratch_directory
 
 _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
-    *(
-        "dvc.yaml",
-        "params.yaml",
-        "datasets/defaults.yaml",
-        _DEFAULT,
-        "pipeline/*.py",
-        ".gitignore",
-        ".dvcignore",
-    ),
-    *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
+    "dvc.yaml",
+    "params.yaml",
+    "datasets/defaults.yaml",
+    _DEFAULT,
+    "pipeline/*.py",
+    ".gitignore",
+    ".dvcignore",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    "data/README.md",
+    "data/*/.gitignore",
+    "models/README.md",
     "examples/serve_policy.py",
 )
 """Patterns from the repository's root."""

@@ -121,8 +121,14 @@ def _print_table(
         return
     rows = [
         (
-            *(str(charge.sequence), charge.time, charge.dataset, charge.stage, charge.state),
-            *(at_most(charge.epsilon, 4), at_most(charge.delta), charge.id),
+            str(charge.sequence),
+            charge.time,
+            charge.dataset,
+            charge.stage,
+            charge.state,
+            at_most(charge.epsilon, 4),
+            at_most(charge.delta),
+            charge.id,
         )
         for charge in charges
     ]

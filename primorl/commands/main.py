@@ -24,15 +24,15 @@ from primorl.commands import check, data, init, ledger, plan, policies, results
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
-    *(
-        init.init,
-        check.check,
-        plan.plan,
-        results.summary,
-        results.report,
-        results.runs,
-    ),
-    *(policies.predict, policies.export, policies.release),
+    init.init,
+    check.check,
+    plan.plan,
+    results.summary,
+    results.report,
+    results.runs,
+    policies.predict,
+    policies.export,
+    policies.release,
 )
 """In the order of ``primorl --help``, where the groups come last."""
 _COMPLETION = "_PRIMORL_COMPLETE"

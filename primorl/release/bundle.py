@@ -390,8 +390,14 @@ def _check_configs(bundle: Bundle) -> None:
             f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction"
         )
     for key in (
-        *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
-        *("observation_names", "action_names", "elapsed"),
+        "environment",
+        "variant",
+        "observation_size",
+        "action_size",
+        "discrete_actions",
+        "observation_names",
+        "action_names",
+        "elapsed",
     ):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
 _READ_PRIVATE = {
-    *(
-        "collect",
-        "ingest",
-        "partition",
-        "train_model",
-        "clone_behaviour",
-        "evaluate_private",
-        "online",
-    )
+    "collect",
+    "ingest",
+    "partition",
+    "train_model",
+    "clone_behaviour",
+    "evaluate_private",
+    "online",
 }
 # Linux; getrusage counts the parent's memory before the start, too
 _PROCESS = Path("/proc/self/status")

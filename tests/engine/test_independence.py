@@ -151,13 +151,11 @@ def reversed_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 @pytest.mark.parametrize(
     ("threads", "kilobytes", "width", "one_step"),
     [
-        *(
-            (1, 1, 64, False),
-            (2, 1, 37, False),
-            (1, 200, 37, False),
-            (2, 200, 64, False),
-            (2, 12_000, 37, False),
-        ),
+        (1, 1, 64, False),
+        (2, 1, 37, False),
+        (1, 200, 37, False),
+        (2, 200, 64, False),
+        (2, 12_000, 37, False),
         *((1, 12_000, 0, True), (2, 100, 0, True), (1, 12_000, 37, True), (2, 200, 64, True)),
     ],
 )

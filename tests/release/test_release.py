@@ -492,12 +492,10 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
         with pytest.raises(PipelineError, match="would publish them"):
             use()
     for words in (
-        *(
-            ["data", "describe"],
-            ["data", "push", "--remote", "x"],
-            ["report"],
-            ["check", "--charges"],
-        ),
+        ["data", "describe"],
+        ["data", "push", "--remote", "x"],
+        ["report"],
+        ["check", "--charges"],
         ["plan"],
         ["plan", "--json"],
     ):

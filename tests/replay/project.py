@@ -46,15 +46,13 @@ STAGES = (
     "online",
 )
 COMMANDS = (
-    *(
-        "plan",
-        "check --charges",
-        "summary",
-        "runs",
-        "ledger show",
-        "ledger show --json",
-        "ledger verify",
-    ),
+    "plan",
+    "check --charges",
+    "summary",
+    "runs",
+    "ledger show",
+    "ledger show --json",
+    "ledger verify",
     *("data describe", "data describe --json", "report"),
     "predict --policy models/policy --against-advice --observations today.csv --out actions.csv",
     "release out --policy models/policy --against-advice",
