@@ -124,9 +124,6 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
         answers: of the private units, about the model, the policy and the clone.
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
     """
-    compared = _compare(answers)
-    if isinstance(compared, str):
-        return _more_data([compared])
     clone_learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
     verdict = answers.verdict
     if not answers.believed:
@@ -136,6 +133,9 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
             why.append("no public action tells whether the clone acts as people do")
             return _more_data(why)
         return _keep([*why, "the clone predicts public actions better than a constant"])
+    compared = _compare(answers)
+    if isinstance(compared, str):
+        return _more_data([compared])
 
     check = None if verdict is None else verdict.check
     guess_is_better = check is not None and check.guess_is_better

@@ -19,7 +19,7 @@ from primorl.base.errors import PipelineError
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import returns_by_member, step_weights
+from primorl.policy.member_values import NOT_FINITE, returns_by_member, step_weights
 from primorl.simulators import environments
 
 _ENVIRONMENTS_AT_ONCE = 256
@@ -117,7 +117,8 @@ def in_model(
         survival: how much each step counts, see `PublicTrajectories`; None: every step counts.
 
     Raises:
-        PipelineError: if the start states are not the model's, or a file is missing or broken.
+        PipelineError: if the start states are not the model's, a file is missing or broken, or the
+            model predicts something that is not a finite number.
     """
     if starts.shape[1:] != (ensemble.architecture.observation_size,):
         raise PipelineError(
@@ -131,6 +132,8 @@ def in_model(
         found = returns_by_member(
             ensemble, policy, starts, rollouts=count, weights=weights, seed=seed
         )
+        if not found.isfinite().all():
+            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train the model again")
         return [ModelValue.of(by_member) for by_member in found.mean(-1)]
 
     final, epochs = _policies(folders)

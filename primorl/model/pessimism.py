@@ -49,13 +49,15 @@ class Step:
     """One step of B rollouts.
 
     ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``, and bool
-    ``terminated [B]``: None where episodes never end by termination.
+    ``terminated [B]``: None where episodes never end by termination. ``known``, bool ``[B]``, tells
+    whether all that the drawn member predicts is a finite number.
     """
 
     next_observation: Tensor
     reward: Tensor
     uncertainty: Tensor
     terminated: Tensor | None
+    known: Tensor
 
 
 class PessimisticModel:
@@ -67,6 +69,9 @@ class PessimisticModel:
     bounds has another mean than the member's. u is measured in the data's units, over
     (next_observation - observation, reward), as in the paper; only ``standardised_difference`` has
     no unit, and λ is then in units of the rewards' public scale.
+
+    Where a prediction is not a finite number, the rollout stays put and gets the lowest reward: a
+    broken model must not look good.
 
     A learned termination is drawn from the probability of the member that gives the state and the
     reward. A declared rule sees the predicted state before it is held within the bounds, which may
@@ -101,15 +106,14 @@ class PessimisticModel:
         member = generators.randint(members, rollouts)
         row = torch.arange(rollouts, device=observation.device)
         drawn = mean[member, row] + std[member, row] * generators.randn(rollouts, targets)
-        # A prediction that is not a number would survive clamp and poison every later step: such a
-        # rollout stays put.
-        drawn = torch.nan_to_num(drawn, nan=0.0)
+        known = drawn.isfinite().all(1)
+        if ends is not None:
+            known &= ends[member, row].isfinite()
         bounds = self._ensemble.bounds
-        predicted = observation + drawn[:, :-1]
+        predicted = observation + torch.where(known.unsqueeze(1), drawn[:, :-1], 0.0)
         following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
-        reward = (
-            mean[member, row, -1].nan_to_num(nan=0.0).clamp(bounds.reward_low, bounds.reward_high)
-        )
+        reward = torch.where(known, mean[member, row, -1], bounds.reward_low)
+        reward = reward.clamp(bounds.reward_low, bounds.reward_high)
         doubt = self._uncertainty(
             *((mean, std) if self._scale is None else (mean / self._scale, std / self._scale))
         )
@@ -118,4 +122,4 @@ class PessimisticModel:
             terminated = generators.rand(rollouts) < ends[member, row]
         elif self._rule is not None:
             terminated = self._rule(observation, action, predicted)
-        return Step(following, reward - self._penalty * doubt, doubt, terminated)
+        return Step(following, reward - self._penalty * doubt, doubt, terminated, known)

@@ -358,7 +358,7 @@ def evaluation_record(
     vetoes = (*signs_against(problem, free), *warned)
     return replace(
         record,
-        estimates=(*answers, *free),
+        estimates=(*answers, *(each for each in free if each.finite)),
         statements=statements,
         verdict=Verdict(check=check, vetoes=vetoes),
         total=spent,

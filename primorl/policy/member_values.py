@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from primorl.base.errors import PipelineError
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.pessimism import PessimisticModel, Step
 from primorl.policy.config import DOUBT_SHARE, CandidateRecord
@@ -28,6 +29,7 @@ DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
 """Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate
 badly.
 """
+NOT_FINITE = "the model predicts something that is not a finite number"
 _ROLLOUTS = 512
 _MOST_STATES = 100_000  # of which quantiles are computed
 _SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
@@ -69,9 +71,10 @@ def returns_by_member(
 ) -> Tensor:
     """Compute the weighted return Σ_t w_t r_t of rollouts, each in one member alone.
 
-    States and rewards are held within the ensemble's bounds, and rollouts end where the model says
-    that the episode terminates. Members and policies share their start states, and policies the
-    model's draws.
+    The return is NaN where the member predicts something that is not a finite number. States and
+    rewards are held within the ensemble's bounds, and rollouts end where the model says that the
+    episode terminates. Members and policies share their start states, and policies the model's
+    draws.
 
     Args:
         ensemble: on the CPU.
@@ -91,12 +94,12 @@ def returns_by_member(
         for n in members
     )
     begin = _drawn(starts, rollouts, seed)
+
+    def reward(step: Step) -> Tensor:
+        return torch.where(step.known, step.reward, torch.nan)
+
     return torch.stack(
-        [
-            _rolled_out(one, policy, begin, weights, seed, lambda step: step.reward)
-            for one in models
-        ],
-        1,
+        [_rolled_out(one, policy, begin, weights, seed, reward) for one in models], 1
     )
 
 
@@ -138,9 +141,9 @@ def share_beyond(
     other's steps.
 
     Beyond is a step after which some dimension of the state is below the 1% quantile, or above the
-    99% quantile, of the other's. Members that were trained on the same rows are wrong alike there,
-    so that their spread does not show it. The arguments are those of `returns_by_member`, with one
-    policy each.
+    99% quantile, of the other's, or which the model cannot predict. Members that were trained on
+    the same rows are wrong alike there, so that their spread does not show it. The arguments are
+    those of `returns_by_member`, with one policy each.
     """
     model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
     begin, seen = _drawn(starts, rollouts, seed), list[Tensor]()
@@ -155,7 +158,8 @@ def share_beyond(
     low, high = states.quantile(0.01, 0), states.quantile(0.99, 0)
 
     def beyond(step: Step) -> Tensor:
-        return ((step.next_observation < low) | (step.next_observation > high)).any(1).double()
+        far = ((step.next_observation < low) | (step.next_observation > high)).any(1)
+        return (far | ~step.known).double()
 
     own, others = (
         float(_rolled_out(model, each, begin, weights, seed, beyond).mean() / weights.sum())
@@ -223,6 +227,9 @@ class CandidateComparison:
     def compare(self, candidates: DeterministicPolicy) -> "CandidateChoice":
         """Roll the clone and all candidates out in every member: ``G = seeds · candidates``
         policies side by side.
+
+        Raises:
+            PipelineError: the model predicts something that is not a finite number.
         """
         clone_returns = self._measure(returns_by_member, self.clone)
         gains = (self._measure(returns_by_member, candidates) - clone_returns).mean(-1)
@@ -234,6 +241,8 @@ class CandidateComparison:
             )
         uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
         doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
+        if not bool(gains.isfinite().all() and doubts.isfinite().all()):
+            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train the model again")
         count = len(self.divergences)
         return CandidateChoice(
             gains.view(-1, count, gains.shape[1]),
@@ -271,8 +280,7 @@ class CandidateChoice:
         If that is not larger than half of ``error``, choose the candidate with the smallest κ.
         """
         doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
-        smallest = torch.nan_to_num(doubted, nan=-torch.inf)
-        largest, best = smallest.max(-1)
+        largest, best = doubted.max(-1)
         return [
             int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)
         ]

@@ -78,6 +78,7 @@ def judged(believe: Any, ratio: float | None = 0.4, *vetoes: Veto) -> Verdict:
 
 SIGNS = {
     "beyond_bounds": "the model says a mean return of 23.6, where nobody can have more than 10",
+    "not_finite": "the model predicts something that is not a finite number",
     "random_as_good": "in the model random actions are worth as much as today's practice",
     "warned": "an outcome score in last rows may not be learned",
 }
@@ -141,6 +142,14 @@ def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
         assert (said.expected is None) is (kind != "warned")
         assert SIGNS[kind][1:] in said.reason
     assert barred.believed is (kind == "warned")
+
+
+def test_practice_is_kept_where_broken_values_are_left_out() -> None:
+    veto = Veto(kind="not_finite", reason=SIGNS["not_finite"])
+    whole = found(verdict=judged("yes", 0.4, veto))
+    people = tuple(each for each in whole.estimates if each.of == "behaviour")
+    said = of_answers(replace(whole, estimates=people), BETTER)
+    assert (said.answer, said.gain) == ("keep", None)
 
 
 def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:

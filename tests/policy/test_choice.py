@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from primorl.base.errors import PipelineError
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.exported import DeterministicPolicy
@@ -69,6 +70,11 @@ def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
     assert torch.equal(alone.gains[0], verdict.gains[1]), (
         "all policies share their first states and draws"
     )
+
+
+def test_a_model_without_finite_predictions_compares_nothing() -> None:
+    with pytest.raises(PipelineError, match="models/dynamics: "):
+        judged([1.0, torch.nan], WEIGHTS, 1.0, 2.0, 3.0)
 
 
 def test_the_largest_smallest_gain_is_chosen() -> None:

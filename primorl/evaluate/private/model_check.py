@@ -147,6 +147,8 @@ class ModelCheck(Question):
     ) -> Tensor:
         """Compute squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are
         ``left``.
+
+        From a prediction on that is not a finite number, the model's errors are the largest.
         """
         ensemble = in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
@@ -156,29 +158,29 @@ class ModelCheck(Question):
         # No step is predicted that no error is taken of.
         needed = (steps * (steps <= left[:, None])).amax(1)
         own = torch.arange(len(row), device=row.device)
+        known = torch.ones(len(row), dtype=torch.bool, device=row.device)
         state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
         errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
         for step in range(max(kept)):
             going = needed[own] > step
-            own, state, start = own[going], state[going], start[going]
+            own, state, start, known = own[going], state[going], start[going], known[going]
             if len(own) == 0:
                 break
             at = unit[own], row[own] + step
             action = (
                 episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
             )
-            change = in_blocks(
-                partial(mean_change, ensemble), torch.cat((state, action), 1)
-            ).nan_to_num(nan=0.0)
-            state = (state + change[:, :-1]).clamp(low, high)
+            change = in_blocks(partial(mean_change, ensemble), torch.cat((state, action), 1))
+            known = known & change.isfinite().all(1)
+            state = (state + change[:, :-1].nan_to_num(nan=0.0)).clamp(low, high)
             if step + 1 not in kept:
                 continue
             seen, reward = episodes.following[at], problem.reward(episodes.reward[at])
             predicted = problem.reward(change[:, -1])
             found = (
-                (predicted - reward).abs() / scale,
+                torch.where(known, (predicted - reward).abs() / scale, torch.inf),
                 (reward - centre).abs() / scale,
-                _distance(problem, state, seen),
+                torch.where(known, _distance(problem, state, seen), torch.inf),
                 _distance(problem, start, seen),
             )
             error = torch.stack(found, -1).nan_to_num(nan=self.cap).clamp(0, self.cap).square()

@@ -22,6 +22,7 @@ from primorl.evaluate.private.results import (
 )
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.policy.member_values import (
+    NOT_FINITE,
     returns_by_member,
     share_beyond,
     step_weights,
@@ -127,16 +128,18 @@ def _value(of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
 def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
     """List what the values in the model say against it, for nothing.
 
-    A return that nobody can have is a proof against the model. So is a world in which random
-    actions are worth at least as much as what people do.
+    A return that nobody can have is a proof against the model, as is a prediction that is no finite
+    number. So is a world in which random actions are worth at least as much as what people do.
     """
     found = []
     low, high = problem.return_low, problem.return_high
     slack = _SLACK * (high - low)
-    of_mean = [each for each in values if each.what in (MEAN_RETURN, AS_DRAWN)]
+    known = [each for each in values if each.finite]
+    if len(known) < len(values):
+        found.append(Veto(kind="not_finite", reason=NOT_FINITE))
+    of_mean = [each for each in known if each.what in (MEAN_RETURN, AS_DRAWN)]
     for each in of_mean:
         ends = each.members or (each.value,)
-        # What is no number lies between no bounds.
         beyond = [end for end in ends if not low - slack <= end <= high + slack]
         if beyond:
             farthest = max(beyond)
@@ -149,7 +152,7 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
             break
     today = next((each for each in of_mean if each.what == AS_DRAWN), None)
     chance = next((each for each in of_mean if each.of == "random"), None)
-    if today is not None and chance is not None and not chance.value < today.value:
+    if today is not None and chance is not None and chance.value >= today.value:
         reason = (
             f"in the model random actions are worth {chance.value:.4g}, at least as much as "
             f"today's practice, {today.value:.4g}"

@@ -4,6 +4,7 @@ costs.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -72,6 +73,11 @@ class Answer:
         tuple[float, ...] | None, "The same number by each member of the released model."
     ] = None
 
+    @property
+    def finite(self) -> bool:
+        """Whether its numbers are finite, as those of a file must be."""
+        return all(map(math.isfinite, (self.value, *(self.ci95 or ()), *(self.members or ()))))
+
 
 @record
 class Histogram:
@@ -109,10 +115,11 @@ class Veto:
     """A free sign, or a warning from before the charge, that bars a trial."""
 
     kind: Annotated[
-        Literal["beyond_bounds", "random_as_good", "warned"],
-        "`beyond_bounds`: the model says a return that nobody can have; `random_as_good`: it says "
-        "that random actions are worth at least as much as today's practice; `warned`: a warning "
-        "of `primorl plan`.",
+        Literal["not_finite", "beyond_bounds", "random_as_good", "warned"],
+        "`not_finite`: the model predicts something that is not a finite number, and values that "
+        "follow from it are left out; `beyond_bounds`: it says a return that nobody can have; "
+        "`random_as_good`: it says that random actions are worth at least as much as today's "
+        "practice; `warned`: a warning of `primorl plan`.",
     ]
     reason: Annotated[Line, "The sign with its numbers, in a clause."]
 

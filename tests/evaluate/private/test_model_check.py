@@ -68,6 +68,18 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
     assert not has.all()
 
 
+def test_a_prediction_that_is_not_finite_is_the_largest_error() -> None:
+    """The twin: the sound model, whose errors are smaller. The guess's own errors stay."""
+    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8, known=False)
+    *others, bias = problem.ensemble.weights
+    broken = replace(problem.ensemble, weights=(*others, bias * torch.nan))
+    errors, has = CHECK.errors(replace(problem, ensemble=broken), rows)
+    sound, _ = CHECK.errors(problem, rows)
+    assert torch.all(errors[has][..., 0] == 1.5**2)
+    assert torch.all(sound[has][..., 0].mean(0) < 1.5**2)
+    assert torch.equal(errors[..., 1], sound[..., 1])
+
+
 def expansive() -> GaussianEnsemble:
     """The next state is a wave of the state, of slopes ±13, and a little of random units, as a
     trained model has.

@@ -108,7 +108,8 @@ def test_a_policy_that_leaves_the_states_of_another_is_seen_to(
     """Twins: the other one itself; and a policy that leaves them in the last of ten steps alone."""
 
     def step(observation: Tensor, action: Tensor, _: object) -> SimpleNamespace:
-        return SimpleNamespace(next_observation=action, terminated=None)
+        known = torch.ones(len(action), dtype=torch.bool)
+        return SimpleNamespace(next_observation=action, terminated=None, known=known)
 
     def noise(state: Tensor) -> Tensor:
         return torch.randn(state.shape, generator=generator)
@@ -183,8 +184,7 @@ def said(*, policy: float, today: float, random: float) -> list[Answer]:
         ({"policy": -0.1}, ["beyond_bounds"]),
         ({"random": 10.5}, ["beyond_bounds", "random_as_good"]),
         ({"random": 7.0}, ["random_as_good"]),
-        ({"policy": math.nan}, ["beyond_bounds"]),
-        ({"random": math.nan}, ["beyond_bounds", "random_as_good"]),
+        ({"policy": math.nan}, ["not_finite"]),
         ({"policy": 10.0, "random": 6.9}, []),
     ],
 )
@@ -195,3 +195,20 @@ def test_free_signs_against_the_model_are_found(
     asked = replace(problem(4), return_low=0.0, return_high=10.0)
     values = said(**{"policy": 9.0, "today": 7.0, "random": 3.0} | changes)
     assert [veto.kind for veto in signs_against(asked, values)] == kinds
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_model_that_predicts_no_finite_number_is_not_praised(number: float) -> None:
+    """Rewards are negative, so 0 would be the best. The twin: a sound model."""
+    asked = problem(4, model([-0.5, -0.9], [1.0, 1.0]), reward_low=-2.0, reward_high=0.0)
+    weights = asked.ensemble.weights
+    broken = tuple(part.clone() for part in weights)
+    broken[-1][0, 0, 1] = number
+    for each, finite in ((weights, True), (broken, False)):
+        ensemble = replace(asked.ensemble, weights=each)
+        found = values_in_model(
+            replace(asked, ensemble=ensemble), 8, Clone(asked.policy, asked.policy)
+        )
+        of_policy = found[0]
+        assert of_policy.finite == finite
+        assert ("not_finite" in {veto.kind for veto in signs_against(asked, found)}) != finite
