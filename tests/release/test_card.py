@@ -15,23 +15,11 @@ STATEMENT: dict[str, Any] = PRIVATE | {
     "epsilon": 0.49983,
     "epsilon_rdp": 0.5512,
     "noise_multiplier": 9.4,
-    "units": 2952,
-    "public_assumptions": ["the number of private units, 2952"],
     "epsilon_replace_one": 1.0467,
-    "profile": [
-        {"epsilon": e, "delta": d} for e, d in ((0.0, 0.055847), (0.25, 0.0024499), (0.49983, 1e-5))
-    ],
-    "groups": [
-        {"units": 2, "epsilon": 1.06857},
-        {"units": 4, "epsilon": 2.30596},
-        {"units": 8, "epsilon": None},
-    ],
-    "attacks": [
-        {"false_positive_rate": 0.001, "true_positive_rate": 0.00159746},
-        {"false_positive_rate": 0.01, "true_positive_rate": 0.01444780},
-    ],
+    "profile": [{"epsilon": 0.0, "delta": 0.055847}, {"epsilon": 0.49983, "delta": 1e-5}],
+    "groups": [{"units": 2, "epsilon": 1.06857}, {"units": 8, "epsilon": None}],
+    "attacks": [{"false_positive_rate": 0.01, "true_positive_rate": 0.01444780}],
 }
-MEMBERS = {"members": 3}
 ACTS = {
     "policy": "models/policy",
     "environment": "Pendulum-v1",
@@ -42,34 +30,19 @@ ACTS = {
 }
 SUMMARY: dict[str, Any] = {"dataset": "pendulum-replay", "env_id": "Pendulum-v1", "episodes": 100}
 SUMMARY |= {"return_mean": -141.8, "return_ci95": [-159.7, -123.8], "normalized_score": 905.5}
-RECORD = {
-    "stage": "train_model",
-    "epsilon": 0.49983,
-    "delta": 1e-5,
-    "state": "committed",
-    "same_version": True,
-}
-OTHER = {"day": "2026-11-23", "epsilon": 0.25, "state": "aborted", "same_version": False}
-RECORDS = [*(RECORD | {"day": f"2026-11-{day}"} for day in (20, 22, 21)), RECORD | OTHER]
-SPENT: dict[str, Any] = {"charges": 4, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
+RECORD = {"stage": "train_model", "epsilon": 0.49983, "delta": 1e-5, "day": "2026-11-20"}
+RECORD |= {"state": "committed", "same_version": True}
+OTHER = {"epsilon": 0.25, "state": "aborted", "same_version": False}
+RECORDS = [RECORD, RECORD, RECORD | OTHER]
+SPENT: dict[str, Any] = {"charges": 3, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` '
     "[a](javascript:alert(1)) | b | \n# *b*"
 )
-PUBLIC = {
-    "public_return_mean": -700.5,
-    "public_return_ci95": [-800.0, -601.0],
-    "public_trajectories": 1053,
-}
-TODAY: dict[str, Any] = {
-    "estimator": "behaviour",
-    "of": "behaviour",
-    "what": "mean return",
-    "value": -3.5,
-    "ci95": [-4.0, -3.0],
-    "epsilon": 0.2,
-    "delta": 1e-5,
-}
+PUBLIC = {"public_return_mean": -700.5, "public_return_ci95": [-800.0, -601.0]}
+PUBLIC |= {"public_trajectories": 1053}
+TODAY = dict.fromkeys(("estimator", "of"), "behaviour") | {"what": "mean return", "value": -3.5}
+TODAY |= {"ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
 ASKED = {"unit": "trajectory", "private_evaluation": [TODAY]}
 
 
@@ -81,7 +54,7 @@ def card(
     declared: dict[str, Any] | None = None,
 ) -> Document:
     content = {
-        MODEL[1]: MEMBERS,
+        MODEL[1]: {"members": 3},
         MODEL[2]: STATEMENT | (statement or {}),
         POLICY[1]: ACTS | (policy or {}),
         EVALUATION: SUMMARY | (summary or {}),
@@ -96,38 +69,23 @@ def text(section: Section) -> str:
 
 def points(made: Document, heading: str) -> str:
     sections = (*made.sections, *made.appendix)
-    found = [text(each) for each in sections if each.heading.startswith(heading)]
-    assert found, heading
-    return "\n".join(found)
+    return "\n".join(text(each) for each in sections if each.heading.startswith(heading))
 
 
-def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
-    made = card({"trajectories_per_person": 1200, "public_units": 1048}, summary={"seeds": [4, 7]})
+def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
+    made = card({"public_units": 1048})
     assert made.verdict == "ε = 0.5, δ = 1e-05 per trajectory"
     for heading, said in (
-        ("How strongly", "somebody with this bundle in at most 52.8%"),  # (1 + 0.055847) / 2
-        ("What an attack", "it names 1: of 100 that were, it finds at most 1.45; "),
-        ("What an attack", "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)"),
-        ("What an attack", "ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8."),
-        ("Who is protected", "1,048 trajectories are public and not protected."),
-        ("What was taken as public", "the number of private trajectories, 2952"),
-        ("How well", "-141.8, 95% interval -159.7 to -123.8, over 100 episodes"),
-        ("What was spent", "4 charges on these data, those of this release included"),
-        ("What was spent", "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to"),
-        ("What was spent", "failed, counted all the same, on another version that shares data"),
+        ("How strongly", "52.8%"),  # (1 + 0.055847) / 2
+        ("What an attack", "1.44% (from 1%)"),
+        ("What an attack", "ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8."),
+        ("Who is protected", "1,048 trajectories are public"),
+        ("How well", "-141.8, 95% interval -159.7 to -123.8"),
+        ("What was spent", "3 charges on these data"),
+        ("What was spent", "2 × train_model: ε = 0.5, δ = 1e-05 each"),
     ):
         assert said in points(made, heading)
     assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
-    assert "next to no protection" in points(card({"epsilon": 22.3}), "What an attack")
-
-
-def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:
-    """ε and δ alone say neither how odds change nor how often a bound fails, and k units have no
-    guarantee of kε.
-    """
-    for made in (card(), card({"groups": [], "attacks": [], "profile": []})):
-        for false in ("odds", "may fail", "probability of about", "e^ε"):
-            assert false not in made.markdown()
 
 
 def test_what_is_void_or_unprotected_looks_so() -> None:
