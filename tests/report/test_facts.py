@@ -46,16 +46,12 @@ def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None
         logged = FakeRun()
         logged.pipeline.run_id = run_id
         report.body(chosen(), logged)
-        summary, text = (
-            read_json(Path("metrics/summary.json")),
-            Path("reports/report.html").read_text(encoding="utf-8"),
-        )
+        text = Path("reports/report.html").read_text(encoding="utf-8")
         assert logged.pipeline.artifacts == {"report.html": text.encode()}
         assert ("MLflow run 0123." in text) == bool(run_id)
-    assert "ε = 1.19" in text
-    assert f"{summary['return_mean']:.4g}" in text
-    assert f"{summary['public_return_mean']:.4g}" in text
-    assert "Whoever has this run&#39;s model and policy is right in at most" in text
+    summary = read_json(Path("metrics/summary.json"))
+    for number in ("return_mean", "public_return_mean"):
+        assert f"{summary[number]:.4g}" in text
     facts = facts_here()
     assert [point.number for point in facts.curve] == [1, 2, 3]
     assert len(facts.model_error) == 4
@@ -88,37 +84,15 @@ def curve_of(change: Callable[[list[str]], list[str]]) -> Callable[[], object]:
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (padded_policy, r"summary\.json: these results are of an earlier run: another models/policy"),
-    (
-        keys("metrics/summary.json", epsilon=0.5),
-        r"summary\.json: epsilon: not what models/policy/privacy\.json",
-    ),
-    (
-        keys("metrics/summary.json", dataset="ward"),
-        r"summary\.json: dataset: found 'ward', allowed is 'pendulum",
-    ),
-    (
-        keys(MANIFEST, dataset_fingerprint="e" * 64),
-        r"dynamics/privacy\.json: dataset_fingerprint: found '0+', allowed is 'e+'",
-    ),
-    (
-        keys(MANIFEST, public_units=4),
-        r"public_units\.bin: missing, or not of 4 units as manifest\.json says",
-    ),
-    (
-        another_split,
-        r"dynamics/privacy\.json: public_units: found 2, allowed is 3, as in "
-        r"data/partitions/manifest",
-    ),
-    (
-        curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]),
-        r"plots/curves\.csv: found",
-    ),
-    (curve_of(lambda rows: rows[:1]), r"plots/curves\.csv: found no epoch"),
-    (
-        curve_of(lambda rows: ["epoch", "1"]),
-        r"plots/curves\.csv: not a curve.*run `dvc repro evaluate`",
-    ),
+    (padded_policy, r"summary\.json: these results are of an earlier run"),
+    (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy"),
+    (keys("metrics/summary.json", dataset="ward"), r"summary\.json: dataset: found 'ward'"),
+    (keys(MANIFEST, dataset_fingerprint="e" * 64), r"privacy\.json: dataset_fingerprint: found"),
+    (keys(MANIFEST, public_units=4), r"public_units\.bin: missing, or not of 4 units"),
+    (another_split, r"privacy\.json: public_units: found 2, allowed is 3"),
+    (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"curves\.csv: found"),
+    (curve_of(lambda rows: rows[:1]), r"curves\.csv: found no epoch"),
+    (curve_of(lambda rows: ["epoch", "1"]), r"curves\.csv: not a curve"),
 ]
 
 
