@@ -30,44 +30,26 @@ def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
     """Rooms stand in the order of the import contract, with the first lines of their modules; every
     place is there.
     """
-    text, contracts = (
-        (ROOT / "docs/architecture.md").read_text(),
-        (ROOT / "pyproject.toml").read_text(),
-    )
-    (layers,) = [
-        found["layers"]
-        for found in tomllib.loads(contracts)["tool"]["importlinter"]["contracts"]
-        if "layers" in found
-    ]
-    rooms = [
-        room.removeprefix("primorl.")
-        for layer in reversed(layers)
-        for room in reversed(layer.split(" | "))
-    ]
+    text = (ROOT / "docs/architecture.md").read_text()
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = [found["layers"] for found in contracts["contracts"] if "layers" in found]
+    rooms = [room for layer in reversed(layers) for room in reversed(layer.split(" | "))]
     wanted = []
-    for room in rooms[:-1]:
+    for room in (room.removeprefix("primorl.") for room in rooms[:-1]):
         files = ROOT / f"primorl/{room}.py", ROOT / f"primorl/{room}/__init__.py"
         (tree,) = [ast.parse(file.read_text()) for file in files if file.exists()]
         summary = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
         wanted.append(f"| `{room}` | {summary} |")
-    assert rooms[-1] == "pipeline"
     assert "\n".join(wanted) in text
-    assert not [
-        place
-        for place in re.findall(r"`([a-z_/]+\.py)`", text)
-        if not (ROOT / "primorl" / place).exists() and not (ROOT / place).exists()
-    ]
+    for place in re.findall(r"`([a-z_/]+\.py)`", text):
+        assert (ROOT / "primorl" / place).exists() or (ROOT / place).exists(), place
     assert len(text.splitlines()) <= 100, "two screens"
 
 
 def test_every_page_is_in_one_of_four_parts_of_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    assert re.findall(r"^  - ([\w ]+):$", nav, re.MULTILINE) == [
-        "Start",
-        "Guides",
-        "Understand",
-        "For maintainers",
-    ]
+    parts = ["Start", "Guides", "Understand", "For maintainers"]
+    assert re.findall(r"^  - ([\w ]+):$", nav, re.MULTILINE) == parts
     assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted(
         [*site.pages().values(), site.REFERENCE]
     )
@@ -120,7 +102,6 @@ def test_a_command_that_does_not_parse_is_found() -> None:
         ("dvc exp run -S privacy.target_espilon=1", "params.yaml has no privacy.target_espilon"),
         ("make tests", "no target tests"),
         ("python -m benchmarks.speed.gone", "no module benchmarks.speed.gone"),
-        ("python examples/serve_policy.py --invented 1", "no option --invented"),
     ):
         (command,) = commands(f"```sh\n{line}\n```\n")
         assert any(said in problem for problem in problems(command)), line
@@ -129,25 +110,15 @@ def test_a_command_that_does_not_parse_is_found() -> None:
 
 def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     """README is the first page there; files that are not on the site are named instead."""
-    text, first = (
-        reference.page(),
-        site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8")),
-    )
-    assert {f"primorl.{name}" for name in primorl.__all__ if name != "__version__"} <= set(
-        re.findall(r"^### `([\w.]+)`$", text, re.MULTILINE)
-    )
-    assert set(reference.EXAMPLES) == set(primorl.__all__) - {"__version__"}
+    text = reference.page()
+    first = site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8"))
+    names = {name for name in primorl.__all__ if name != "__version__"}
+    headings = re.findall(r"^### `primorl\.([\w.]+)`$", text, re.MULTILINE)
+    assert names <= {*headings}
+    assert {*reference.EXAMPLES} == names
     namespace: dict[str, Any] = {"primorl": primorl}
     exec(reference.EXAMPLES["Plan"], namespace)
     assert 0 < namespace["plan"].spent().epsilon_pld < 4
-    for needed in (
-        "`primorl.load_policy`",
-        "`Policy.act`",
-        "`Statement.read`",
-        "--target-epsilon E",
-        "| `event` |",
-    ):
-        assert needed in text
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
     assert "](docs/" not in first
     assert "](privacy.md)" in first

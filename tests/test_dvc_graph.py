@@ -101,11 +101,8 @@ def is_private(path: str) -> bool:
 
 def test_only_the_doors_depend_on_private_data_and_private_outputs_stay_off_remotes() -> None:
     made = {output: stage for stage in STAGES for output in outputs(stage)}
-    ignored = [
-        line.strip("/")
-        for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-        if line
-    ]
+    lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    ignored = [line.strip("/") for line in lines if line]
     assert set(STAGES) == BEFORE_THE_SPLIT | PAYING | {"optimize_policy", "evaluate", "report"}
     for stage in STAGES:
         for dep in STAGES[stage].get("deps", []):
@@ -131,10 +128,8 @@ def test_a_stage_depends_on_the_rooms_whose_code_it_runs_and_on_no_other(stage: 
 
 
 def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
-    assert (
-        len([dep for stage in STAGES.values() for dep in stage["deps"] if dep.endswith(".py")])
-        <= 20
-    )
+    deps = [dep for stage in STAGES.values() for dep in stage["deps"]]
+    assert sum(dep.endswith(".py") for dep in deps) <= 20
     for stage in ("optimize_policy", "evaluate"):
         for paid in ("primorl/engine", "primorl/paid/training.py"):
             assert not any(
@@ -168,26 +163,16 @@ def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others
     for file, key in {read for module in modules for read in params_read(module)}:
         if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
             continue  # another dataset is another file
-        assert follows(stage, file, key), (
-            f"{stage} reads {key} of {file}, which is not among its params"
-        )
+        assert follows(stage, file, key), f"{stage} reads {key} of {file}"
     own = {key for file, key in listed(stage) if file == "params.yaml"}
     for key in own:
         if any(f"{leaf}.".startswith(f"{key}.") for leaf in SUGGESTIBLE):
-            assert follows(stage, DATASET, f"suggested.{key}"), (
-                f"{stage} does not follow suggestions for {key}"
-            )
-            assert follows(stage, DEFAULTS, key), f"{stage} does not follow the default of {key}"
+            assert follows(stage, DATASET, f"suggested.{key}"), f"{stage}: {key} as suggested"
+            assert follows(stage, DEFAULTS, key), f"{stage}: {key} of {DEFAULTS}"
     for file, key in listed(stage):
-        block = (
-            key.removeprefix("suggested.")
-            if file == DATASET and key.startswith("suggested.")
-            else key
-        )
-        if file == DEFAULTS or block != key:
-            assert any(name == block or name.startswith(f"{block}.") for name in own), (
-                f"{stage} follows {key}"
-            )
+        block = key.removeprefix("suggested.")
+        if file == DEFAULTS or (file == DATASET and block != key):
+            assert any(f"{name}.".startswith(f"{block}.") for name in own), f"{stage}: {key}"
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:

@@ -2,7 +2,6 @@
 project agree with it.
 """
 
-import json
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import yaml
 import primorl
 from primorl.base.template import FILES, FOLDER
 from primorl.policy.exported import save
-from tests.examples.test_serve_policy import asked
+from tests.examples.test_serve_policy import asked, listening
 from tests.policy.test_exported import EPOCHS
 from tests.wheels import ROOT, build
 
@@ -107,17 +106,8 @@ def test_the_bare_wheel_runs_the_readmes_lines_and_serves_a_policy(
     assert (done.returncode, done.stdout) == (0, "(2,) (2, 2)\n"), done.stderr
     script = tmp_path / "serve_policy.py"
     script.write_bytes((ROOT / "examples/serve_policy.py").read_bytes())
-    command = [bare, "-I", "-u", str(script), "--port", "0"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as serving:
-        try:
-            assert serving.stdout is not None
-            found = re.search(r":(\d+)/act", serving.stdout.readline())
-            assert found is not None, serving.communicate()[1]
-            assert asked(int(found[1]), [1.0, 0.0, 0.0])[0] == 200
-        finally:
-            serving.terminate()
+    with listening([str(bare), "-I", "-u", str(script)], tmp_path) as (port, _):
+        assert asked(port, [1.0, 0.0, 0.0])[0] == 200
 
 
 def test_what_is_not_installed_is_named_with_its_extra(bare: Path, tmp_path: Path) -> None:
@@ -140,28 +130,12 @@ def text(name: str) -> str:
 
 
 def test_the_citation_is_of_this_version_and_every_extra_of_a_how_to_exists() -> None:
-    citation, project = (
-        yaml.safe_load(text("CITATION.cff")),
-        tomllib.loads(text("pyproject.toml"))["project"],
-    )
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys(), (
-        "what the format needs"
-    )
+    citation = yaml.safe_load(text("CITATION.cff"))
+    project = tomllib.loads(text("pyproject.toml"))["project"]
     assert (citation["version"], citation["license"]) == (primorl.__version__, project["license"])
-    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")]
-    named = {
-        name
-        for page in pages
-        for found in re.findall(r"primorl\[([\w,-]+)\]", page)
-        for name in found.split(",")
-    }
-    assert named <= project["optional-dependencies"].keys()
-    pinned = {
-        line.partition("==")[0].lower().replace("_", "-")
-        for line in text("constraints.txt").splitlines()
-    }
-    assert {"zensical", "dvc-s3", "moto", "riskcal"} <= pinned
-    assert "mlflow>=3.11" in text("pyproject.toml"), "older ones have known holes"
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    for extras in re.findall(r"primorl\[([\w,-]+)\]", pages):
+        assert set(extras.split(",")) <= project["optional-dependencies"].keys()
 
 
 def test_what_git_ignores_enters_no_image() -> None:
@@ -172,19 +146,11 @@ def test_what_git_ignores_enters_no_image() -> None:
         for line in text(".gitignore").splitlines()
         if line and not line.startswith("#")
     ]
-    for path in [
-        *ignored,
-        ".git",
-        ".dvc/cache",
-        ".dvc/config.local",
-        "data/withdrawals/*",
-        "data/consent/*",
-    ]:
+    user = ["data/withdrawals/*", "data/consent/*"]
+    for path in [*ignored, *user, ".git", ".dvc/cache", ".dvc/config.local"]:
         parts = Path(path).parts
-        above = {"/".join(parts[: n + 1]) for n in range(len(parts))} | {
-            f"{parts[0]}/*",
-            f"**/{parts[-1]}",
-        }
+        above = {"/".join(parts[: n + 1]) for n in range(len(parts))}
+        above |= {f"{parts[0]}/*", f"**/{parts[-1]}"}
         caught = above & set(kept_out) or (path.endswith("_cache") and ".*_cache" in kept_out)
         assert caught, path
 
@@ -194,5 +160,3 @@ def test_the_container_runs_as_a_user_without_rights() -> None:
     assert re.findall(r"^USER (\d+)", dockerfile, re.MULTILINE)[-1] != "0"
     assert "COPY --chown=primorl:primorl pyproject.toml constraints.txt" in dockerfile
     assert "-c constraints.txt" in text("Makefile"), "make setup installs the pinned versions"
-    container = json.loads(text(".devcontainer/devcontainer.json"))
-    assert f"AS {container['build']['target']}\n" in dockerfile

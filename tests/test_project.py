@@ -52,13 +52,10 @@ def test_settings_reach_dvc_and_the_results_stay(
     assert repr(run).startswith("dataset ")
     assert run.report("page.html") == tmp_path.parent / "page.html"
     assert "page.html" not in {file.name for file in tmp_path.iterdir()}
-    found = here.runs()
-    assert isinstance(found, pd.DataFrame)
+    assert isinstance(here.runs(), pd.DataFrame)
     summary = tmp_path / "metrics/summary.json"
     summary.write_text(summary.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(
-        PipelineError, match=r"^metrics/summary\.json: found the results of another run"
-    ):
+    with pytest.raises(PipelineError, match="found the results of another run"):
         run.report()
 
 
@@ -95,10 +92,7 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
     with pytest.raises(PipelineError, match="no commit yet"):
         here.run(seed=1)
-    with pytest.raises(
-        PipelineError,
-        match=r"^\S+: no project; allowed is a folder with params\.yaml and dvc\.yaml",
-    ):
+    with pytest.raises(PipelineError, match="no project; allowed is a folder with params"):
         Project(tmp_path.parent)
     assert words == []
 
@@ -108,9 +102,8 @@ def test_a_stage_that_fails_is_told_in_its_own_line(
 ) -> None:
     """Twin: one that succeeds. What it prints is seen either way."""
     python = tmp_path / "python"
-    python.write_text(
-        "#!/bin/sh\necho said; [ $4 = well ] && exit\necho 'error: params.yaml: odd' >&2; exit 1\n"
-    )
+    failing = "echo 'error: params.yaml: odd' >&2; exit 1"
+    python.write_text(f"#!/bin/sh\necho said; [ $4 = well ] && exit\n{failing}\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     show_dvc("repro", "well")
