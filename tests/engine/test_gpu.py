@@ -14,13 +14,11 @@ from primorl.engine.training import train
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import SeedGenerators
 from primorl.policy.behaviour import KLConstraint
-from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import DiscreteSac, Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.engine.test_linear import log_of, setup_of
-from tests.policy.pendulum import CONFIG
+from tests.engine.test_linear import setup_of
 from tests.policy.test_sac import BATCHES, KAPPAS, prior_of, scaling_of, some_rows
 from tests.units import local_training, make_units, server_training, training_setup
 
@@ -49,15 +47,6 @@ def test_a_training_without_noise_releases_what_a_cpu_does(shape: Architecture) 
     torch.testing.assert_close(trained(shape, GPU), trained(shape, CPU), rtol=0, atol=1e-4)
 
 
-def test_linear_heads_are_a_cpus() -> None:
-    moved = [replace(setup_of(12), execution=Execution(device, 1 << 26)) for device in (CPU, GPU)]
-    ours, theirs = (
-        torch.cat([w.cpu().flatten() for w in train(each, log_of(12), None).weights])
-        for each in moved
-    )
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
-
-
 def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) -> None:
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     plan = Plan(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
@@ -66,22 +55,6 @@ def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) 
     )
     for setup in (training_setup(plan, shape), one_step, setup_of(300)):
         check_setup(replace(setup, execution=Execution(GPU, 1 << 28)))
-
-
-def test_an_update_of_sac_is_a_cpus() -> None:
-    columns, config = ReplayColumns(5, 2), replace(CONFIG, batch_size=32)
-    rows = torch.randn(1, 32, columns.width, generator=torch.Generator().manual_seed(0))
-    noise = torch.randn(1, 64, 2, generator=torch.Generator().manual_seed(1))
-    moved = []
-    for device in (CPU, GPU):
-        sac = Sac(config, columns, SeedGenerators.of((0,), device), None)
-        drawn = noise.to(device)
-        sac._noise = lambda like, drawn=drawn: drawn  # type: ignore[method-assign, misc]
-        for _ in range(5):
-            sac.update(rows.to(device))
-        moved.append([sac.actor.vector.cpu(), sac.critic.vector.cpu(), sac.log_alpha.cpu()])
-    for ours, theirs in zip(*moved, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
 def moved(value: Any) -> Any:

@@ -2,7 +2,6 @@
 exact.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -202,31 +201,6 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     assert math.sqrt(sum(float(part.square().sum()) for part in one)) <= plan.clipping_norm
     assert all(torch.equal(part, (part / plan.grid).trunc() * plan.grid) for part in one)
     assert torch.get_num_threads() == threads
-
-
-def test_a_unit_of_one_row_beside_idle_units_is_a_unit_in_company() -> None:
-    """Of many features, products of one row have other last bits where the strides of the batches
-    differ.
-    """
-    features = Polynomials(12, (), 2)
-    shape = Architecture(9, 3, 1, (), -10.0, 0.5, features=features, spread=False)
-    normaliser = Normaliser(torch.zeros(12), torch.ones(12), torch.zeros(10), torch.ones(10))
-    normaliser = normaliser.with_features(features, torch.zeros(12))
-    drawn = torch.Generator().manual_seed(0)
-    data = Ragged(*(list(torch.randn(9, 1, size, generator=drawn)) for size in (12, 10)))
-    local = local_training(1.0, 1, max_transitions_per_unit=1)
-    kernel = Kernel(shape, local, EnsembleClip(10.0, "flat", 1, 1))
-
-    def updates(units: list[int], size: int) -> list[Tensor]:
-        batches = local_update.local_batches(
-            data, torch.tensor(units), normaliser, local, SystemEntropy(), 1
-        )
-        found = kernel.updates(weights_of(shape), local_update.with_idle_units(batches, size))
-        return [part[: len(units)].clone() for part in found]
-
-    whole = updates(list(range(9)), 9)
-    for unit, size in itertools.product(range(9), (1, 2, 5, 12)):
-        assert equal(updates([unit], size), [part[unit : unit + 1] for part in whole])
 
 
 @dataclass

@@ -18,10 +18,8 @@ from primorl.engine.heads import (
     SCALES,
     WINDOW,
     contributions,
-    noise_beside_people,
 )
-from primorl.engine.linear import distilled, released_heads, without_noise
-from primorl.engine.policy_network import PolicyNetwork
+from primorl.engine.linear import released_heads, without_noise
 from primorl.engine.queries import (
     FirstStatesQuery,
     LengthsQuery,
@@ -172,24 +170,6 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
         assert float(moved.norm()) <= query.contribution.sensitivity * (1 + 1e-12)
 
 
-def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
-    """So a smaller one would be wrong."""
-    setup, answers = setup_of(3), {name: torch.rand(15).double() for name in (SCALES, FINER_SCALES)}
-    normaliser = setup.make_normaliser(None, answers)
-    weights = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
-    far = Log([torch.full((3, 6), 1e6)], [torch.full((3, 7), 1e6)])
-    for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
-        moved = query.total(far, normaliser, weights).double() / ONE
-        share = 0.7 if isinstance(query, LengthsQuery) else 0.999
-        assert float(moved.norm()) >= share * query.contribution.sensitivity
-    for early in setup.queries(answers).values():
-        assert isinstance(early, ScalesQuery)
-        assert (
-            float((early.total(far).double() / ONE).norm())
-            >= 0.999 * early.contribution.sensitivity
-        )
-
-
 def test_lost_late_answers_are_not_asked_again() -> None:
     setup, kept = setup_of(8), list[TrainingState]()
     train(setup, log_of(8), None, save_checkpoint=kept.append)
@@ -246,19 +226,6 @@ def test_weights_are_shrunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(torch.equal, again, weights))
 
 
-def test_a_clip_that_shortens_what_people_say_adds_less_noise_and_takes_less_of_it_back() -> None:
-    """The twin: a long clip adds noise and shortens nothing."""
-    setup = setup_of(60, noise=2.0)
-    found = [
-        noise_beside_people(
-            replace(setup.plan, clip=EnsembleClip(norm, "flat", 1, 1)), SERVER, 1.0, SHAPE
-        )
-        for norm in (0.2, 0.4, 50.0, 100.0)
-    ]
-    assert found[1] < 1.6 * found[0]
-    assert found[3] == pytest.approx(2 * found[2])
-
-
 def narrow(units: int) -> Log:
     """A number whose deviation is a hundredth of its range, and rare rewards at the lowest that
     there can be.
@@ -301,26 +268,3 @@ def test_scales_are_found_however_narrow_and_noise_makes_them_wider(
         )
     else:
         assert float(scales[0]) > 1.0
-
-
-@pytest.mark.parametrize("discrete", [False, True])
-def test_a_network_is_taught_what_heads_do(discrete: bool) -> None:
-    heads = PolicyNetwork(
-        5, 3 if discrete else 1, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2)
-    )
-    drawn = torch.Generator().manual_seed(0)
-    weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
-    mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])
-    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1)).with_features(
-        heads.features, mean
-    )  # type: ignore[arg-type]
-    shape, taught, plain = distilled(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
-    rows = log_of(20).inputs[0][:, :5]
-    wanted = outputs(weights, maps.inputs(rows)[None])[0]
-    hidden = (plain.inputs(rows) @ taught[0][0] + taught[1][0]).relu()
-    output = hidden @ taught[2][0] + taught[3][0]
-    if discrete:
-        assert float((wanted.softmax(-1) - output.softmax(-1)).abs().mean()) < 0.05
-    else:
-        assert float((wanted.clamp(-1, 1) - output[:, :1].tanh()).abs().mean()) < 0.05
-    assert shape.hidden == (32,)

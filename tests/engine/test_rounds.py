@@ -4,14 +4,12 @@ independent.
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.engine.local_update import Kernel, LocalBatches
 from primorl.engine.rounds import Rounds, chunks
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture
@@ -74,35 +72,6 @@ def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
         for a, b in zip(sums[0], other, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-6)  # rows come in another order
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("chunk")]
-
-
-def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
-    shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    drawn, seen, cohort = list[list[int]](), list[list[int]](), Plan.cohort
-
-    def spying(plan: Plan) -> Tensor:
-        units = cohort(plan)
-        drawn.append(sorted(units.tolist()))
-        return units
-
-    def summing(self: Kernel, start: Any, batches: LocalBatches, grid: float) -> list[Tensor]:
-        held = batches.weights[0].any(dim=1)  # a chunk is filled up with units without rows
-        seen[-1] += batches.inputs[0, held, 0, 0].int().tolist()
-        return [torch.zeros_like(w, dtype=torch.float64) for w in start]
-
-    monkeypatch.setattr(Plan, "cohort", spying)
-    monkeypatch.setattr(Kernel, "sum", summing)
-    rows = [
-        torch.full((3, 4), float(unit)) for unit in range(7)
-    ]  # whoever takes part can be read off a batch
-    with rounds_of(shape, Ragged(rows, rows), identity) as training:
-        for _ in range(250):
-            seen.append([])
-            training.sum(shape.initial_weights(0))
-    assert [] in seen, "an empty cohort was among them"
-    assert len({tuple(units) for units in drawn}) > 30, "each round's is drawn anew"
-    assert [sorted(units) for units in seen] == drawn
 
 
 def test_features_of_all_steps_of_a_chunk_fit_the_memory() -> None:

@@ -1,7 +1,6 @@
 """Rounds that learn, stop, average and refuse as they should."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -56,17 +55,6 @@ def run(
         setup, **options, on_round=lambda done, evaluation: told.append((done, evaluation))
     )
     return trained, told
-
-
-def test_private_rounds_learn_with_noise_that_they_can_bear() -> None:
-    """The twin: noise beyond bearing ruins the model, so it is really there."""
-    trained, told = run(plan_for(noise_multiplier=0.1))
-    assert [done for done, evaluation in told if evaluation] == [5, 10, 15, 20, 25, 30]
-    assert len(told) == trained.rounds == 30
-    assert trained.evaluations[-1].loss < trained.evaluations[0].loss - 0.3
-    assert all(math.isfinite(error) for error in trained.evaluations[-1].error)
-    loud, _ = run(plan_for(noise_multiplier=500.0))
-    assert loud.evaluations[-1].loss > trained.evaluations[-1].loss + 1
 
 
 def test_an_empty_cohort_still_moves_the_weights() -> None:
@@ -158,35 +146,6 @@ def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert [evaluation.round for evaluation in resumed.evaluations] == [2, 4, 6, 7]
-
-
-def test_noise_and_cohorts_are_fresh_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_for(rounds=4)
-    state = killed(plan, 3)
-    cohorts: list[list[int]] = []
-    cohort = Plan.cohort
-
-    def spying(self: Plan) -> torch.Tensor:
-        cohorts.append(cohort(self).tolist())
-        return torch.tensor(cohorts[-1])
-
-    monkeypatch.setattr(Plan, "cohort", spying)
-    ends = [run(plan, state=state)[0] for _ in range(2)]
-    assert cohorts[0] != cohorts[1]
-    assert not torch.equal(ends[0].weights[0], ends[1].weights[0])
-
-
-def test_without_a_public_split_all_rounds_run_and_the_average_is_released() -> None:
-    plan = plan_for(**STILL, rounds=7)
-    server = dataclasses.replace(PLAIN, server_momentum=0.5, server_averaging=0.9)
-    seeing, _ = run(plan, server, batch_size=64)
-    blind, told = run(plan, server, batch_size=64, public_split=False)
-    assert blind.evaluations == ()
-    assert told == [(done, None) for done in range(1, 8)]
-    for one, other in zip(blind.weights, seeing.weights, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    with pytest.raises(ValueError, match="needs a public split"):
-        run(plan, server_training(0.5, 0.9, patience=2), public_split=False)
 
 
 QUERY = GaussianQuery("normaliser", 1.0, 4.0)

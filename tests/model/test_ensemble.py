@@ -75,15 +75,9 @@ def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_amo
     ("change", "says"),
     [
         ({"members": 5}, r"layers.0.weight has shape \(3, 4, 16\), config.json says \(5, 4, 16\)"),
-        ({"hidden": None}, "config.json: not as declared: hidden"),
         ({"termination": "os.system"}, "not a dynamics model"),
-        (
-            {"termination": "learned"},
-            r"layers.2.weight has shape \(3, 12, 8\), config.json says \(3, 12, 9\)",
-        ),
         ("cut short", "not a dynamics model"),
         ("missing", "config.json: not there"),
-        ("not JSON", "config.json: not JSON"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(
@@ -96,7 +90,7 @@ def test_broken_files_are_refused_in_one_line(
     elif change == "cut short":
         weights.write_bytes(weights.read_bytes()[:100])
     else:
-        config.unlink() if change == "missing" else config.write_text("{")
+        config.unlink()
     with pytest.raises(PipelineError, match=says) as refused:
         GaussianEnsemble.load(tmp_path, CPU)
     assert "\n" not in str(refused.value)

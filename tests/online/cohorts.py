@@ -133,10 +133,3 @@ def recorded(
 def plan_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Plan:
     sizes = {"users": users, "cohort": users, "releases": releases, "appearances": 1}
     return online_plan(**sizes, noise_multiplier=noise_multiplier, delta=1e-5)
-
-
-def without_noise(update: Update, shape: PolicyNetwork, data: Trajectories) -> Tensor:
-    """Make the step of an update without noise; the clip is kept."""
-    cohort = Cohort(plan_of(0.0, update.releases), update.releases)
-    made = update.updated(shape, begun(shape), data, cohort, 3)
-    return made[PARAMETERS] - begun(shape)[PARAMETERS]

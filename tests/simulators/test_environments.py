@@ -9,12 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
-from gymnasium.spaces import Box
 
 from primorl.base.errors import PipelineError
-from primorl.online.network import PolicyNetwork
-from primorl.paid.online import SimulatedUsers
 from primorl.simulators.environments import GymBatch, make
 
 OWN = """
@@ -54,22 +50,3 @@ def test_a_batch_goes_the_ways_of_its_environments() -> None:
     again = ours.restart(np.array([True, False, False, False]))
     assert (again[0] != seen[0]).any()
     np.testing.assert_array_equal(again[1:], seen[1:])
-
-
-@pytest.mark.parametrize(
-    "environment", ["HalfCheetah-v5", "anesthesim:anesthesim/PropofolControl-v0"]
-)
-def test_users_act_in_every_task(environment: str) -> None:
-    pytest.importorskip("anesthesim" if ":" in environment else "mujoco")
-    users = SimulatedUsers(GymBatch(environment), steps=12, episodes=None, seed=0)
-    ours = users.batch
-    size = ours.observation_size
-    low, high = torch.from_numpy(ours.action_low), torch.from_numpy(ours.action_high)
-    network = PolicyNetwork((8,), torch.zeros(size), torch.ones(size), low, high, False)
-    met = users.meet([0, 1], network, network.initial(0))
-    assert met.observations.shape == (2, 12, size)
-    assert met.observations[met.valid].isfinite().all()
-    assert met.valid.all()
-    space = make(environment).action_space
-    assert isinstance(space, Box)
-    assert all(space.contains(drawn.numpy()) for drawn in network.squashed(met.actions[0]))

@@ -155,9 +155,6 @@ def test_discrete_actions_are_read_as_whole_numbers(project: Path) -> None:
     content["actions"] = np.arange(15)[:, None] % 2
     table = ingested(written(content, environment="CartPole-v1"))
     assert table["action"].to_pylist() == (np.arange(15) % 2).tolist()
-    content["actions"][7] = 2**32
-    with pytest.raises(PipelineError, match="trajectory number 3, step 2: found an action"):
-        ingested(written(content, environment="CartPole-v1"))
 
 
 @pytest.mark.parametrize(
@@ -176,12 +173,7 @@ def test_unfit_files_are_refused(project: Path, content: Columns, message: str) 
         ingested(written(content))
 
 
-def test_damaged_files_and_claims_of_size_are_refused(project: Path) -> None:
-    chosen = written(FULL)
-    good = Path("x.hdf5").read_bytes()
-    Path("raw/data.hdf5").write_bytes(good[:2000])
-    with pytest.raises(PipelineError, match="truncated, corrupt"):
-        ingested(chosen)
+def test_claims_of_size_are_refused(project: Path) -> None:
     with h5py.File("x.hdf5", "w") as file:  # of some kilobytes
         for name in ("observations", "actions", "rewards", "terminals"):
             file.create_dataset(name, (10**12, 3), "f4", chunks=(64, 3))

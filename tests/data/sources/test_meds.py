@@ -117,9 +117,6 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert " ".join(spaces.observation_names) == names
     assert spaces.observation_high == (30, 12, 20, 2, 1, 24)
     assert spaces.action_names == ("up to 0", "0 to 4", "above 4")
-    rate = [{"name": "rate", "codes": ["INSULIN"], "of": "last", "low": 0, "high": 2.75}]
-    given_at_dose = entry({"action": rate, "decision": {"codes": ["INSULIN", "MEAL"]}})
-    assert [each["action"] for each in run(given_at_dose)[:3]] == [[2.75], [2.5], [2.5]]
     dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
     clock = {"clock": "hour", "unit": "hours", "most": 6}
     hourly = {"observation": [dose, clock], "reward": OPTIONS["reward"][1:]}

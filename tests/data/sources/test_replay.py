@@ -6,13 +6,12 @@ import gymnasium
 import minari
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
-from minari.data_collector import EpisodeBuffer
+from gymnasium.spaces import Box
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.data.sources import source_of
-from primorl.data.sources.recording import Recorder, record_training
+from primorl.data.sources.recording import record_training
 from tests.data.builders import dataset, snapshot
 
 
@@ -98,39 +97,3 @@ def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(PipelineError, match=r"pip install primorl\[mujoco\]"):
         record_training("HalfCheetah-v5", options(), Path("raw"), "x-v0")
-
-
-class Counter(gymnasium.Env[Any, Any]):
-    """Observes (episode, step); ends at step 3, terminated in even episodes, truncated in
-    odd ones.
-    """
-
-    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = Discrete(3)
-    episode = -1
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        self.episode, self.t = self.episode + 1, 0
-        return np.float32([self.episode, 0]), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        ends = self.t == 3, self.episode % 2 == 0
-        return np.float32([self.episode, self.t]), 1 / 3, all(ends), ends == (True, False), {}
-
-
-def test_an_episode_ends_in_its_own_last_observation_and_an_unfinished_one_is_dropped() -> None:
-    ended: list[EpisodeBuffer] = []
-    env = Recorder(Counter(), ended)
-    for number in range(3):
-        env.reset()
-        for step in range(3 if number < 2 else 2):
-            env.step(step)
-    assert [np.asarray(one.observations).tolist() for one in ended] == [
-        [[number, step] for step in range(4)] for number in range(2)
-    ]
-    for one, terminated in zip(ended, (True, False), strict=True):
-        assert np.asarray(one.actions).tolist() == [0, 1, 2]
-        assert np.asarray(one.rewards).tolist() == [1 / 3] * 3
-        assert np.asarray(one.terminations).tolist() == [False, False, terminated]
-        assert np.asarray(one.truncations).tolist() == [False, False, not terminated]

@@ -2,6 +2,7 @@
 across an end.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.records import ElapsedTime
 from primorl.config.datasets import TabularDataset
 from primorl.data.sources import source_of
+from primorl.data.storage.parquet import PartReader
 from tests.data.sources.tabular_builders import Row, entry, rows, run, write
 
 SINCE = {"elapsed": "minutes_since", "unit": "minutes", "most": 60.0}
@@ -63,6 +65,9 @@ def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the
     assert spaces.observation_names == ("x", "minutes_since")
     assert spaces.elapsed == ElapsedTime(
         name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit")
+    )
+    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces.elapsed == replace(
+        spaces.elapsed, unit="hours", most=1e9
     )
     assert source_of("log", entry()).open(Path("log")).spaces.elapsed is None
     assert (spaces.observation_low, spaces.observation_high) == ((-np.inf, 0.0), (np.inf, 60.0))

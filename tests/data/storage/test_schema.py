@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.records import ElapsedTime
 from primorl.data.checks import RowCheck
-from primorl.data.storage.schema import DatasetInfo, Spaces, arrow_schema
+from primorl.data.storage.schema import DatasetInfo, arrow_schema
 from tests.data.builders import INFO, SPACES, episode, table
 
 ORIGIN = Path("somewhere.hdf5")
@@ -37,19 +36,6 @@ def with_values(column: str, row: int, value: Any) -> pa.Table:
     return good.set_column(
         index, good.schema.field(index), pa.array(values, good.schema.field(index).type)
     )
-
-
-def test_good_rows_pass_in_one_batch_or_several() -> None:
-    check(two())
-    check(
-        table([episode(4, 1)]),
-        table([episode(1, 2)], names=["001"]),
-        arrow_schema(SPACES).empty_table(),
-    )
-    check(table([episode(2, 1), episode(2, 2)], units=["a", "a"], names=["1", "2"]))
-    check(with_values("action", 4, [np.float32(2.000001)]))  # on the bound, up to float error
-    wide = Spaces((-1.0,) * 3, (1.0,) * 3, (-np.inf,), (np.inf,))
-    check(with_values("action", 0, [-1e30]), spaces=wide)
 
 
 @pytest.mark.parametrize(
@@ -114,23 +100,6 @@ def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
     check(content, trajectories_per_person=3)
     with pytest.raises(PipelineError, match="number 3, step 0: found a person with more"):
         check(content, trajectories_per_person=2)
-
-
-def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:
-    spaces = Spaces((-np.inf,) * 3, (np.inf, 1.0, 2.0), (-np.inf,), (0.5,))
-    assert spaces.to_json()["observation_high"] == [None, 1.0, 2.0]
-    named = replace(
-        SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",)
-    )
-    timed = replace(SPACES, elapsed=ElapsedTime(name="observation_2", unit="hours", most=4.0))
-    for each in (spaces, named, timed):
-        assert Spaces.from_json(each.to_json()) == each
-    assert "elapsed" not in SPACES.to_json()
-    assert SPACES.observation_names == ("observation_0", "observation_1", "observation_2")
-    assert SPACES.action_names == ("action_0",)
-    assert Spaces.with_discrete_actions((0.0,), (1.0,), 3).action_names == ("0", "1", "2")
-    with pytest.raises(ValueError, match="one for each dimension"):
-        replace(SPACES, action_names=("dose", "time"))
 
 
 def test_the_facts_travel_in_the_schema_metadata() -> None:

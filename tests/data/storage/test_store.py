@@ -20,17 +20,7 @@ from primorl.data.private import ShardedStore, open_units
 from primorl.data.storage import parquet, schema
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
-from primorl.engine.rounds import Rounds
-from primorl.engine.settings import Execution
-from primorl.evaluate.private import problem
-from primorl.evaluate.private.problem import portions
-from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Normaliser
-from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_parts
-from tests.units import local_training, training_setup
 
 
 def people(lengths: list[list[int]]) -> pa.Table:
@@ -211,41 +201,6 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
         assert sum(matrix.nbytes for matrix in store._ring.matrices) <= 4000
     store.transitions(torch.arange(6), first.expand(6, 1))
     assert len(store._ring.held) == 6, "a cohort is held as a whole, whatever it takes"
-
-
-def test_units_that_are_neighbours_on_disk_are_read_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lengths are mixed, and memory holds a few row groups: a round and an evaluation read each
-    about once.
-    """
-    folder = write_parts(
-        tmp_path, table([episode(5 + i % 9, i) for i in range(900)]), rows_per_group=60
-    )
-    store, read = sharded(folder, 50_000), list[int]()
-    groups, row_groups = len(store._group_rows), PartReader.row_groups
-    monkeypatch.setattr(
-        PartReader,
-        "row_groups",
-        lambda reader, part, chosen, *others, **more: (
-            read.extend(chosen) or row_groups(reader, part, chosen, *others, **more)
-        ),
-    )
-    identity = Normaliser(*(torch.zeros(4), torch.ones(4)) * 2)
-    shape = Architecture(3, 1, 1, (4, 4), -10.0, 0.5)
-    clip = EnsembleClip(0.1, "flat", 1, len(shape.layers))
-    plan = Plan(900, "trajectory", PoissonSampler(1.0), clip, 1.0, 1, 1e-5)
-    execution = Execution(torch.device("cpu"), 1 << 17)
-    setup = training_setup(plan, shape, local=local_training(0.1, 16), execution=execution)
-    with Rounds(setup, store, identity) as rounds:
-        rounds.sum(shape.initial_weights(0))
-    assert groups <= len(read) < 2.5 * groups
-    read.clear()
-    monkeypatch.setattr(problem, "BYTES_AT_ONCE", 50_000)
-    seen = [int(rows.own.sum()) for rows in portions(store, torch.arange(900), row_bytes=500)]
-    assert len(seen) > 50
-    assert sum(seen) == int(store.lengths(torch.arange(900)).sum())
-    assert groups <= len(read) < 2.5 * groups
 
 
 def noted(*rows: list[int]) -> bytes:

@@ -9,17 +9,15 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from primorl.base import files
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.ledger import chain, charges, checkpoint, ledger, progress, store
+from primorl.privacy.ledger import chain, charges, store
 from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.history import Charge
@@ -29,9 +27,6 @@ from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, versi
 ROUNDS = 3
 ONE_RUN = Budget(compose([GAUSSIAN], DELTA).epsilon_pld, DELTA)
 DATA = version("abc")
-_TRACED = {
-    module.__file__ for module in (chain, charges, checkpoint, files, ledger, progress, store)
-} | {__file__}
 _STORE: Any = store.Store
 _WRITES = (
     (charges, "write_checkpoint"),
@@ -147,12 +142,11 @@ def in_fork(body: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = False) -> bool:
+def interrupted(place: Place, at: int, how: signal.Signals) -> bool:
     """Work until moment number ``at``, at which the signal arrives; SIGTERM is handled as stages
     do.
 
-    A moment is before and after every call that writes; or, with ``lines``, every line of the
-    protocol's modules. False if it ended before.
+    A moment is before and after every call that writes. False if it ended before.
     """
     count = 0
 
@@ -171,20 +165,11 @@ def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = Fal
 
         return watched
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename not in _TRACED:
-            return None
-        if event == "line":
-            moment()
-        return trace
-
     def body() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        for owner, name in () if lines else _WRITES:
+        for owner, name in _WRITES:
             setattr(owner, name, around(getattr(owner, name)))
-        sys.settrace(trace if lines else None)
         place.work()
-        sys.settrace(None)
 
     return in_fork(body) != 0
 

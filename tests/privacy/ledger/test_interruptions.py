@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks.privacy.crash_schedules import PLANTED, first_caught, simulate
 from primorl.base.errors import PipelineError
-from primorl.privacy.ledger.chain import BEGUN, Anchor
 from primorl.privacy.ledger.store import Store
 from tests.privacy.ledger import postgresql
 from tests.privacy.ledger.interrupted import ROUNDS, Place, interrupted, judge
@@ -21,7 +20,6 @@ from tests.privacy.ledger.interrupted import ROUNDS, Place, interrupted, judge
 KILL = signal.SIGKILL
 SIGNALS = [signal.SIGTERM, KILL] * 600  # one and the other by turns
 MOMENTS = 31  # of an undisturbed run: the next one is beyond its end
-LINES = 1000  # fewer than an undisturbed run executes
 _MEMORY = Path("/dev/shm")  # a kill needs no disk that syncs
 
 
@@ -61,13 +59,6 @@ def test_a_fault_is_noticed_in_a_few_schedules(
     assert first_caught(fault, quick / "world", 50) > 0
 
 
-@pytest.mark.parametrize("line", range(7, LINES, LINES // 16))
-def test_an_interruption_at_any_line_loses_nothing(quick: Path, line: int) -> None:
-    place = new_place(quick, line)
-    assert interrupted(place, line, SIGNALS[line], lines=True)
-    judge(place)
-
-
 @contextmanager
 def answer_lost(after: Any = lambda: None) -> Iterator[None]:
     """The next transaction is committed, and its answer is lost."""
@@ -85,15 +76,6 @@ def answer_lost(after: Any = lambda: None) -> Iterator[None]:
         yield
 
 
-def test_a_lost_answer_of_the_ledger_costs_nothing(ledger_url: str, tmp_path: Path) -> None:
-    place = Place(ledger_url, tmp_path)
-    for _ in range(2):
-        with answer_lost():
-            assert "cannot be used" in place.refusal()
-    judge(place)
-    assert place.released == [1, 2, 3]
-
-
 def test_postgresql_may_be_stopped_in_mid_run(tmp_path: Path) -> None:
     with postgresql.server() as server:
         place = Place(server.new_url(), tmp_path)
@@ -108,37 +90,3 @@ def test_postgresql_may_be_stopped_in_mid_run(tmp_path: Path) -> None:
         server.start()
         judge(place)
         assert place.released == [1, ROUNDS]
-
-
-def full(*_: Any, **__: Any) -> None:
-    raise OSError(28, "No space left on device")
-
-
-@pytest.mark.parametrize("begun", [False, True], ids=["before the reservation", "after it"])
-def test_a_disk_that_is_full_for_the_head_costs_nothing(
-    ledger_url: str, tmp_path: Path, begun: bool
-) -> None:
-    """The ledger is elsewhere: without a first head here nothing is reserved; then it has the
-    reservation.
-    """
-    place, write = Place(ledger_url, tmp_path), Anchor._write
-    with pytest.MonkeyPatch.context() as patched:
-        first = lambda self, head: write(self, head) if begun and head == BEGUN else full()  # noqa: E731
-        patched.setattr(Anchor, "_write", first)
-        assert "ledger.head: the ledger's head cannot be written (No space left" in place.refusal()
-    assert [charge.state for charge in place.charged] == (["reserved"] if begun else [])
-    assert place.checkpoint.exists()
-    judge(place)
-    assert place.released == [1, 2, 3]
-
-
-def test_the_judgement_notices_what_it_must(quick: Path) -> None:
-    place = new_place(quick, "rounds")
-    place.work(lambda round_: place.release(2))
-    with pytest.raises(AssertionError, match="released twice"):
-        judge(place)
-    place = new_place(quick, "charges")
-    place.work()
-    place.checkpoint.unlink()
-    with pytest.raises(AssertionError, match="did not end well"):
-        judge(place)

@@ -78,27 +78,6 @@ def test_who_waits_is_given_what_the_other_paid_for(
     judge(one_file)
 
 
-def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> None:
-    one_file.work(identity="another")
-    seen: list[str] = []
-
-    def second(*_: Any, **__: Any) -> None:
-        seen.append(one_file.refusal())
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(charges, "write_checkpoint", second)
-        with pytest.raises(KilledError):
-            one_file.work()
-    assert "another process is about to pay for exactly this result; wait for it" in seen[0]
-    assert len(one_file.charged) == 1
-    assert not list(one_file.checkpoints.glob("identity-*"))
-    before = sorted(one_file.checkpoints.iterdir())
-    with pytest.raises(BudgetExceeded):
-        one_file.work()
-    assert sorted(one_file.checkpoints.iterdir()) == before, "a refusal leaves no checkpoint"
-
-
 def test_a_finished_checkpoint_is_on_the_disk_before_its_charge_is_committed(
     one_file: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,31 +120,23 @@ def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -
     assert one_file.released == [1, 3]
 
 
-def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place) -> None:
+def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it give the charge up while it waits for answers, which the newest one has."""
     copies: list[bytes] = []
     killed_in_round(one_file, 3, lambda: copies.append(one_file.checkpoint.read_bytes()))
     for copy in copies[:2]:
         one_file.checkpoint.write_bytes(copy)
         assert "an old copy, and charge" in one_file.refusal()
+        with monkeypatch.context() as asking:
+            asking.setattr(Running, "lost", True)
+            assert "an old copy, and charge" in one_file.refusal()
+        assert [charge.state for charge in one_file.charged] == ["reserved"]
         assert one_file.released == [1, 2]
     one_file.checkpoint.write_bytes(copies[2])
     judge(one_file)
     assert one_file.released == [1, 2], "the third was announced, and died"
-
-
-def test_an_old_copy_that_waits_for_answers_gives_no_charge_up(
-    one_file: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest checkpoint, wherever it is, has the answers. The charge stays open for it."""
-    copies: list[bytes] = []
-    killed_in_round(one_file, 3, lambda: copies.append(one_file.checkpoint.read_bytes()))
-    one_file.checkpoint.write_bytes(copies[0])
-    with monkeypatch.context() as asking:
-        asking.setattr(Running, "lost", True)
-        assert "an old copy, and charge" in one_file.refusal()
-    assert [charge.state for charge in one_file.charged] == ["reserved"]
-    one_file.checkpoint.write_bytes(copies[2])
-    judge(one_file)
 
 
 def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) -> None:
@@ -201,10 +172,7 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
     assert f"ledger_progress: the row of charge {charge} {said}" in one_file.refusal()
     assert one_file.released == [1]
     ledger = opened(one_file.url, one_file.folder)
-    for use in (
-        ledger.verify,
-        lambda: ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0),
-    ):
+    for use in (ledger.verify, lambda: ledger.progress.claim(charge, "somebody else", 0)):
         with pytest.raises(PipelineError, match=said):
             use()
 
@@ -234,39 +202,25 @@ def test_a_checkpoint_without_a_charge_is_deleted_once_its_process_is_dead(one_f
     assert other.exists()
 
 
-def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_file: Place) -> None:
-    file = orphan(one_file, saves=1)
-    said = one_file.refusal()
-    assert f"{file.name}: work was done under charge {file.stem}" in said
-    assert "restore its database from the backup" in said
-    assert file.exists()
-    assert one_file.charged == []
-    file.write_bytes(b"damaged")
-    assert "work was done under charge" in one_file.refusal()
-    file.unlink()
-    one_file.work()
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_work_under_a_lost_charge_stops_other_work_that_is_paid(
-    one_file: Place, finished: bool
+@pytest.mark.parametrize("own", ["nothing", "begun", "finished"])
+def test_work_under_a_charge_that_the_ledger_lost_stops_every_payment(
+    one_file: Place, own: str
 ) -> None:
-    """What it stated as spent on the same people would be too little."""
-    if finished:
-        one_file.work()
-    else:
+    """Also while its process lives, and of what was begun or paid for: its account would be too
+    small.
+    """
+    if own == "begun":
         killed_in_round(one_file, 2)
-    file = orphan(one_file, saves=1)
-    assert f"{file.name}: work was done under charge {file.stem}" in one_file.refusal()
-    file.unlink()
-    judge(one_file)
-
-
-def test_work_under_a_lost_charge_stops_payments_while_its_process_lives(one_file: Place) -> None:
-    file = orphan(one_file, saves=1)
+    elif own == "finished":
+        one_file.work()
+    file, before = orphan(one_file, saves=1), len(one_file.charged)
     with locked(file.with_suffix(".lock")):
         assert f"{file.name}: work was done under charge {file.stem}" in one_file.refusal()
-    assert not one_file.charged
+    file.write_bytes(b"damaged")
+    assert "work was done under charge" in one_file.refusal()
+    assert len(one_file.charged) == before
+    file.unlink()
+    judge(one_file)
 
 
 def test_work_that_is_resumed_leaves_the_checkpoints_of_others_alone(one_file: Place) -> None:
