@@ -36,8 +36,9 @@ from primorl.config.reading import read_yaml
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.ingestion import ingest
 from primorl.data.partitioning import partition
-from primorl.data.private import ShardedStore
+from primorl.data.private import open_units
 from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import UnitStore
 from primorl.engine import heads
 from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.settings import CHUNK_BYTES, Execution
@@ -238,11 +239,11 @@ def dataset(size: Size) -> TabularDataset:
     return checked(TabularDataset, entry | changes | {"options": options, "bounds": bounds})
 
 
-def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> ShardedStore:
+def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> UnitStore:
     """The private rows; with ``members``, compared with the account as `open_private` does."""
-    reader = PartReader(folder / "partitions/private", made_by="partition")
-    found = Membership(project_secret(), reader.info.population)
-    store = ShardedStore(reader, KEPT, found.update if members else lambda table: None, own)
+    private = folder / "partitions/private"
+    found = Membership(project_secret(), PartReader(private, made_by="partition").info.population)
+    store = open_units(private, KEPT, found.update if members else lambda table: None, own)
     assert not members or found.to_bytes()
     return store
 
@@ -286,7 +287,7 @@ def rounds(what: str, folder: Path, size: Size, group: Group | None = None) -> C
     """Open the rows; then answer the queries and run the rounds."""
     rank, ranks = (group.rank, group.ranks) if group else (0, 1)
     store = opened(folder, slice(rank, None, ranks))
-    units = PartReader(folder / "partitions/private", made_by="partition").index().lengths.size
+    units = PartReader(folder / "partitions/private", made_by="partition").lengths().size
     setup = setup_of(what, size, units)
     setup = replace(setup, execution=replace(setup.execution, rank=rank, ranks=ranks))
     source = setup.source_of(store)

@@ -19,7 +19,7 @@ from primorl.data.identity.membership import (
     project_secret,
     secret_check,
 )
-from primorl.data.storage.parquet import RANDOM, PartReader, PartWriter
+from primorl.data.storage.parquet import PartReader, PartWriter
 from primorl.data.storage.schema import Manifest, whole
 
 
@@ -80,7 +80,7 @@ def partition(
         replaced_directory(target / "private") as private,
     ):
         with (
-            PartWriter(private, schema, RANDOM) as private_writer,
+            PartWriter(private, schema) as private_writer,
             PartWriter(public, schema) as public_writer,
         ):
             for table in reader.tables():

@@ -3,12 +3,10 @@
 No other module may: see the import contracts in pyproject.toml.
 """
 
-from typing import TypeAlias
-
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.data.identity.membership import Membership, project_secret
-from primorl.data.private import ShardedStore, open_units
+from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger.history import Charge
@@ -16,15 +14,13 @@ from primorl.privacy.ledger.history import Charge
 ALLOWED_STAGES = ("train_model", "clone_behaviour", "evaluate_private")
 """Stages that may open private rows, each for a charge of its own."""
 
-PrivateUnits: TypeAlias = UnitStore | ShardedStore
-
 
 def open_private(
     partitions: Partitions,
     charge: Charge | None,
     keep_bytes: int,
     own: slice = EVERY,
-) -> PrivateUnits:
+) -> UnitStore:
     """Open the private units, which must be those that the charge was made on.
 
     Args:

@@ -19,6 +19,7 @@ from primorl.base.files import check_writable, file_sha256, home, replaced_direc
 from primorl.base.paths import CHECKPOINTS, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
+from primorl.data.storage.rows import UnitStore
 from primorl.engine.linear import distilled
 from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation
@@ -32,7 +33,7 @@ from primorl.paid import accounts
 from primorl.paid.compute import joined, kept_bytes
 from primorl.paid.model import PrivateStage
 from primorl.paid.partitions import Partitions, log_statement, privacy_statement
-from primorl.paid.private import PrivateUnits, open_private
+from primorl.paid.private import open_private
 from primorl.paid.work import Work, paid_work
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
@@ -192,7 +193,7 @@ def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, 
 
 def _private_units(
     params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge | None
-) -> PrivateUnits:
+) -> UnitStore:
     own = slice(setup.execution.rank, None, setup.execution.ranks)
     return open_private(partitions, charge, kept_bytes(params.compute), own)
 

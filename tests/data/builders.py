@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Space
 from minari.data_collector import EpisodeBuffer as Episode
 
 from primorl.config.datasets import MinariDataset, checked
-from primorl.data.storage.parquet import SEQUENTIAL, PartWriter
+from primorl.data.storage.parquet import ROWS_PER_GROUP, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, trajectory_table
 from primorl.data.storage.schema import Episode as Stored
 
@@ -95,7 +95,7 @@ def table(
 
 
 def write_parts(
-    folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = SEQUENTIAL
+    folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = ROWS_PER_GROUP
 ) -> Path:
     """Tables of whole units as the parts of a dataset."""
     folder.mkdir(exist_ok=True)

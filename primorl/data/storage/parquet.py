@@ -1,14 +1,12 @@
 """Part files of whole units in Parquet: written and read in batches, never the whole dataset at
 once.
 
-Every row group holds whole units. Every part carries an index, the rows of each of its units and
-row groups. It says in which row groups a cohort lies, so that nothing else of the part is read.
+Every row group holds whole units.
 """
 
 import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,16 +18,12 @@ import pyarrow.parquet as pq
 from primorl.base.errors import PipelineError
 from primorl.data.storage.schema import DatasetInfo, run_starts
 
-SEQUENTIAL, RANDOM = 2**16, 2**9
-"""Rows of a row group (or one whole unit, if it is longer) for reading all of it, and for reading
-single units.
-"""
+ROWS_PER_GROUP = 2**16  # or one whole unit, if it is longer
 ROWS_PER_BATCH = 2**16
 _ROWS_PER_PART = 2**20
 _MOST_OPEN = 256
 _PAGE_BYTES = 2**23  # pages of the usual size cost a third of the time to write
 _IDS = ["unit_id", "trajectory_id"]
-_INDEX_KEY = b"primorl.units"
 
 
 class PartWriter(ExitStack):
@@ -44,11 +38,10 @@ class PartWriter(ExitStack):
         rows_per_group: how many rows a row group has at least, unless it is a part's last.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = SEQUENTIAL):
+    def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = ROWS_PER_GROUP):
         super().__init__()  # of the open parts
         self._folder, self._schema, self._rows_per_group = folder, schema, rows_per_group
-        # Of each part its file, the rows of its units, and those of its row groups.
-        self._parts: list[tuple[pq.ParquetWriter, list[npt.NDArray[np.int64]], list[int]]] = []
+        self._parts: list[pq.ParquetWriter] = []
         self._rows_in_part = _ROWS_PER_PART
         self._waiting: list[pa.Table] = []
 
@@ -70,10 +63,8 @@ class PartWriter(ExitStack):
         # Readers take the Arrow schema, its metadata included, from this key; Arrow's writer would
         # put it there itself, but with the facts known when the part was opened.
         described = base64.b64encode(self._schema.with_metadata(facts).serialize().to_pybytes())
-        for part, units, groups in self._parts:
-            lengths = np.concatenate([np.empty(0, np.int64), *units])
-            index = _encoded(lengths) + b"." + _encoded(groups)
-            part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
+        for part in self._parts:
+            part.add_key_value_metadata(facts | {b"ARROW:schema": described})
         # a closed writer holds the places of its row groups, and the parts are read again next
         self._parts.clear()
 
@@ -97,10 +88,7 @@ class PartWriter(ExitStack):
             if self._rows_in_part >= _ROWS_PER_PART:
                 self._begin_part()
             rows = int(ends[last]) - begin
-            part, units, groups = self._parts[-1]
-            part.write_table(batch.slice(begin, rows), row_group_size=rows)
-            units.append(ends[first : last + 1] - starts[first : last + 1])
-            groups.append(rows)
+            self._parts[-1].write_table(batch.slice(begin, rows), row_group_size=rows)
             self._rows_in_part += rows
             first = last + 1
 
@@ -117,25 +105,8 @@ class PartWriter(ExitStack):
             store_schema=False,
             write_page_checksum=True,
         )
-        self._parts.append((self.enter_context(part), [], []))
+        self._parts.append(self.enter_context(part))
         self._rows_in_part = 0
-
-
-@dataclass(frozen=True)
-class Index:
-    """Positions of the units in a folder of parts. U units in G row groups, both in order.
-
-    Attributes:
-        lengths: rows of each unit, [U].
-        group_of: the row group of each unit, [U].
-        start_in_group: the first row of each unit within its row group, [U].
-        groups: (number of the part, number of the row group in it), one a row group.
-    """
-
-    lengths: npt.NDArray[np.int64]
-    group_of: npt.NDArray[np.int64]
-    start_in_group: npt.NDArray[np.int64]
-    groups: list[tuple[int, int]]
 
 
 class PartReader:
@@ -171,74 +142,36 @@ class PartReader:
             self.rows += file.metadata.num_rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Tables of whole row groups, about ``ROWS_PER_BATCH`` rows each, of all or some columns;
-        see `row_groups`.
-        """
-        for part in range(len(self._paths)):
-            metadata = self._file(part).metadata
-            ends = np.cumsum(
-                [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-            )
-            first = 0
-            while first < len(ends):
-                before = ends[first - 1] if first else 0
-                last = min(int(np.searchsorted(ends, before + ROWS_PER_BATCH)), len(ends) - 1)
-                yield self.row_groups(part, list(range(first, last + 1)), columns, threads=True)
-                first = last + 1
-
-    def row_groups(
-        self,
-        part: int,
-        groups: list[int],
-        columns: list[str] | None = None,
-        *,
-        threads: bool = False,
-    ) -> pa.Table:
-        """Some row groups of one part, in the order asked for; the metadata is left behind.
-
-        Args:
-            part: its number.
-            groups: their numbers in it.
-            columns: the columns to read; None: all.
-            threads: whether Arrow decodes columns side by side; who reads several parts side by
-                side is faster without.
+        """Read whole row groups, about ``ROWS_PER_BATCH`` rows each, of all or some columns; the
+        metadata is left behind.
 
         Raises:
             PipelineError: if they cannot be decoded.
         """
-        try:
-            table = self._file(part).read_row_groups(groups, columns=columns, use_threads=threads)
-        except pa.ArrowMemoryError:
-            raise
-        except (OSError, pa.ArrowException):
-            where = f"{self._paths[part]}: row groups {groups[0]} to {groups[-1]}"
-            raise PipelineError(f"{where}: found corrupt pages; {self._repair}") from None
-        return table.replace_schema_metadata(None)
-
-    def index(self) -> Index:
-        """Read the positions of the units from the ends of the files.
-
-        Raises:
-            PipelineError: if a part has no index, or one that does not fit it.
-        """
-        lengths, group_of, starts = ([np.empty(0, np.int64)] for _ in range(3))
-        groups: list[tuple[int, int]] = []
         for part, path in enumerate(self._paths):
-            metadata = self._file(part).metadata
-            own, sizes = _index(metadata)
-            ends, group_ends = np.cumsum(own), np.cumsum(sizes)
-            whole = own.sum() == sizes.sum() == metadata.num_rows
-            whole = whole and len(sizes) == metadata.num_row_groups
-            if not whole or (own < 1).any() or not np.isin(group_ends, ends).all():
-                raise PipelineError(f"{path}: its index of units does not fit; {self._repair}")
-            within = np.searchsorted(group_ends, ends)
-            group_of.append(within + len(groups))
-            starts.append(ends - own - (group_ends - sizes)[within])
-            lengths.append(own)
-            groups += [(part, group) for group in range(len(sizes))]
-        return Index(
-            np.concatenate(lengths), np.concatenate(group_of), np.concatenate(starts), groups
-        )
+            file = self._file(part)
+            sizes = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
+            ends = np.cumsum([0, *sizes])
+            first = 0
+            while first < file.num_row_groups:
+                beyond = int(np.searchsorted(ends, ends[first] + ROWS_PER_BATCH))
+                last = min(beyond, file.num_row_groups)
+                try:
+                    table = file.read_row_groups(range(first, last), columns=columns)
+                except pa.ArrowMemoryError:
+                    raise
+                except (OSError, pa.ArrowException):
+                    where = f"{path}: row groups {first} to {last - 1}"
+                    raise PipelineError(f"{where}: found corrupt pages; {self._repair}") from None
+                yield table.replace_schema_metadata(None)
+                first = last
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Count the rows of each unit, in order: no unit is in two tables."""
+        found = [np.empty(0, np.int64)]
+        for table in self.tables(["unit_id"]):
+            found.append(np.diff(run_starts(table["unit_id"]), append=table.num_rows))
+        return np.concatenate(found)
 
     def _open(self, part: int) -> pq.ParquetFile:
         path = self._paths[part]
@@ -246,20 +179,3 @@ class PartReader:
             return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
-
-
-def _encoded(rows: npt.ArrayLike) -> bytes:
-    return base64.b64encode(np.asarray(rows, "<i8").tobytes())
-
-
-def _index(metadata: pq.FileMetaData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows of each unit and row group, as the writer noted them: asking for each row group takes as
-    long again.
-    """
-    try:
-        parts = (metadata.metadata or {})[_INDEX_KEY].split(b".")
-        decoded = [base64.b64decode(part, validate=True) for part in parts]
-        own, sizes = (np.frombuffer(part, "<i8").astype(np.int64) for part in decoded)
-    except (KeyError, ValueError):
-        return np.full(1, -1), np.full(1, -1)
-    return own, sizes

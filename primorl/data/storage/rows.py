@@ -3,6 +3,9 @@
 Loading this module needs no torch: it is imported when tensors are first asked for.
 """
 
+import math
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,7 +20,6 @@ import pyarrow.compute as pc
 from primorl.base.errors import PipelineError
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import (
-    DatasetInfo,
     Spaces,
     action_vectors,
     numbers,
@@ -54,6 +56,8 @@ class UnitStore:
         reader: of one partition.
         watch: is shown every batch of rows on its way, also those that are not kept.
         own: which units are kept.
+        keep_bytes: how much may stay in memory; more lies in a file, of which the system keeps in
+            memory what was used last. None: there is no bound.
 
     Attributes:
         info: the dataset's public facts.
@@ -67,23 +71,31 @@ class UnitStore:
             no value.
     """
 
-    def __init__(self, reader: PartReader, watch: Watch, own: slice = EVERY):
+    def __init__(
+        self,
+        reader: PartReader,
+        watch: Watch,
+        own: slice = EVERY,
+        keep_bytes: int | None = None,
+    ):
         self.info, spaces = reader.info, reader.info.spaces
         self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
-        lengths = reader.index().lengths
+        lengths = reader.lengths()
         owned = np.zeros(len(lengths), dtype=bool)
         owned[own] = True
         self.units, self.size = int(owned.sum()), int(lengths[owned].sum())
         with memory_for(reader.folder):
             # Room for the worst case, in which no next observation is the following row's. Pages
             # that are never written take no memory.
-            rows: Floats = np.empty((2 * self.size, S + A), dtype=np.float32)
+            shape = 2 * self.size, S + A
+            small = keep_bytes is None or 4 * math.prod(shape) <= keep_bytes
+            rows: Floats = np.empty(shape, np.float32) if small else _on_disk(reader.folder, shape)
             outcomes: Floats = np.empty((self.size, 2), dtype=np.float32)  # reward and terminated
             places = np.empty(self.size, dtype=np.int64)  # where in `rows` each transition is
             firsts = [np.empty(0, dtype=np.int64)]
             kept_rows = np.repeat(owned, lengths)
             seen = filled = done = 0
-            for table in checked_tables(reader):
+            for table in _checked_tables(reader):
                 watch(table)
                 kept = kept_rows[seen : seen + table.num_rows]
                 seen += table.num_rows
@@ -226,17 +238,25 @@ def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int
     return rows, places
 
 
-def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
-    """Read all rows of a partition.
-
-    The index decides whose rows are whose, so it must fit the rows.
+def _on_disk(folder: Path, shape: tuple[int, int]) -> Floats:
+    """Give room for rows in a file without a name, which is gone with the process.
 
     Raises:
-        PipelineError: if units are out of order, the index is another's, or a number is not finite;
-            it quotes no value.
+        PipelineError: the disk is too full. The size of private data is not said.
     """
-    ends = np.cumsum(reader.index().lengths)
-    seen, last = 0, None
+    if shutil.disk_usage(folder).free < 4 * math.prod(shape):
+        raise PipelineError(f"{folder}: not enough space on its disk for its rows; free some")
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, np.float32, "w+", shape=shape)
+
+
+def _checked_tables(reader: PartReader) -> Iterator[pa.Table]:
+    """Read all rows of a partition.
+
+    Raises:
+        PipelineError: if units are out of order, or a number is not finite; it quotes no value.
+    """
+    last = pa.nulls(0, pa.string())  # `pa.array` would import pandas
     for table in reader.tables():
         for column in table.columns:
             flat = whole(column).flatten() if pa.types.is_fixed_size_list(column.type) else column
@@ -244,23 +264,13 @@ def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
                 raise PipelineError(
                     f"{reader.folder}: found a non-finite number; run `dvc repro ingest`"
                 )
-        starts = run_starts(table["unit_id"])
-        names = whole(table["unit_id"]).take(row_numbers(starts))
-        chain = names if last is None else pa.concat_arrays([last, names])
-        disordered = pc.any(pc.less_equal(chain.slice(1), chain.slice(0, len(chain) - 1))).as_py()
-        first, after = np.searchsorted(ends, [seen, seen + table.num_rows], side="right")
-        if disordered or not np.array_equal(
-            np.append(starts[1:], table.num_rows), ends[first:after] - seen
-        ):
+        names = whole(table["unit_id"]).take(row_numbers(run_starts(table["unit_id"])))
+        chain = pa.concat_arrays([last, names])
+        if pc.any(pc.less_equal(chain.slice(1), chain.slice(0, len(chain) - 1))).as_py():
             found = "units are out of order or appear twice"
             raise PipelineError(f"{reader.folder}: {found}; run `dvc repro partition`")
-        seen, last = seen + table.num_rows, names.slice(len(names) - 1)
+        last = names.slice(len(names) - 1)
         yield table
-
-
-def row_bytes(info: DatasetInfo) -> int:
-    """Compute the most memory that one transition takes, in bytes."""
-    return 4 * (2 * info.spaces.observation_size + info.spaces.action_size + 3)
 
 
 @contextmanager
@@ -275,6 +285,6 @@ def memory_for(folder: Path) -> Iterator[None]:
     except MemoryError:  # Arrow's own error is one too
         raise PipelineError(
             f"{folder}: not enough memory for its rows; params.yaml: compute.data_mb: set a "
-            "smaller number of megabytes (rows beyond it are read from disk as they are needed), "
+            "smaller number of megabytes (more rows lie on the disk), "
             "or free memory, and run the stage again"
         ) from None

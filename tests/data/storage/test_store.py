@@ -1,8 +1,7 @@
-"""Parts on disk and both stores of units: what was written is what is read, by unit, and damage is
-refused.
+"""Parts on disk and the store of units, in memory and on disk: what was written is what is read,
+by unit, and damage is refused.
 """
 
-import base64
 import itertools
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.data.private import ShardedStore, open_units
+from primorl.data.private import open_units
 from primorl.data.storage import parquet, schema
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
@@ -28,11 +27,6 @@ def people(lengths: list[list[int]]) -> pa.Table:
     flat = [(f"{u:03d}", length) for u, person in enumerate(lengths) for length in person]
     content = [episode(length, i) for i, (_, length) in enumerate(flat)]
     return table(content, [unit for unit, _ in flat], [f"{i:03d}" for i in range(len(flat))])
-
-
-def sharded(folder: Path, keep_bytes: int = 0) -> ShardedStore:
-    reader = PartReader(folder, made_by="partition")
-    return ShardedStore(reader, keep_bytes, lambda table: None)
 
 
 def matrix(rows: pa.Table, *names: str) -> np.ndarray:
@@ -64,7 +58,7 @@ def test_files_do_not_depend_on_the_tables_that_rows_come_in(
     assert pq.read_metadata(tmp_path / "1/part-00000.parquet").num_row_groups > 1
 
 
-def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int]) -> None:
+def check_units(store: UnitStore, rows: pa.Table, units: list[int]) -> None:
     """Compare what the store has of its units number ``units`` with the table, padding included."""
     names, asked = np.array(rows["unit_id"].to_pylist()), torch.tensor(units, dtype=torch.int64)
     steps = torch.arange(25).expand(len(units), -1)
@@ -85,7 +79,7 @@ def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_both_stores_and_all_parts_of_them_read_what_was_written(
+def test_the_store_and_all_parts_of_it_read_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     lengths = data.draw(
@@ -99,14 +93,8 @@ def test_both_stores_and_all_parts_of_them_read_what_was_written(
     rows = rows.set_column(6, rows.schema.field("next_observation"), changed)
     folder = tmp_path_factory.mktemp("part")
     write_parts(folder, rows, rows_per_group=data.draw(st.sampled_from([1, 8, 100])))
-    for store in (
-        UnitStore.open(folder),
-        sharded(folder, data.draw(st.sampled_from([0, 300, 10**6]))),
-    ):
-        for _ in range(3):
-            check_units(
-                store, rows, data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=5))
-            )
+    store = UnitStore.open(folder)
+    check_units(store, rows, data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=5)))
     parts = data.draw(st.integers(1, min(3, len(lengths))))
     for bound in (0, 10**6):
         seen: list[int] = []
@@ -114,8 +102,8 @@ def test_both_stores_and_all_parts_of_them_read_what_was_written(
             shown: list[int] = []
             watch, own = (lambda table: shown.append(table.num_rows)), slice(part, None, parts)  # noqa: B023
             store = open_units(folder, bound, watch, own)
-            assert isinstance(store, UnitStore if bound else ShardedStore)
             assert sum(shown) == rows.num_rows, "every part is shown all rows"
+            assert isinstance(store._arrays["rows"], np.memmap) is (bound == 0)
             check_units(store, rows, list(range(store.units)))
             seen += store.numbers.tolist()
         assert sorted(seen) == list(range(len(lengths)))
@@ -169,7 +157,7 @@ def test_missing_damaged_and_foreign_parts_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep_bytes", [0, 10**6])
 def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
-    tmp_path: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, keep_bytes: int
 ) -> None:
     bad = people([[2]])
     bad = bad.set_column(5, bad.field("reward"), pa.array([0.5, np.inf], pa.float32()))
@@ -183,43 +171,6 @@ def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
     with pytest.raises(PipelineError, match=r"params\.yaml: compute\.data_mb: ") as wrong:
         open_units(tmp_path, keep_bytes, full)
     assert "1073741824" not in str(wrong.value)
-    opened = open_units(tmp_path, keep_bytes, lambda table: None)
-    if isinstance(opened, ShardedStore):
-        monkeypatch.setattr(opened._ring, "place", full)
-        with pytest.raises(PipelineError, match=r"compute\.data_mb"):
-            opened.transitions(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64))
-
-
-def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
-    store = sharded(
-        write_parts(tmp_path, table([episode(50, i) for i in range(6)]), rows_per_group=1), 4000
-    )
-    first = torch.zeros(1, 1, dtype=torch.int64)
-    for unit in (0, 1, 2, 3, 3, 5):
-        store.transitions(torch.tensor([unit]), first)
-        assert len(store._ring.held) <= 2
-        assert sum(matrix.nbytes for matrix in store._ring.matrices) <= 4000
-    store.transitions(torch.arange(6), first.expand(6, 1))
-    assert len(store._ring.held) == 6, "a cohort is held as a whole, whatever it takes"
-
-
-def noted(*rows: list[int]) -> bytes:
-    return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
-
-
-def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    part = write_parts(tmp_path, table(episodes(5))) / "part-00000.parquet"
-    good = pq.read_table(part)
-    swapped = noted(list(reversed([len(item.rewards) for item in episodes(5)])), [good.num_rows])
-    wrong = (b"", noted([3, 3], [6]), noted([4, 1, 7, 4, 1], [21]), noted([1, 4, 7, 3], [15, 0]))
-    for index in (*wrong, swapped):
-        metadata = good.schema.metadata | {b"primorl.units": index}
-        pq.write_table(good.replace_schema_metadata(metadata), part)
-        message = (
-            "units are out of order" if index == swapped else "its index of units does not fit"
-        )
-        with pytest.raises(PipelineError, match=message):
-            sharded(tmp_path)
 
 
 def test_parts_hold_whole_units_and_the_facts(
