@@ -21,7 +21,7 @@ from primorl.base.template import check_version
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.data.sources.tabular.watch import changed
-from primorl.tracking import StageRun, Usage, stage_run
+from primorl.tracking import StageRun, stage_run
 
 Body = Callable[[Params, StageRun], None]
 Idle = Callable[[Params], bool]
@@ -72,14 +72,13 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         print(f"{name}: warning: {said}", file=sys.stderr)
-    started, usage = time.perf_counter(), Usage(name)
+    started = time.perf_counter()
     if idle is None or not idle(checked):
         with stage_run(name, checked) as run:
             run.params({"suggested": checked.suggested()})
             if run.first:
                 run.pipeline.params(checked.choices())
             body(checked, run)
-            usage.log(run)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
 
 

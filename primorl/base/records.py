@@ -244,7 +244,3 @@ class ElapsedTime:
     name: Annotated[Line, "What the dimension is called."]
     unit: Annotated[TimeUnit, "What it counts."]
     most: Annotated[Annotated[float, Within(gt=0)], "A longer time counts as this."]
-    trajectory: Annotated[
-        tuple[Line, ...],
-        "Columns of the log that tell trajectories apart, together; empty: it is not known.",
-    ] = ()

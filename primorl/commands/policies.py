@@ -35,20 +35,6 @@ def predict(
         Literal[".", ","],
         typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
     ] = ".",
-    trajectory: Annotated[
-        list[str] | None,
-        option(
-            "COLUMN",
-            "Which trajectory a row is of; repeat it if several columns tell. With --step.",
-        ),
-    ] = None,
-    step: Annotated[
-        str | None,
-        option(
-            "COLUMN",
-            "A number or time that ascends within a trajectory, to find the time between rows.",
-        ),
-    ] = None,
     seed: Annotated[
         int | None, option("N", "Draw the actions of a clone of today's practice.", min=0)
     ] = None,
@@ -62,29 +48,20 @@ def predict(
       primorl predict --policy out/v1/policy --observations log.parquet --out actions.parquet --keep
       patient --keep time
                                         those of a released bundle, beside two columns of the log
-      primorl predict --observations log.csv --out actions.csv --trajectory stay --step time
-                                        of a policy that observes the time since the row before
 
     A row with a missing value, no number, an undeclared category or a value far outside the public
     range gets no action: its column `abstained` is true. A clone of today's practice has no single
     action: probabilities are written (of actions in a box, mean and standard deviation), or draws
     with --seed.
     """
-    from primorl.data.sources.tabular.elapsed import RowOrder
     from primorl.policy.advice import chosen
     from primorl.policy.loaded import read_policy
     from primorl.use.prediction import predict
 
-    if bool(trajectory) != bool(step):
-        raise PipelineError(
-            "--trajectory, --step: found one without the other; allowed are both, or neither; add "
-            "it"
-        )
     folder = chosen(policy, against_advice=against_advice)
-    by = RowOrder(tuple(trajectory), step) if trajectory and step else None
     loaded = read_policy(folder)
     rows, abstained = predict(
-        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by, seed=seed
+        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, seed=seed
     )
     print(f"{out}: {rows} rows, actions of {folder}{_advice(folder)}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)

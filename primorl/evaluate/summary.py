@@ -53,17 +53,20 @@ _REMEDY = "run `dvc repro evaluate`"
 
 
 @record
-class SeedSummary:
-    """The result of one seed of several.
+class PolicyValue:
+    """The value of one policy: its measured return, or its value in the released model.
 
-    Optional keys are left out of the file where they are null.
+    Optional keys are left out of files where they are null.
     """
 
-    seed: Annotated[int, "The seed."]
-    return_mean: Annotated[float | None, "Mean return of its episodes."]
+    return_mean: Annotated[
+        float | None, "Mean return of its episodes; `null`: nothing could be measured."
+    ]
     return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
-    normalized_score: Annotated[float | None, "Score of the mean return."]
-    policy_sha256: Annotated[Hexadecimal, "SHA-256 of its final policy's file."]
+    normalized_score: Annotated[
+        float | None, "Score of the mean return; `null`: the dataset declares none."
+    ]
+    policy_sha256: Annotated[Hexadecimal, "SHA-256 of the policy's file."]
     model_value: Annotated[
         float | None, "Value in the released model, where nothing can be measured."
     ] = None
@@ -73,16 +76,43 @@ class SeedSummary:
 
 
 @record
-class Summary:
-    """The results of a run (``metrics/summary.json``).
+class SeedSummary(PolicyValue):
+    """The result of one seed of several."""
 
-    Optional keys are left out of the file where they are null.
-    """
+    seed: Annotated[int, "The seed."]
+
+
+@record
+class PolicyResult(PolicyValue):
+    """The value of a run's policy, how it was found, and what to compare it with."""
+
+    dataset: Annotated[Line, "Name of the dataset."]
+    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
+    episodes: Annotated[_Count | None, "Episodes measured for each final policy."]
+    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
+    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
+    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
+    model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
+    public_return_mean: Annotated[
+        float | None, "Mean return of the public trajectories: what the behaviour in the log earns."
+    ] = None
+    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
+    seeds: Annotated[
+        tuple[int, ...] | None, "Seeds that were trained; one policy is the first one's."
+    ] = None
+    recommendation: Annotated[
+        Recommendation | None,
+        "What to do with the policy; left out where an environment measured it.",
+    ] = None
+
+
+@record
+class Summary(PolicyResult):
+    """The results of a run (``metrics/summary.json``)."""
 
     FORMAT: ClassVar[int] = 1
 
-    dataset: Annotated[Line, "Name in params.yaml."]
-    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
     private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
     epsilon: Annotated[
@@ -99,32 +129,7 @@ class Summary:
         "something was asked.",
     ]
     seed: Annotated[int, "`seed` of params.yaml."]
-    return_mean: Annotated[
-        float | None, "Mean return of the final policies; `null`: nothing could be measured."
-    ]
-    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
-    normalized_score: Annotated[
-        float | None, "Score of the mean return; `null`: the dataset declares none."
-    ]
-    episodes: Annotated[_Count | None, "Episodes measured for each final policy."]
-    policy_sha256: Annotated[Hexadecimal, "SHA-256 of the final policy's file (of the first seed)."]
     seconds: Annotated[dict[str, float], "Wall time of each stage."]
-    model_value: Annotated[
-        float | None, "Value in the released model, where nothing can be measured."
-    ] = None
-    model_value_range: Annotated[
-        tuple[float, float] | None, "Least and greatest value over the members."
-    ] = None
-    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
-    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
-    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
-    model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
-    public_return_mean: Annotated[
-        float | None, "Mean return of the public trajectories: what the behaviour in the log earns."
-    ] = None
-    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
-    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
-    seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
     by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
     model_sha256: Annotated[
         Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."
@@ -138,10 +143,6 @@ class Summary:
     ] = None
     model_verdict: Annotated[
         Verdict | None, "Whether the model can be believed, and what bars a trial."
-    ] = None
-    recommendation: Annotated[
-        Recommendation | None,
-        "What to do with the policy; left out where an environment measured it.",
     ] = None
 
     @classmethod

@@ -25,7 +25,7 @@ from primorl.base.records import (
     to_json,
 )
 from primorl.evaluate.private.results import PrivateEvaluation
-from primorl.evaluate.recommendation import Recommendation
+from primorl.evaluate.summary import PolicyResult
 from primorl.model import starts
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import BehaviourConfig, PolicyConfig
@@ -139,10 +139,8 @@ class LedgerStatement:
 
 
 @record
-class Evaluation:
-    """``evaluation.json``: figures of ``metrics/summary.json`` on the cards.
-
-    Optional keys are left out where null.
+class Evaluation(PolicyResult):
+    """``evaluation.json``: figures of ``metrics/summary.json`` on the cards, of one policy.
 
     Raises:
         ValueError: neither a return in an environment nor a value in the model, or one without how
@@ -151,39 +149,7 @@ class Evaluation:
 
     FORMAT: ClassVar[int] = 1
 
-    dataset: Annotated[Line, "Name of the dataset."]
-    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
-    return_mean: Annotated[
-        float | None, "Mean return of this policy; `null`: nothing could be measured."
-    ]
-    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
-    normalized_score: Annotated[
-        float | None, "Score of the mean return; `null`: the dataset declares none."
-    ]
-    episodes: Annotated[_Count | None, "Episodes measured."]
-    policy_sha256: Annotated[Hexadecimal, "SHA-256 of `policy/policy.safetensors`."]
     model_sha256: Annotated[Hexadecimal, "SHA-256 of `dynamics/model.safetensors`."]
-    model_value: Annotated[
-        float | None, "Value in the released model, where nothing can be measured."
-    ] = None
-    model_value_range: Annotated[
-        tuple[float, float] | None, "Least and greatest value over the members."
-    ] = None
-    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
-    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
-    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
-    model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
-    public_return_mean: Annotated[
-        float | None, "Mean return of the public trajectories: of today's practice."
-    ] = None
-    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
-    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
-    seeds: Annotated[
-        tuple[int, ...] | None, "Seeds that were trained; this policy is the first one's."
-    ] = None
-    recommendation: Annotated[
-        Recommendation | None, "What to do with it, where nothing could be measured."
-    ] = None
 
     def __post_init__(self) -> None:
         """Refuse a figure without how it was found, and a recommendation without a need for one."""

@@ -2,10 +2,7 @@
 
 import hashlib
 import os
-import re
-import resource
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,17 +20,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
-_READ_PRIVATE = {
-    "collect",
-    "ingest",
-    "partition",
-    "train_model",
-    "clone_behaviour",
-    "evaluate_private",
-    "online",
-}
-# Linux; getrusage counts the parent's memory before the start, too
-_PROCESS = Path("/proc/self/status")
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 
 
@@ -177,43 +163,3 @@ def _name(params: Params) -> str:
     if params.privacy.target_epsilon is not None:
         return f"{name}/ε={at_most(params.privacy.target_epsilon, 6)}"
     return f"{name}/z={at_least(params.privacy.noise_multiplier or 0.0, 6)}"
-
-
-class Usage:
-    """Measures a stage from here on.
-
-    Memory tells how many rows a cohort or the data had. So it is neither logged for a stage that
-    reads private rows, nor for a later stage of the same process, whose peak is that of the
-    process.
-    """
-
-    _has_read_private = False  # this process
-
-    def __init__(self, stage: str) -> None:
-        if stage in _READ_PRIVATE:
-            Usage._has_read_private = True
-        self._begun = _cpu_seconds()
-
-    def log(self, run: Log) -> None:
-        """Log the seconds on processors, of this process and of those that it waited for, and the
-        most memory in MiB.
-
-        MLflow shows metrics under ``system/`` on a page of their own.
-        """
-        run.metric("system/cpu_seconds", _cpu_seconds() - self._begun)
-        if Usage._has_read_private:
-            return
-        # The most that this program held since it was started, if the system says it
-        found = re.search(
-            r"^VmHWM:\s+(\d+) kB$", _PROCESS.read_text() if _PROCESS.exists() else "", re.MULTILINE
-        )
-        if found is not None:
-            run.metric("system/max_memory_mib", int(found[1]) / 2**10)
-        torch = sys.modules.get("torch")  # a stage without it used no GPU
-        if torch is not None and torch.cuda.is_available():
-            run.metric("system/max_gpu_memory_mib", torch.cuda.max_memory_allocated() / 2**20)
-
-
-def _cpu_seconds() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)

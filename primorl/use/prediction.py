@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_file
-from primorl.config.datasets import CsvFormat, DecimalPoint
+from primorl.config.datasets import DecimalPoint
 from primorl.data.sources.tabular.columns import header_of
-from primorl.data.sources.tabular.elapsed import RowOrder, elapsed_in
 from primorl.policy.loaded import Policy
 
 ABSTAINED, REASON = "abstained", "reason"
@@ -35,7 +34,6 @@ def predict(
     *,
     keep: Sequence[str] = (),
     decimal_point: DecimalPoint = ".",
-    by: RowOrder | None = None,
     seed: int | None = None,
 ) -> tuple[int, int]:
     """Write one row of actions for every row of observations, in the same order.
@@ -49,8 +47,6 @@ def predict(
         out: Parquet or CSV; replaced when it is complete, and untouched if anything fails.
         keep: columns of ``observations`` to carry over. In CSV they are text.
         decimal_point: of a CSV's numbers.
-        by: which columns tell the time since the row before, if the policy observes it; None: a
-            column has it.
         seed: draw the actions of a stochastic policy; None: write what they are drawn from.
 
     Returns:
@@ -69,10 +65,7 @@ def predict(
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
     if seed is not None and not policy.stochastic:
         raise PipelineError("--seed: found a policy that computes its actions; leave it out")
-    table, delimiter = read_table(observations)
-    if by is not None:
-        form = CsvFormat(delimiter=delimiter, decimal_point=decimal_point)
-        table = _with_elapsed(table, policy, observations, by, form)
+    table = read_table(observations)
     values = observations_of(table, policy, observations, decimal_point)
     reasons = policy.reasons(values)
     answered = np.array([reason == "" for reason in reasons], dtype=bool)
@@ -131,8 +124,8 @@ def actions(policy: Policy, values: Matrix, seed: int | None) -> list[tuple[str,
     return [("action", numbers), *named]
 
 
-def read_table(path: Path) -> tuple[pa.Table, str]:
-    """Read a table, every field of a CSV as text; and a CSV's delimiter.
+def read_table(path: Path) -> pa.Table:
+    """Read a table, every field of a CSV as text.
 
     Raises:
         PipelineError: the file is not there, or not readable.
@@ -141,7 +134,7 @@ def read_table(path: Path) -> tuple[pa.Table, str]:
         raise PipelineError(f"{path}: not there; give a .parquet or .csv file")
     try:
         if path.suffix == ".parquet":
-            return pq.read_table(path), ","
+            return pq.read_table(path)
         with path.open("rb") as file:
             header = file.readline(_LARGEST_HEADER).decode("utf-8-sig", "replace")
         delimiter, fields = header_of(header)
@@ -149,7 +142,7 @@ def read_table(path: Path) -> tuple[pa.Table, str]:
             delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=len(fields) > 1
         )
         texts = pacsv.ConvertOptions(column_types=dict.fromkeys(fields, pa.string()))
-        return pacsv.read_csv(path, parse_options=parsing, convert_options=texts), delimiter
+        return pacsv.read_csv(path, parse_options=parsing, convert_options=texts)
     except (OSError, pa.ArrowInvalid, UnicodeDecodeError):
         raise PipelineError(
             f"{path}: not readable as Parquet, or as CSV in UTF-8 with a header and as many "
@@ -188,43 +181,11 @@ def observations_of(
         else:
             missing.append(name)
     if missing:
-        hint = ""
-        if policy.elapsed is not None and policy.elapsed.name in missing:
-            hint = (
-                f"; {policy.elapsed.name} is the time since the row before: add it, or name the "
-                "columns that tell it: --trajectory COLUMN --step COLUMN"
-            )
         raise PipelineError(
             f"{path}: found no column {', '.join(map(repr, missing))}; allowed is a table with "
-            f"every column that the policy was trained on, under the same names{hint}"
+            f"every column that the policy was trained on, under the same names"
         )
     return values
-
-
-def _with_elapsed(
-    table: pa.Table, policy: Policy, path: Path, by: RowOrder, form: CsvFormat
-) -> pa.Table:
-    """Add the time since the row before, as `ingest` counts it."""
-    elapsed = policy.elapsed
-    if elapsed is None:
-        raise PipelineError(
-            "--trajectory, --step: found a policy that does not observe the time since the row "
-            "before; leave them out"
-        )
-    if elapsed.name in table.column_names:
-        raise PipelineError(
-            f"{path}: found a column {elapsed.name!r}, which --trajectory and --step tell too; "
-            "give one"
-        )
-    if len(by.trajectory) < len(elapsed.trajectory):
-        raise PipelineError(
-            f"--trajectory: found {', '.join(by.trajectory)}; the log of training needed "
-            f"{', '.join(elapsed.trajectory)}; repeat the flag for each"
-        )
-    for column in (*by.trajectory, by.step):
-        _column(table, column, path)
-    times = elapsed_in(path, form, by, elapsed.unit, elapsed.most)
-    return table.append_column(elapsed.name, pa.array(times))
 
 
 def _column(table: pa.Table, name: str, path: Path) -> pa.Array:

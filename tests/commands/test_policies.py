@@ -56,7 +56,6 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
     for wrong, says in (
         (IN, "error: models/policy/config.json: not there"),
         ((*given, "--observations", "none.csv"), "error: none.csv: not there"),
-        ((*given, "--step", "t"), "error: --trajectory, --step: found one without the other"),
     ):
         status, _, err = primorl(*wrong)
         assert (status != 0, err.count("\n"), err.startswith(says)) == (True, 1, True), err

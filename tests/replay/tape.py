@@ -21,7 +21,6 @@ import torch
 from mlflow.store.tracking import sqlalchemy_store
 from torch import Tensor
 
-from primorl import tracking
 from primorl.data.identity.membership import Fingerprint
 from primorl.engine import local_update
 from primorl.online.learning import Trajectories
@@ -180,7 +179,5 @@ def playing(tape: Tape) -> Iterator[None]:
         for clock in ("time.time", "time.monotonic", "time.perf_counter", "tqdm.std.time"):
             patched.setattr(clock, lambda: _NOW)
         patched.setattr(ledger, "_now", lambda: _DAY)
-        patched.setattr(tracking, "_cpu_seconds", lambda: 0.0)
         patched.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**40))
-        patched.setattr(tracking.Usage, "_has_read_private", False)
         yield

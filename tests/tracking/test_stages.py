@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 from primorl import tracking
 from primorl.base.processes import git_tags
 from primorl.config.params import Params
-from primorl.tracking import Usage, stage_run
+from primorl.tracking import stage_run
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -169,25 +169,3 @@ def test_the_pipeline_names_its_commit(project: Path) -> None:
     assert git_tags() == commit | {"git_dirty": "false"}
     (project / "params.yaml").write_text("2")
     assert git_tags()["git_dirty"] == "true"
-
-
-CPU, MEMORY = "system/cpu_seconds", "system/max_memory_mib"
-
-
-def used(stage: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    log: Any = SimpleNamespace(metric=found.__setitem__)
-    Usage(stage).log(log)
-    return found
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(),
-    reason="the system does not say how much memory was held",
-)
-def test_memory_is_not_logged_of_a_stage_that_reads_private_rows() -> None:
-    before = used("evaluate")
-    assert before[CPU] < 0.1, "of the stage alone"
-    assert 10 < before[MEMORY] < 100_000
-    for stage in ("train_model", "clone_behaviour", "evaluate_private", "online", "ingest"):
-        assert used(stage).keys() == {CPU}

@@ -16,15 +16,12 @@ import pytest
 import torch
 
 from primorl.base.errors import PipelineError
-from primorl.base.records import ElapsedTime
 from primorl.commands.main import main
-from primorl.data.sources.tabular.elapsed import RowOrder
 from primorl.policy.behaviour import BehaviourPolicy, save
 from primorl.policy.loaded import Policy, read_policy
 from primorl.use.prediction import predict
 from tests.data.conftest import project
-from tests.data.sources.tabular_builders import SECRET, entry, run, text, write
-from tests.data.sources.test_tabular_elapsed import BEGAN, SINCE, charted
+from tests.data.sources.tabular_builders import SECRET, text, write
 from tests.policy.test_behaviour import clone
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 
@@ -34,9 +31,6 @@ OF_THE_LOG: dict[str, Any] = {
     "names": (("x", "ward=A", "ward=B"), ("dose", "rate")),
     "one_hot": ((1, 2),),
 }
-TIMED: dict[str, Any] = {"names": (("x", "minutes_since", "y"), ("dose", "rate"))}
-TIMED["elapsed"] = ElapsedTime(name="minutes_since", unit="minutes", most=60.0)
-BY = RowOrder(("user", "visit"), "time")
 NAMED = {
     "weight": ROWS[:, 2],
     "note": [SECRET, "", "c"],
@@ -215,34 +209,3 @@ def test_torch_is_not_needed(policy: Policy) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def logged(order: Any = lambda moment: moment) -> list[dict[str, Any]]:
-    return [row | {"y": 0.5} for row in charted(order)]
-
-
-def test_the_time_since_the_row_before_is_counted_as_ingest_counts_it(project: Path) -> None:
-    """Rows may lie in any order."""
-    policy = loaded(Path("policy"), **TIMED)
-    rows = logged(lambda moment: (moment - BEGAN).total_seconds() / 60)
-    order = np.random.default_rng(1).permutation(len(rows))
-    log = write([rows[place] for place in order], "log/part-0.csv")
-    assert predict(policy, log, OUT, keep=["x"], by=BY) == (8, 0)
-    found = {float(row["x"]): [row["dose"], row["rate"]] for row in read()}
-    assert list(found) == [rows[place]["x"] for place in order]
-    ingested = run(entry({"observation": ["x", SINCE, "y"]}, sorted=False))[
-        "observation"
-    ].to_pylist()
-    np.testing.assert_allclose(
-        [found[seen[0]] for seen in ingested], policy.act(ingested), rtol=1e-5
-    )
-    for given, by, says in (
-        (rows, None, "found no column 'minutes_since'; .*--trajectory COLUMN --step COLUMN"),
-        (rows, RowOrder(("stay",), "hour"), "column 'stay': found 0 times"),
-        ([row | {"minutes_since": 1.0} for row in rows], BY, "found a column 'minutes_since'"),
-        (rows, RowOrder(("user",), "time"), "row 4: column 'time': found an order that"),
-        ([row | {"time": SECRET} for row in logged()], BY, "found string, allowed: numbers"),
-    ):
-        refused(policy, write(given, "in.parquet"), says, by=by)
-    timeless = loaded(Path("policy"), names=TIMED["names"])
-    refused(timeless, write(rows, "in.parquet"), "found a policy that does not observe", by=BY)

@@ -111,7 +111,7 @@ class Spaces:
             open_bound = -np.inf if name.endswith("low") else np.inf
             known[name] = tuple(open_bound if bound is None else bound for bound in content[name])
         if timed := content.get("elapsed"):
-            known["elapsed"] = ElapsedTime(**timed | {"trajectory": tuple(timed["trajectory"])})
+            known["elapsed"] = ElapsedTime(**timed)
         one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
         return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 

@@ -63,9 +63,7 @@ def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the
     assert hours == pytest.approx([GAPS[at] / 60 for at in AFTER], rel=1e-6)
     spaces = source_of("log", timed()).open(Path("log")).spaces
     assert spaces.observation_names == ("x", "minutes_since")
-    assert spaces.elapsed == ElapsedTime(
-        name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit")
-    )
+    assert spaces.elapsed == ElapsedTime(name="minutes_since", unit="minutes", most=60.0)
     assert PartReader(Path("trajectories"), made_by="ingest").info.spaces.elapsed == replace(
         spaces.elapsed, unit="hours", most=1e9
     )

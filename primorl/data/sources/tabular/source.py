@@ -241,12 +241,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         if isinstance(entry, Categorical):
             one_hot.append((len(dimensions), len(entry.categories)))
         elif isinstance(entry, Elapsed):
-            told_by = [columns.trajectory]
-            if dataset.options.trajectory_ids == "per_unit" and columns.unit is not None:
-                told_by.insert(0, columns.unit)
-            elapsed = ElapsedTime(
-                name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by)
-            )
+            elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most)
         dimensions += ((entry, -np.inf, np.inf),) if isinstance(entry, str) else entry.dimensions
     names, low, high = zip(*dimensions, strict=True)
     if isinstance(action, BoxActions):
