@@ -94,7 +94,6 @@ def registered() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("environment", "policy", "says"),
     [
-        ("Pendulums-v1", random_policy(1, 3, 2.0), "Gymnasium cannot build it"),
         ("Pendulum-v1", random_policy(1, 2, 2.0), "found observations of shape"),
         ("CartPole-v1", random_policy(1, 4, 1.0), "2 discrete actions, the policy"),
         ("CartPole-v1", discrete_policy(1, 4, 3), "the policy .* 3 discrete actions"),

@@ -57,8 +57,7 @@ def test_what_is_recommended_is_used_and_nothing_else(
         advise(answer, recommended)
         for folder in refused:
             with pytest.raises(
-                PipelineError,
-                match=rf"{folder}: advised against in .*It loses 3\. .*--against-advice",
+                PipelineError, match=rf"{folder}: advised against in .*It loses 3\."
             ):
                 primorl.load_policy(folder)
             assert main([*predict, "--policy", str(folder)]) == 1
@@ -98,10 +97,6 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
     primorl.load_policy(POLICY)
     answers = Path("metrics/private_evaluation.json")
     write_json(answers, read_json(answers) | {"answer": "newer"})
-    write_json(
-        Path("models/evaluation.json"),
-        {"policy_sha256": said["policy_sha256"], "recommendation": said},
-    )
     with pytest.raises(PipelineError, match="nobody recommended it"):
         primorl.load_policy(POLICY)
     with pytest.raises(PipelineError, match="found without --policy"):

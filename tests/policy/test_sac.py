@@ -243,16 +243,8 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     first, last = train(Pendulum(), resets(64, 0), config, counting)  # type: ignore[arg-type]
     assert held == [12 * (1 + update // 4) for update in range(20)]
     assert (first.number, last.number) == (1, 2)
-    names = {
-        "critic_loss",
-        "actor_loss",
-        "q_mean",
-        "entropy",
-        "alpha",
-        "model_reward",
-        "model_uncertainty",
-    }
-    assert set(first.metrics[0]) == names
+    names = {"critic_loss", "actor_loss", "q_mean", "entropy", "alpha"}
+    assert {*first.metrics[0]} == names | {"model_reward", "model_uncertainty"}
     assert not torch.equal(first.policies.layers[0], last.policies.layers[0]), (
         "a snapshot must not follow the actor"
     )
@@ -279,22 +271,16 @@ def test_every_seed_and_divergence_has_a_policy() -> None:
     assert not torch.allclose(together[0], together[1], atol=1e-6)
 
 
-def test_what_cannot_be_trained_is_said_in_one_line() -> None:
+def test_what_cannot_be_trained_is_said() -> None:
     class Broken(Pendulum):
-        def step(
-            self, observation: Tensor, action: Tensor, generators: SeedGenerators
-        ) -> PendulumStep:
-            step = super().step(observation, action, generators)
-            return PendulumStep(step.next_observation, step.reward * torch.nan, step.uncertainty)
+        def step(self, *given: Any) -> PendulumStep:
+            step = super().step(*given)
+            return replace(step, reward=step.reward * torch.nan)
 
     starts: Any = resets(64, 0)
     with pytest.raises(PipelineError, match="SAC diverged in epoch 1, seed 0"):
         list(train(Broken(), starts, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
-    discrete = prior_of(torch.zeros(3, 2), discrete=True)
-    for options, says in (
-        ({"prior": AT_REST}, "both a prior and divergences"),
-        ({"divergences": (1.0,)}, "both a prior and divergences"),
-        ({"prior": discrete, "divergences": (1.0,)}, "discrete actions"),
-    ):
-        with pytest.raises(ValueError, match=says):
+    discrete: Any = {"prior": prior_of(torch.zeros(3, 2), discrete=True), "divergences": (1.0,)}
+    for options in ({"prior": AT_REST}, {"divergences": (1.0,)}, discrete):
+        with pytest.raises(ValueError, match="prior|discrete actions"):
             next(train(Pendulum(), starts, SHORT, ReplayBuffer.batches, **options))  # type: ignore[arg-type]

@@ -49,28 +49,11 @@ def test_a_batch_steps_as_gymnasium(environment: str, count: int) -> None:
     _same(environment, ours, ours._state)
 
 
-def test_a_batch_with_another_force_does_not_pass_for_gymnasium(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(AcrobotBatch, "_gravity", 9.7)
-    ours = AcrobotBatch()
-    ours.reset(2, seed=3)
-    with pytest.raises(AssertionError):
-        _same("Acrobot-v1", ours, ours._state)
-
-
-def test_too_little_and_too_much_insulin_cost_reward_and_meals_differ_where_they_should() -> None:
-    totals = {}
-    for rate in (0.0, 2.0, 5.0):
-        ours = dosing.DosingBatch(False)
-        ours.reset(16, 0)
-        totals[rate] = sum(ours.step(np.full((16, 1), rate))[1].mean() for _ in range(dosing.STEPS))
-    assert totals[2.0] > 20 > max(totals[0.0], totals[5.0])
+def test_meals_differ_where_they_should() -> None:
     same, differing = (dosing.DosingBatch(varied) for varied in (False, True))
     for ours in (same, differing):
         ours.reset(50, seed=0)
     assert (same._meals == same._meals[0]).all()
-    assert same._meals[0].sum() == 175
     assert len({tuple(day) for day in differing._meals}) == 50
 
 

@@ -125,16 +125,3 @@ def test_a_transformer_answers_padded_prompts_as_plain_ones() -> None:
     row = met.tokens[0, 0][met.present[0, 0]][None]
     unpadded = policy.module(row, torch.ones_like(row, dtype=torch.bool), 2)
     torch.testing.assert_close(model(input_ids=row).logits[:, -2:], unpadded, atol=1e-5, rtol=1e-5)
-
-
-def test_parts_of_the_tiny_model_are_trained_as_named() -> None:
-    for name in ("transformers", "peft"):
-        pytest.importorskip(name, reason="the extra rlhf is not installed")
-    sizes, words, width = {}, 24, 32
-    for part in language.PARTS:
-        model = language.with_trained(language.tiny_task(4, 0, steps=1)[0], part)
-        sizes[part] = LanguagePolicy(Transformer(model)).parameters
-    assert sizes["all"] == sizes["output"] + sizes["hidden"]
-    assert sizes["output"] == words * width
-    assert sizes["adapter of the output"] == 4 * (words + width)
-    assert sizes["adapters of the hidden"] == 2 * 4 * (4 * width + 2 * width + 2 * 5 * width)
