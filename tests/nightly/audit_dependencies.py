@@ -16,22 +16,9 @@ _MINUTES = 5
 
 def main() -> int:
     """Ask the service about every pin; 1 where one is known to be vulnerable."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip_audit",
-        "--requirement",
-        str(CONSTRAINTS),
-        "--no-deps",
-        "--disable-pip",
-    ]
-    command += [
-        "--format",
-        "json",
-        "--progress-spinner",
-        "off",
-        *(f"--ignore-vuln={name}" for name in IGNORED),
-    ]
+    options = ["--no-deps", "--disable-pip", "--format", "json", "--progress-spinner", "off"]
+    command = [sys.executable, "-m", "pip_audit", "--requirement", str(CONSTRAINTS), *options]
+    command += [f"--ignore-vuln={name}" for name in IGNORED]
     try:
         output = subprocess.run(
             command, capture_output=True, text=True, timeout=60 * _MINUTES
@@ -55,11 +42,8 @@ def verdict(output: str) -> tuple[int, str]:
     known = [package for package in packages if "skip_reason" not in package]
     if not known:
         line = "=" * 78
-        return (
-            0,
-            f"{line}\nNOT AUDITED: no advisory service answered. Run `make audit` where one "
-            f"does.\n{line}",
-        )
+        said = "NOT AUDITED: no advisory service answered. Run `make audit` where one does."
+        return 0, f"{line}\n{said}\n{line}"
     bad = [
         f"{package['name']} {package['version']}: {found['id']} (fixed in "
         f"{', '.join(found['fix_versions']) or 'none'})"

@@ -23,13 +23,8 @@ KEYS = ("access_key_id", "secret_access_key")
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a server with the page's buckets, on a free port of the loopback interface."""
-    for variable in (
-        "AWS_PROFILE",
-        "AWS_ENDPOINT_URL",
-        "AWS_CONFIG_FILE",
-        "AWS_SHARED_CREDENTIALS_FILE",
-    ):
-        monkeypatch.delenv(variable, raising=False)
+    for name in ("PROFILE", "ENDPOINT_URL", "CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -91,9 +86,8 @@ def test_released_outputs_go_to_s3_and_private_ones_only_where_they_are_sent(
     assert cli.main(["data", "push", "--remote", "vault"]) == 0
     assert capsys.readouterr().out.endswith("private: on remote vault\n")
     assert b"rows\n" in contents(endpoint, "private-bucket")
-    assert b"rows\n" not in contents(endpoint, "bucket"), (
-        "the twin: what is private never reaches the shared remote"
-    )
+    # the twin: what is private never reaches the shared remote
+    assert b"rows\n" not in contents(endpoint, "bucket")
     assert "made-up" not in Path(".dvc/config").read_text(encoding="utf-8"), "git commits this file"
 
     Path("released").unlink()

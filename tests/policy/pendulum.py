@@ -4,7 +4,6 @@ one.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,23 +11,21 @@ from torch import Tensor
 from primorl.model.ensemble import SeedGenerators
 from primorl.policy.config import SacConfig
 
-_LEARNING: Any = {
-    "hidden": (32, 32),
-    "learning_rate": 2e-3,
-    "discount": 0.97,
-    "target_rate": 0.01,
-    "reward_scale": 0.1,
-}
-_SIZES: Any = {
-    "batch_size": 128,
-    "epochs": 5,
-    "updates_per_epoch": 400,
-    "buffer_size": 50_000,
-    "horizon": 30,
-}
-_ROLLOUTS: Any = {"rollout_every": 100, "rollout_batch": 64}
 CONFIG = SacConfig(
-    target_entropy=-3.0, discrete_target_entropy=0.3, **_LEARNING, **_SIZES, **_ROLLOUTS
+    hidden=(32, 32),
+    learning_rate=2e-3,
+    discount=0.97,
+    target_rate=0.01,
+    reward_scale=0.1,
+    target_entropy=-3.0,
+    discrete_target_entropy=0.3,
+    batch_size=128,
+    epochs=5,
+    updates_per_epoch=400,
+    buffer_size=50_000,
+    horizon=30,
+    rollout_every=100,
+    rollout_batch=64,
 )
 """Learns the swing-up within 2,000 updates, a few seconds."""
 

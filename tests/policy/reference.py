@@ -77,13 +77,8 @@ class Networks:
         prior: Prior,
         kappa: float,
     ) -> None:
-        self.config, self.columns, self.seed, self.prior, self.kappa = (
-            config,
-            columns,
-            seed,
-            prior,
-            kappa,
-        )
+        self.config, self.columns, self.seed = config, columns, seed
+        self.prior, self.kappa = prior, kappa
         self.actor = module(sac.actor.layers, seed)
         self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]
         self.targets = [module(sac.target.layers, 2 * seed + i) for i in range(2)]
@@ -113,23 +108,18 @@ class Networks:
 
     def assert_same(self, sac: ActorCritic, **tolerance: float) -> None:
         """Parameters and last gradients of the seed in ``sac`` are these."""
-        close = torch.testing.assert_close
+        own, actor = self.seed, [*self.actor.parameters()]
+        of_actor = [part[own] for part in (*sac.actor.layers, *gradient_layers(sac.actor))]
+        found = [*of_actor, sac.log_alpha[own : own + 1]]
+        true = [*actor, *(gradient(parameter) for parameter in actor), self.log_alpha]
         for i in range(2):
-            for ours, theirs in ((sac.critic, self.critics), (sac.target, self.targets)):
-                for found, true in zip(ours.layers, theirs[i].parameters(), strict=True):
-                    close(found[2 * self.seed + i].view_as(true), true.detach(), **tolerance)
-        for found, true in zip(sac.actor.layers, self.actor.parameters(), strict=True):
-            close(found[self.seed].view_as(true), true.detach(), **tolerance)
-        close(sac.log_alpha[self.seed : self.seed + 1], self.log_alpha.detach(), **tolerance)
-        of_critics = [
-            part[2 * self.seed + i] for i in range(2) for part in gradient_layers(sac.critic)
-        ]
-        for found, true in zip(of_critics, self.critic_gradients, strict=True):
-            close(found.view_as(true), true, **tolerance)
-        for found, parameter in zip(
-            gradient_layers(sac.actor), self.actor.parameters(), strict=True
-        ):
-            close(found[self.seed].view_as(parameter), gradient(parameter), **tolerance)
+            ours = *sac.critic.layers, *sac.target.layers
+            found += [part[2 * own + i] for part in ours]
+            true += [*self.critics[i].parameters(), *self.targets[i].parameters()]
+        found += [part[2 * own + i] for i in range(2) for part in gradient_layers(sac.critic)]
+        true += self.critic_gradients
+        for one, other in zip(found, true, strict=True):
+            torch.testing.assert_close(one.view_as(other), other.detach(), **tolerance)
 
     def step(
         self, critic_loss: Callable[[], Tensor], actor_loss: Callable[[], tuple[Tensor, Tensor]]
@@ -197,9 +187,7 @@ class Reference(Networks):
 
 
 class DiscreteReference(Networks):
-    """SAC for discrete actions: one row and one action at a time, with
-    ``torch.distributions.Categorical``.
-    """
+    """SAC for discrete actions, with ``torch.distributions.Categorical``."""
 
     def target_entropy(self) -> float:
         return self.config.discrete_target_entropy * math.log(self.columns.action_size)
@@ -207,39 +195,33 @@ class DiscreteReference(Networks):
     def policy(self, observation: Tensor) -> Categorical:
         return Categorical(logits=self.actor(observation))
 
+    def log_densities(self, observation: Tensor) -> Tensor:
+        """log π, or log π/π_b, of every action."""
+        logits = self.policy(observation).logits
+        return logits if self.prior is None else logits - self.prior(observation).logits
+
     def critic_loss(self, rows: Tensor) -> Tensor:
-        losses = []
-        for following, observation, action, reward, continues in zip(
-            *self.split(rows), strict=True
-        ):
-            value = torch.zeros(())
-            with torch.no_grad():
-                policy = self.policy(following)
-                first, second = (target(following) for target in self.targets)
-                for a in range(self.columns.action_size):
-                    of_prior = self.prior_density(following, torch.tensor(a))
-                    bonus = self.log_alpha[0].exp() * (policy.log_prob(torch.tensor(a)) - of_prior)
-                    value = value + policy.probs[a] * (min(first[a], second[a]) - bonus)
-                wanted = reward + self.config.discount * continues * value
-            chosen = int(action.argmax())
-            losses += [(critic(observation)[chosen] - wanted) ** 2 for critic in self.critics]
-        return torch.stack(losses).sum() / len(rows)
+        following, observation, action, reward, continues = self.split(rows)
+        with torch.no_grad():
+            first, second = (target(following) for target in self.targets)
+            bonus = self.log_alpha.exp() * self.log_densities(following)
+            value = (self.policy(following).probs * (torch.minimum(first, second) - bonus)).sum(1)
+            wanted = reward + self.config.discount * continues * value
+        chosen = action.argmax(1, keepdim=True)
+        losses = (
+            nn.functional.mse_loss(critic(observation).gather(1, chosen)[:, 0], wanted)
+            for critic in self.critics
+        )
+        return sum(losses, torch.zeros(()))
 
     def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        losses, log_densities = [], []
-        alpha = self.log_alpha[0].exp().detach()
-        for observation in self.split(rows)[1]:
-            policy = self.policy(observation)
-            first, second = (critic(observation).detach() for critic in self.critics)
-            for a in range(self.columns.action_size):
-                log_density = policy.log_prob(torch.tensor(a)) - self.prior_density(
-                    observation, torch.tensor(a)
-                )
-                losses.append(policy.probs[a] * (alpha * log_density - min(first[a], second[a])))
-                log_densities.append(policy.probs[a] * log_density)
-        return torch.stack(losses).sum() / len(rows), torch.stack(
-            log_densities
-        ).sum().detach() / len(rows)
+        observation = self.split(rows)[1]
+        probabilities = self.policy(observation).probs
+        log_densities = self.log_densities(observation)
+        first, second = (critic(observation).detach() for critic in self.critics)
+        alpha = self.log_alpha.exp().detach()
+        loss = probabilities * (alpha * log_densities - torch.minimum(first, second))
+        return loss.sum(1).mean(), (probabilities * log_densities).sum(1).mean().detach()
 
     def update(self, rows: Tensor) -> None:
         self.step(lambda: self.critic_loss(rows), lambda: self.actor_loss(rows))

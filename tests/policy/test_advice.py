@@ -56,9 +56,7 @@ def test_what_is_recommended_is_used_and_nothing_else(
     ):
         advise(answer, recommended)
         for folder in refused:
-            with pytest.raises(
-                PipelineError, match=rf"{folder}: advised against in .*It loses 3\."
-            ):
+            with pytest.raises(PipelineError, match=rf"{folder}: advised against in .*It loses"):
                 primorl.load_policy(folder)
             assert main([*predict, "--policy", str(folder)]) == 1
             assert not Path("out.csv").exists()

@@ -282,5 +282,5 @@ def test_what_cannot_be_trained_is_said() -> None:
         list(train(Broken(), starts, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
     discrete: Any = {"prior": prior_of(torch.zeros(3, 2), discrete=True), "divergences": (1.0,)}
     for options in ({"prior": AT_REST}, {"divergences": (1.0,)}, discrete):
-        with pytest.raises(ValueError, match="prior|discrete actions"):
+        with pytest.raises(ValueError, match=r"prior|discrete actions"):
             next(train(Pendulum(), starts, SHORT, ReplayBuffer.batches, **options))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The card says what the files say, in words, and lets no file put markup into it."""
 
-from html.parser import HTMLParser
+import re
 from typing import Any
 
 import pytest
@@ -117,31 +117,13 @@ def test_a_clone_with_discrete_actions_says_that_it_is_stochastic() -> None:
     """Twin: a policy that computes its action."""
     advice = {"answer": "keep", "policy": "models/behaviour", "reason": "So."}
     clone = {"policy": "models/behaviour", "drawn": True, "environment": None}
-    summary = dict.fromkeys(
-        ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes")
-    )
-    summary |= {"recommendation": advice, "model_value": 1.0, "model_value_range": [0.0, 2.0]}
-    summary |= {"model_value_members": 3, "model_value_rollouts": 9, "model_value_horizon": 9}
-    summary |= {"model_value_note": "a guess"}
+    summary = dict.fromkeys(SUMMARY) | {"dataset": "log", "recommendation": advice}
+    summary |= {"model_value": 1.0, "model_value_range": [0.0, 2.0], "model_value_note": "a guess"}
+    summary |= {f"model_value_{what}": 3 for what in ("members", "rollouts", "horizon")}
     said = "draws none unless it is given a seed"
     assert said in points(card(policy=clone, summary=summary), "What is recommended")
     computed = {"policy": "models/policy", "environment": None}
     assert said not in points(card(policy=computed, summary=summary), "What is recommended")
-
-
-class Tags(HTMLParser):
-    """Every tag with its attributes, and all text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, list[tuple[str, str | None]]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, attrs))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def with_texts(text: str) -> Document:
@@ -163,18 +145,16 @@ def with_texts(text: str) -> Document:
 
 
 def test_a_hostile_text_is_text_in_both_forms_and_no_address_becomes_a_link() -> None:
-    """The same tags and lines as in a harmless card; nothing that runs or is fetched."""
-    hostile, plain = Tags(), Tags()
-    hostile.feed(with_texts(EVIL).html())
-    plain.feed(with_texts("harmless").html())
-    assert hostile.tags == plain.tags
-    assert "alert(1)" in hostile.text
-    assert {"script", "link", "img", "iframe", "a"}.isdisjoint(tag for tag, _ in hostile.tags)
-    assert "default-src 'none'" in with_texts(EVIL).html()
-    markdown, harmless = with_texts(EVIL).markdown(), with_texts("harmless").markdown()
-    assert "<" not in markdown
-    assert "\\[a\\](javascript:alert(1)) \\|" in markdown
-    starts = [[line[:2] for line in each.splitlines()] for each in (markdown, harmless)]
+    """As many tags and lines as in a harmless card; nothing that runs or is fetched."""
+    hostile, plain = with_texts(EVIL), with_texts("harmless")
+    for mark in "<>":
+        assert hostile.html().count(mark) == plain.html().count(mark)
+    assert "alert(1)" in hostile.html()
+    assert not re.search("<(script|link|img|iframe|a) ", hostile.html())
+    assert "default-src 'none'" in hostile.html()
+    assert "<" not in hostile.markdown()
+    assert "\\[a\\](javascript:alert(1)) \\|" in hostile.markdown()
+    starts = [[line[:2] for line in each.markdown().splitlines()] for each in (hostile, plain)]
     assert starts[0] == starts[1]
     for address in ("see https://evil.example", "WWW.evil.example"):
         with pytest.raises(ValueError, match="address"):

@@ -56,7 +56,7 @@ def slow_unit(
 
 @pytest.mark.parametrize("starts", [1, 3, 50])
 def test_errors_equal_the_slow_ones(starts: int) -> None:
-    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8, known=False)
+    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8)
     errors, has = replace(CHECK, starts=starts).errors(problem, rows)
     for unit in range(8):
         for i, h in enumerate((1, 3, 4)):  # 9 is beyond the declared horizon
@@ -70,7 +70,7 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
 
 def test_a_prediction_that_is_not_finite_is_the_largest_error() -> None:
     """The twin: the sound model, whose errors are smaller. The guess's own errors stay."""
-    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8, known=False)
+    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8)
     *others, bias = problem.ensemble.weights
     broken = replace(problem.ensemble, weights=(*others, bias * torch.nan))
     errors, has = CHECK.errors(replace(problem, ensemble=broken), rows)
@@ -126,7 +126,7 @@ def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:
 
 
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
-    source, problem = tiny_mdp.log(120), tiny_mdp.problem(120, known=False)
+    source, problem = tiny_mdp.log(120), tiny_mdp.problem(120)
     errors, has = CHECK.errors(problem, source.episodes())
     released = CHECK.contributions(problem, source.episodes()).mean(0)
     said = CHECK.estimates(problem, 1e-9, released)
@@ -155,7 +155,7 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     wrong: tuple[str, ...],
 ) -> None:
     check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5)
-    problem = tiny_mdp.problem(3000, known=False)
+    problem = tiny_mdp.problem(3000)
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))

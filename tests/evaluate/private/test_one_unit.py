@@ -19,7 +19,7 @@ from tests.evaluate.private.conftest import Log, payers, problem
 
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
-TINY, CHAIN = tiny_mdp.problem(UNITS, known=False), problem(UNITS)
+TINY, CHAIN = tiny_mdp.problem(UNITS), problem(UNITS)
 BEHAVIOUR = Behaviour(levels=4, mean_share=0.5)
 QUESTIONS: dict[str, tuple[Question, Problem]] = {
     "behaviour": (BEHAVIOUR, CHAIN),
@@ -31,8 +31,9 @@ BEGIN = Asked(torch.empty(0, dtype=torch.float64))
 def logged(asked: Problem) -> tuple[Log, list[Log]]:
     """A log, and what it may be where one unit is hostile."""
     source = tiny_mdp.log(UNITS) if asked is TINY else payers(UNITS, 1.0)
-    hostile = [source.spoilt(SPOILT, number) for number in HOSTILE]
-    return source, hostile + ([tiny_mdp.log(UNITS, hostile=SPOILT)] if asked is TINY else [])
+    mixed = source.spoilt(SPOILT, 1e300)
+    mixed.inputs[SPOILT, 0], mixed.targets[SPOILT, 1:] = math.nan, -math.inf
+    return source, [*(source.spoilt(SPOILT, number) for number in HOSTILE), mixed]
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
