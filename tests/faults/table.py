@@ -136,7 +136,7 @@ CATCHERS = {
             "noise-accepts-all", f"{MECHANISM}.noise", "_accepted", value_of("accepted", "_ | True")
         )
     ],
-    f"{TESTS}/test_queries.py::test_noise_has_the_accounted_scale": [
+    f"{ON_PLAN}::test_an_answer_is_a_noisy_mean_over_the_declared_units": [
         Fault("noise-of-a-query", QUERIES, "GaussianQuery.standard_deviation", returned("0.5 * _"))
     ],
     # clip

@@ -53,12 +53,9 @@ LESS: list[tuple[str, Callable[[Any], object]]] = [
     ("epsilon_replace_one", lambda s: 0.9 * s.epsilon_replace_one),
     ("groups", lambda s: scaled(s.groups, 1, "epsilon")),
     ("groups", lambda s: s.groups[:2]),
-    ("groups", lambda _: ()),
     ("attacks", lambda s: scaled(s.attacks, 2, "true_positive_rate")),
     ("attacks", lambda _: ()),
-    ("profile", lambda s: scaled(s.profile, 0, "delta")),
     ("profile", lambda s: scaled(s.profile, 4, "epsilon")),
-    ("profile", lambda s: scaled(s.profile, 10, "delta")),
     ("profile", lambda s: s.profile[1:]),
     ("profile", lambda _: ()),
 ]

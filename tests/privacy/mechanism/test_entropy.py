@@ -136,17 +136,6 @@ def test_uniforms_are_uniform_and_open() -> None:
     assert uniforms(SystemEntropy(), (0, 3)).shape == (0, 3)
 
 
-@pytest.mark.parametrize(("word", "expected"), [(0, 2.0**-55), (2**64 - 1, 1 - 2.0**-53)])
-def test_the_extreme_words_give_neither_zero_nor_one(word: int, expected: float) -> None:
-    class Constant:
-        seeded = True
-
-        def fill(self, buffer: memoryview) -> None:
-            buffer[:] = word.to_bytes(8, "little") * (len(buffer) // 8)
-
-    assert uniforms(Constant(), (3,)).tolist() == [expected] * 3
-
-
 def test_system_entropy_fills_the_whole_buffer() -> None:
     """Every byte is written, in pieces too: of two fills, no 16 neighbouring bytes agree."""
     for size in (16, 65_535, 65_536, 65_537, 200_001):

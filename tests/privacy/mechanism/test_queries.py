@@ -4,7 +4,6 @@ accounted.
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from dp_accounting import dp_event
@@ -18,7 +17,6 @@ from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, Gaussi
 from primorl.privacy.mechanism.sampling import SystemEntropy
 from primorl.privacy.statement import Relation
 from tests.hostile.fft_accountant import gaussian_delta
-from tests.privacy.mechanism.test_plan import chi_square_tail
 
 each_relation = pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
 AWKWARD = [0.0, 1.0, -1.0, 0.3, -0.999999, 1e-30, 1e30, -1e30, math.nan, math.inf, -math.inf]
@@ -95,19 +93,6 @@ def test_the_sums_are_what_they_say_and_what_is_no_number_counts_nowhere() -> No
     expected[0, 0], expected[0, 1], expected[1, 4], expected[2, 2] = 2 / 3, 1 / 3, 1, 2 / 3
     found = Fractions(COLUMNS, BINS).total(bins, torch.ones(1, 3, dtype=torch.bool)) / ONE
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-
-
-def test_noise_has_the_accounted_scale() -> None:
-    """σ = z · sensitivity; the same test rejects ⅔σ and 3⁄2σ, and noise that forgets the
-    sensitivity.
-    """
-    query = GaussianQuery("normaliser", math.sqrt(7), 10.0)
-    noise = query.release(torch.zeros(7, 400, dtype=torch.int64), SystemEntropy()).numpy()
-    sigma = 10.0 * math.sqrt(7)
-    assert chi_square_tail(noise, sigma) > 1e-6
-    for wrong in (2 / 3 * sigma, 3 / 2 * sigma, 10.0):
-        assert chi_square_tail(noise, wrong) < 1e-6
-    assert np.corrcoef(noise[:, 1:].ravel(), noise[:, :-1].ravel())[0, 1] < 0.12
 
 
 def test_its_statement_is_the_accountants_and_without_noise_nothing_is_claimed() -> None:
