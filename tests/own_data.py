@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from docs.tools.notebooks import script
 from tests.wheels import ROOT, build, environment
@@ -62,14 +61,7 @@ def test_the_commands_of_the_page_lead_to_a_released_policy(tmp_path: Path) -> N
     assert model["epsilon"] < summary["epsilon"] == statement["epsilon"], (
         "the policy's ε is of model and clone"
     )
-    assert 4.5 < summary["spent_on_dataset"]["epsilon"] <= 5, (
-        "of all, as privacy.total_epsilon says"
-    )
     assert (place / "out/policy/policy.safetensors").exists()
-    stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
-    assert all(
-        "primorl.version" in [dep["path"] for dep in stage["deps"]] for stage in stages.values()
-    )
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=project, capture_output=True, text=True, check=True
     ).stdout

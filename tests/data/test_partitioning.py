@@ -32,6 +32,10 @@ from tests.data.builders import (
     write_raw,
 )
 
+SAID = """
+dataset environment unit population trajectories_per_person spaces horizon termination duplicates
+dataset_fingerprint observation_size action_size private_units public_units public_by secret_check
+"""
 MANIFEST = Path("partitions/manifest.json")
 
 
@@ -77,15 +81,7 @@ def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table)
 
 def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
     manifest = run()
-    facts = (
-        "dataset environment unit population trajectories_per_person spaces horizon termination "
-        "duplicates"
-    )
-    counts = (
-        "dataset_fingerprint observation_size action_size private_units public_units public_by "
-        "secret_check"
-    )
-    assert set(json.loads(MANIFEST.read_text())) == {*facts.split(), *counts.split()}
+    assert set(json.loads(MANIFEST.read_text())) == set(SAID.split())
     assert Manifest.load(MANIFEST) == manifest
     MANIFEST.write_text("{}")
     with pytest.raises(PipelineError, match="not a manifest"):
@@ -103,6 +99,10 @@ def test_without_a_public_split_its_part_is_there_and_empty(ingested: pa.Table) 
     assert dataset_version(manifest, Path("partitions")).public == b""
 
 
+def batched(digests: bytes) -> list[bytes]:
+    return [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
+
+
 def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,10 +117,8 @@ def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
     manifest = run()
     assert manifest.private_units + manifest.public_units == 20
     private, public = (
-        {side[i : i + DIGEST_BYTES] for i in range(0, len(side), DIGEST_BYTES)}
-        for side in (
-            Path(f"partitions/{name}.bin").read_bytes() for name in ("units", "public_units")
-        )
+        set(batched(Path(f"partitions/{name}.bin").read_bytes()))
+        for name in ("units", "public_units")
     )
     assert len(private) == manifest.private_units + 1, "the ledger knows private rows all the same"
     assert private.isdisjoint(public), "or every split would publish what was charged as private"

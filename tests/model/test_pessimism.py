@@ -141,11 +141,8 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(
 
 
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
-    model = ends_where_positive(3.0).without_head()
-    scale, wide = (
-        torch.tensor([7.0, 100.0]),
-        replace(model.bounds, reward_low=-1e6, reward_high=1e6),
-    )
+    model, scale = ends_where_positive(3.0).without_head(), torch.tensor([7.0, 100.0])
+    wide = replace(model.bounds, reward_low=-1e6, reward_high=1e6)
     model = replace(model, bounds=wide, normaliser=replace(model.normaliser, target_scale=scale))
     state, action = torch.randn(2, 64, 1, generator=torch.Generator().manual_seed(0))
     rewards = []

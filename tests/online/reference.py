@@ -12,6 +12,7 @@ from torch import Tensor
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, Values
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
+from research.paper_mode import AdamDPPG
 
 
 class Policy:
@@ -205,17 +206,22 @@ class _User:
         place = self.valid.cumsum(0) - 1
         with torch.no_grad():
             old = Policy(self.network, start).logs(self.observations, self.actions)
-        delta = torch.zeros_like(start)
+        own = start.clone().requires_grad_()
+        kind = torch.optim.Adam if isinstance(update, AdamDPPG) else torch.optim.SGD
+        optimiser = kind([own], update.local_learning_rate, maximize=True)
         for steps in schedule:
             rows = place[steps[self.valid[steps]]]
             if not len(rows):
                 continue
-            policy = Policy(self.network, start + delta)
+            policy = Policy(self.network, own.detach())
             logs = policy.logs(self.observations[rows], self.actions[rows])
-            gradient = policy.gradient(((logs - old[rows]).exp() * advantages[rows]).mean())
-            delta = delta + update.local_learning_rate * gradient
-            delta = delta * min(1.0, update.clipping_norm / max(float(delta.norm()), 1e-30))
-        return delta
+            own.grad = policy.gradient(((logs - old[rows]).exp() * advantages[rows]).mean())
+            optimiser.step()
+            with torch.no_grad():
+                delta = own - start
+                bound = update.clipping_norm / max(float(delta.norm()), 1e-30)
+                own.copy_(start + delta * min(1.0, bound))
+        return (own - start).detach()
 
 
 def normalised(values: Tensor) -> Tensor:

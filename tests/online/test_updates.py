@@ -9,11 +9,13 @@ from primorl.online.updates import (
     normalised,
     returns_to_go,
 )
+from research.paper_mode import AdamDPPG
 from tests.online.cohorts import USERS, met, network, recorded, with_user
 from tests.online.reference import Looped
 from tests.online.test_sensitivity import UPDATES
 
 SHAPE, LINEAR = network((5,)), network()
+ADAM = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.02, epochs=2, minibatches=3)
 ONE_BATCH = DPPG(clipping_norm=0.2, local_learning_rate=0.5, epochs=2, minibatches=1)
 
 
@@ -33,7 +35,7 @@ def test_where_nobody_fails_nothing_is_learned_from_rounding() -> None:
     assert not recorded(update, SHAPE, data).rows[0].any()
 
 
-@pytest.mark.parametrize("update", [*UPDATES, ONE_BATCH], ids=lambda update: update.name)
+@pytest.mark.parametrize("update", [*UPDATES, ONE_BATCH, ADAM], ids=lambda update: update.name)
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize(("hidden", "fixed"), [((), 0), ((5,), 0), ((7, 6), 0), ((), 5), ((4,), 5)])
 def test_contributions_are_those_of_the_loop_with_autograd(

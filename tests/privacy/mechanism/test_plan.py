@@ -5,6 +5,7 @@ constant.
 import json
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,26 +14,22 @@ from scipy import stats
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
-from primorl.privacy.mechanism.sampling import SeededEntropy, SystemEntropy
+from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
 from primorl.privacy.statement import Statement
-from tests.plans import ensemble_plan
 
 QUERIES = (GaussianQuery("normaliser", 3.0, 20.0), GaussianQuery("starts", 2.0, 30.0))
 WITHOUT_NOISE = GaussianQuery("starts", 2.0, 0.0)
 
 
 def plan(**changes: object) -> Plan:
-    settings = {
-        "units": 1000,
-        "unit": "trajectory",
-        "sampling_probability": 0.1,
-        "noise_multiplier": 2.0,
-    }
-    settings |= {"clipping_norm": 0.5, "rounds": 20, "delta": 1e-5, "members": 3, "layers": 3}
-    return ensemble_plan(**(settings | changes))  # type: ignore[arg-type]
+    clip = EnsembleClip(changes.pop("clipping_norm", 0.5), "flat", 3, 3)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"units": 1000, "unit": "trajectory", "rounds": 20, "delta": 1e-5}
+    settings |= {"sampler": PoissonSampler(0.1), "clip": clip, "noise_multiplier": 2.0}
+    return Plan(**(settings | changes))
 
 
 def stated(p: Plan) -> Statement:
