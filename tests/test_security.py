@@ -130,7 +130,7 @@ def run(stage: ModuleType) -> None:
 
 
 STATED = ("config.json", "privacy.json")
-PARTITIONS = ("data/partitions/manifest.json", "data/partitions/public/part-00000.parquet")
+PARTITIONS = ("data/partitions/manifest.json", "data/partitions/public/rows.parquet")
 OF_STAGES = {
     ingest: [f"data/raw/small-v0/data/{name}" for name in ("metadata.json", "main_data.hdf5")],
     train_model: [*PARTITIONS, ".primorl/checkpoints/*.safetensors"],

@@ -1,1 +1,1 @@
-"""Sources, schema, Parquet parts, the split by privacy unit, identity of units."""
+"""Sources, schema, Parquet files, the split by privacy unit, identity of units."""

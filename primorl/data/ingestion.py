@@ -35,13 +35,13 @@ def ingest(
 
     Args:
         raw: the folder of raw files.
-        target: the folder of Parquet parts to replace.
+        target: the folder to replace.
         name: the dataset's entry in params.yaml.
         dataset: that entry.
         public_column: the column of the log with the consent to be public; None: there is none.
 
     Returns:
-        The facts written into every part.
+        The facts written into the file.
 
     Raises:
         PipelineError: if the entry or the data are not fit for use; ``target`` is untouched.

@@ -49,7 +49,7 @@ MODEL, POLICY, SUMMARY = (
     Path("models/policy"),
     Path("metrics/summary.json"),
 )
-WEIGHTS, PRIVATE = "model.safetensors", Path("data/partitions/private/part-00000.parquet")
+WEIGHTS, PRIVATE = "model.safetensors", Path("data/partitions/private/rows.parquet")
 DECLARATION = {
     "owner": "Ward 3",
     "purpose": "dosing",
@@ -154,7 +154,7 @@ def dvc_hash() -> None:
 
 
 def assumed_start_of_a_hash() -> None:
-    rows = Path("data/trajectories/part-00000.parquet").read_bytes()
+    rows = Path("data/trajectories/rows.parquet").read_bytes()
     assumed(f"content {hashlib.md5(rows).hexdigest()[:12]}")
 
 

@@ -31,7 +31,7 @@ from tests.replay.project import (
 from tests.replay.tape import FINGERPRINT, Tape
 
 pytestmark = pytest.mark.timeout(600)  # on a busy machine
-DATA = Path("data/trajectories/part-00000.parquet")
+DATA = Path("data/trajectories/rows.parquet")
 RUN = Callable[[Tape, bool], Outputs]
 
 

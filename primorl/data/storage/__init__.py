@@ -1,3 +1,3 @@
-"""A dataset on disk: its schema, Parquet parts, stores for training, and the manifest of a
+"""A dataset on disk: its schema, Parquet files, stores for training, and the manifest of a
 partition.
 """
