@@ -4,6 +4,7 @@ in.
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -14,11 +15,20 @@ from typing import Any
 import torch
 
 from primorl.base.files import replaced_file
-from primorl.base.processes import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = ROOT / "benchmarks" / "results.md"
+
+
+def processor() -> str:
+    """The processor's name."""
+    listed = Path("/proc/cpuinfo")
+    if listed.exists():
+        for line in listed.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def machine() -> str:

@@ -3,11 +3,9 @@
 import atexit
 import gc
 import os
-import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primorl.base.files import HOST, workspace
@@ -73,16 +71,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def processor() -> str:
-    """The processor's name."""
-    listed = Path("/proc/cpuinfo")
-    if listed.exists():
-        for line in listed.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def git_commit() -> str | None:

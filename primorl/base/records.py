@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import parse_json, read_text, write_json
@@ -231,7 +231,6 @@ def _reason(error: Any) -> str:
 
 
 TimeUnit = Literal["seconds", "minutes", "hours", "days"]
-TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 
 
 @record

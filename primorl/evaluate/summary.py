@@ -201,17 +201,15 @@ class Summary(PolicyResult):
         }
         if not any(file.exists() for file in named):  # nothing was fetched
             return None
-        known = {file: digest for file, digest in named.items() if digest is not None}
-        gone = [str(file.parent) for file in known if not file.exists()]
-        other = [
-            str(file.parent)
-            for file, digest in known.items()
-            if file.exists() and file_sha256(file) != digest
-        ]
-        words = [f"another {' and another '.join(other)} is there now"] if other else []
-        words += [f"{' and '.join(gone)} is gone"] if gone else []
+        other = []
+        for file, digest in named.items():
+            if digest is not None and (not file.exists() or file_sha256(file) != digest):
+                other.append(str(file.parent))
+        if not other:
+            return None
         return (
-            f"these results are of an earlier run: {', '.join(words)}; {_REMEDY}" if words else None
+            f"these results are of an earlier run: {' and '.join(other)} is another or gone; "
+            f"{_REMEDY}"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -52,29 +52,21 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
     for name, scale in (("input_scale", scales.input_scale), ("target_scale", scales.target_scale)):
         _refuse_unless_positive(path, name, scale)
     config = path.with_name("config.json")
-    for place, name, low, high, equal in (
-        (
-            path,
-            "observation",
-            bounds.observation_low,
-            bounds.observation_high,
-            True,
-        ),  # a constant column
-        (path, "action", bounds.action_low, bounds.action_high, False),
-        (config, "reward", torch.tensor(bounds.reward_low), torch.tensor(bounds.reward_high), True),
-        (
-            config,
-            "log_variance",
+    sides = {
+        "observation": (bounds.observation_low, bounds.observation_high),
+        "action": (bounds.action_low, bounds.action_high),
+        "reward": (torch.tensor(bounds.reward_low), torch.tensor(bounds.reward_high)),
+        "log_variance": (
             torch.tensor(shape.log_variance_low),
             torch.tensor(shape.log_variance_high),
-            False,
         ),
-    ):
-        if bool(((low > high) if equal else (low >= high)).any()):
-            allowed = "at most" if equal else "below"
-            raise PipelineError(
-                f"{place}: {name}_low: found a bound that is not {allowed} {name}_high: swapped?"
-            )
+    }
+    for name, (low, high) in sides.items():
+        # A column may be constant, and so may the reward.
+        swapped = low > high if name in ("observation", "reward") else low >= high
+        if bool(swapped.any()):
+            place = path if name in ("observation", "action") else config
+            raise PipelineError(f"{place}: {name}_low: not below {name}_high: swapped?")
     _refuse_large(
         config, "reward_low, reward_high", max(abs(bounds.reward_low), abs(bounds.reward_high))
     )

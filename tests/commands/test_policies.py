@@ -171,7 +171,7 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     assert "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory\n" in out
     model.write_bytes(b"another")
     policy.unlink()
-    said = "another models/dynamics is there now, models/policy is gone; run `dvc repro evaluate`"
+    said = "models/dynamics and models/policy is another or gone; run `dvc repro evaluate`"
     status, out, err = primorl("summary", "--json")
     assert (status, json.loads(out)) == (0, SUMMARY)
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"

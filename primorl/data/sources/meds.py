@@ -43,8 +43,8 @@ from primorl.config.meds import (
     MedsRangeReward,
     MedsValue,
 )
-from primorl.data.sources.tabular.elapsed import MICROSECONDS
 from primorl.data.sources.tabular.source import TabularReader
+from primorl.data.sources.tabular.transitions import MICROSECONDS
 from primorl.data.sources.tabular.watch import named_files, record_files, source_files
 
 _EVENTS = 2**20  # in memory at a time

@@ -22,7 +22,7 @@ from primorl.base.errors import PipelineError
 from primorl.data.storage.schema import Spaces
 from primorl.simulators.environments import make
 
-_SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
+_MOST_NUMBERS = 4096  # of an observation; more are an image
 
 
 def needed(name: str, environment: str | None) -> str:
@@ -45,8 +45,6 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
     origin = f"environment {environment!r}"
     with make(environment) as env:
         inner, limit = unflattened(env), None if env.spec is None else env.spec.max_episode_steps
-        if _image(inner) is not None:
-            spaces_of(origin, inner, env.action_space)  # raises
         spaces = spaces_of(origin, env.observation_space, env.action_space)
     return replace(spaces, observation_names=names_of(inner, "observation")), limit
 
@@ -64,11 +62,6 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         PipelineError: observations that do not flatten to numbers; actions that are neither
             discrete nor a one-dimensional floating-point box.
     """
-    if (image := _image(observation)) is not None:
-        raise PipelineError(
-            f"{origin}: observation space: found an image (shape {image.shape}, {image.dtype}); "
-            "allowed are numbers that describe a state; store features of the image instead"
-        )
     flat: Space[Any]
     try:
         flat = flatten_space(observation)
@@ -79,6 +72,11 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             f"{origin}: observation space: found {type(observation).__name__}; allowed is a space "
             "that flattens to numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or "
             "Tuple of them)"
+        )
+    if flat.shape[0] > _MOST_NUMBERS:
+        raise PipelineError(
+            f"{origin}: observation space: found {flat.shape[0]} numbers, allowed are up to "
+            f"{_MOST_NUMBERS} that describe a state; store features of images instead"
         )
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
     one_hot = tuple(_one_hot(observation, 0))
@@ -97,19 +95,6 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
         spaces = Spaces(low, high, ends[0], ends[1])
     return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
-
-
-def _image(space: Space[Any]) -> Box | None:
-    """Find the first image in a space: a box of three axes, or a matrix of bytes of at least 8 by
-    8.
-    """
-    if isinstance(space, Dict | Tuple):
-        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
-        return next((image for part in parts if (image := _image(part)) is not None), None)
-    if not isinstance(space, Box):
-        return None
-    grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= _SMALLEST_IMAGE
-    return space if len(space.shape) >= 3 or grey else None
 
 
 def names_of(space: Space[Any], name: str) -> tuple[str, ...]:

@@ -27,13 +27,8 @@ def test_names_are_the_environments_where_it_has_some() -> None:
 
 
 @pytest.mark.parametrize(
-    "space",
-    [
-        Box(0, 255, (8, 8, 3), np.uint8),
-        Box(0, 1, (8, 8, 1)),
-        Dict({"a": Box(0, 255, (8, 8), np.uint8)}),
-    ],
+    "space", [Box(0, 255, (84, 84), np.uint8), Dict({"a": Box(0, 1, (64, 64, 3))})]
 )
 def test_images_are_refused(space: Box) -> None:
-    with pytest.raises(PipelineError, match=r"observation space: found an image .*; allowed"):
+    with pytest.raises(PipelineError, match=r"x: observation space: found \d+ numbers"):
         spaces_of("x", space, ACTION)

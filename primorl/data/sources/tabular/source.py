@@ -32,7 +32,6 @@ from primorl.data.storage.schema import Spaces, id_text
 
 _BYTES_PER_BUCKET = 2**26
 _MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
-_ROWS_WAITING = 2**20  # to be counted
 _TEXT_BYTES = 24  # about what an id takes
 
 
@@ -60,35 +59,20 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
 
 
 def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
-    """Find unit ids, ascending, that cut the log into ranges of about equal size.
+    """Find unit ids, ascending, that cut the log into ranges of about equal numbers of units.
 
     Memory holds the ids of all units; so do the later checks of membership.
     """
-    kind = log.schema().field(unit).type
-    waiting = [pa.schema([(unit, kind), ("rows", pa.int64())]).empty_table()]
+    ids, rows = set[str](), 0
     for batch in log.batches(only=[unit]):
-        ones = pa.array(np.ones(batch.num_rows, np.int64))
-        waiting.append(pa.table({unit: batch[unit], "rows": ones}))
-        if sum(table.num_rows for table in waiting[1:]) > max(waiting[0].num_rows, _ROWS_WAITING):
-            waiting = [_summed(waiting, unit)]
-    counted = _summed(waiting, unit)
-    if counted.num_rows == 0:
-        return np.empty(0, dtype=object)
-    ids = id_text(counted[unit].combine_chunks()).to_numpy(zero_copy_only=False)
-    order = np.argsort(ids, kind="stable")
-    before = np.cumsum(counted["rows"].to_numpy()[order])  # rows up to each id
+        ids.update(id_text(pc.unique(batch[unit])).to_pylist())
+        rows += batch.num_rows
     widths = []
     for kind in log.schema().types:
         widths.append(_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1))
-    buckets = min(-(-int(before[-1]) * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
-    cuts = np.searchsorted(before, before[-1] * np.arange(1, buckets) // buckets)
-    limits: npt.NDArray[np.object_] = np.unique(ids[order][cuts])
-    return limits
-
-
-def _summed(counts: list[pa.Table], unit: str) -> pa.Table:
-    summed = pa.concat_tables(counts).group_by(unit).aggregate([("rows", "sum")])
-    return summed.select([unit, "rows_sum"]).rename_columns([unit, "rows"])
+    buckets = min(-(-rows * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
+    size = -(-len(ids) // max(buckets, 1))
+    return np.array(sorted(ids)[size::size] if size else [], dtype=object)
 
 
 def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
