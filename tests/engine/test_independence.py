@@ -3,6 +3,7 @@ exact.
 """
 
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -265,24 +266,6 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
         )
 
 
-@pytest.mark.parametrize("norm", [1e-6, 0.35, 1.0, 1e6])
-def test_the_grid_costs_next_to_nothing_and_no_norm_grows(norm: float) -> None:
-    plan = plan_of(3, norm)
-    assert 2**26 <= norm / plan.grid < 2**27
-    assert MOST_UNITS * norm / plan.grid <= 2**53
-    shape = Architecture(3, 1, 3, (16, 16), -10.0, 0.5)
-    start, batches, local = (
-        shape.initial_weights(0),
-        batches_of(shape, [4], 8),
-        local_training(1.0, 8),
-    )
-    exact = Kernel(shape, local, plan.clip).sum(start, batches)  # type: ignore[arg-type]
-    cut = Kernel(shape, local, plan.clip).sum(start, batches, grid=plan.grid)  # type: ignore[arg-type]
-    for ours, theirs in zip(cut, exact, strict=True):
-        assert (ours.abs() <= theirs.abs()).all()
-        assert float((ours - theirs).abs().max()) < plan.grid
-
-
 def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> None:
     with pytest.raises(ValueError, match="units: found 67108865, allowed are up to 67108864"):
         plan_of(MOST_UNITS + 1, 1.0)
@@ -291,6 +274,9 @@ def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> 
             L2Clip(norm)
         with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
             EnsembleClip(norm, "flat", 3, 3)
+    for norm in (1e-6, 0.35, 1.0, 1e6):
+        assert 2**26 <= norm / plan_of(3, norm).grid < 2**27
+        assert MOST_UNITS * norm / plan_of(3, norm).grid <= 2**53
     rows = L2Clip(1e-6).finish(torch.full((2, 1000), 1e-6))
     assert float(torch.linalg.vector_norm(rows.double(), dim=1).max()) <= 1e-6, (
         "the least norm holds"
@@ -320,3 +306,74 @@ def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
     few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
     assert [size for _, size, _ in few] == [sizes[5000], sizes[3]]
     assert {size for _, (size,) in chunk_sizes(setup)} >= set(sizes.values())
+
+
+WHOLE = local_training(learning_rate=0.05, batch_size=64)  # one batch: no order matters
+LENGTHS = [40, 1, 16, 17, 15, 33, 8, 20, 3]
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def rounds_of(
+    shape: Architecture, source: Ragged, identity: Normaliser, chunk_bytes: int = 1000
+) -> Rounds:
+    """Rounds in chunks of one unit, unless told otherwise."""
+    clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
+    plan = Plan(source.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
+    execution = Execution(torch.device("cpu"), chunk_bytes)
+    return Rounds(training_setup(plan, shape, local=WHOLE, execution=execution), source, identity)
+
+
+def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
+    shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+
+    class Corrupt(Ragged):
+        def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+            if 5 in units:
+                raise PipelineError("part-0.parquet: corrupt")
+            return super().transitions(units, steps)
+
+    good, weights = make_units(shape, LENGTHS), shape.initial_weights(0)
+    source = Corrupt(good.inputs, good.targets)
+    sums = []
+    for chunk_bytes in (1000, 300_000, 1 << 24):
+        cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 1, 2, 3, 4, 6, 7, 8]])
+        monkeypatch.setattr(
+            Plan, "cohort", lambda plan, left=cohorts: torch.tensor(next(left), dtype=torch.int64)
+        )
+        with rounds_of(shape, source, identity, chunk_bytes=chunk_bytes) as training:
+            first = training.sum(weights)
+            with pytest.raises(PipelineError, match="corrupt"):
+                training.sum(weights)
+            assert not any(part.any() for part in training.sum(weights))
+            sums.append([*first, *training.sum(weights)])
+            assert torch.get_num_threads() == threads
+    assert all(part.any() for part in sums[0])
+    for other in sums[1:]:
+        for a, b in zip(sums[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)  # rows come in another order
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("chunk")]
+
+
+def test_features_of_all_steps_of_a_chunk_fit_the_memory() -> None:
+    """Kernels copy them once, to put a column of ones beside."""
+    features, chunk_bytes, epochs, rows = Polynomials(20, (), 2), 1 << 24, 4, 64
+    shape = Architecture(
+        16, 4, 1, (), -10.0, 0.5, learned_termination=False, features=features, spread=False
+    )
+    plan = Plan(
+        64, "trajectory", PoissonSampler(1.0), EnsembleClip(0.2, "flat", 1, 1), 1.0, 9, 1e-5
+    )
+    local = local_training(batch_size=8, local_epochs=epochs)
+    setup = training_setup(
+        plan, shape, local=local, execution=Execution(torch.device("cpu"), chunk_bytes)
+    )
+    units = chunks(setup, torch.arange(64), torch.full((64,), rows), 1)[0][1]
+    assert 1 < units <= chunk_bytes / (2 * 4 * features.size * epochs * rows)

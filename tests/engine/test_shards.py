@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from primorl.base.errors import PipelineError
-from primorl.engine.shards import Group, Request, joined
+from primorl.engine.shards import Group, joined
 from primorl.engine.training import train
 from primorl.model.ensemble import flat
 from tests.engine import shard
@@ -54,13 +54,6 @@ class Alone:
     def total(self, own: torch.Tensor) -> torch.Tensor:
         """Return the own sum."""
         return own
-
-
-def test_another_process_than_the_first_asks_nothing() -> None:
-    group = Group.__new__(Group)
-    group.rank, group.ranks = 1, 2
-    with pytest.raises(ValueError, match="first process"):
-        group.ask(Request.ROUNDS)
 
 
 def test_units_that_nobody_or_two_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,11 +49,7 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
         assert torch.equal(ours[1], theirs[1])
     assert ours[2] is not None
     torch.testing.assert_close(ours[2], torch.full((3, 7), 0.01))
-    assert (
-        sum(w.numel() for w in loaded.weights)
-        == head.parameters
-        == ensemble.architecture.parameters + 3 * 13
-    )
+    assert sum(w.numel() for w in loaded.weights) == head.parameters
 
 
 def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_among_others(

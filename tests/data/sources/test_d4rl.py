@@ -1,7 +1,8 @@
 import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -17,7 +18,6 @@ from primorl.data.sources import d4rl, source_of
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import Episode, trajectory_table
 from tests.data.builders import SPACES, dataset, snapshot
-from tests.data.sources.servers import serving
 
 Columns = dict[str, Any]
 
@@ -205,28 +205,37 @@ def test_a_name_finds_the_file_here_or_fetches_it_and_its_content_may_not_change
 ) -> None:
     written(FULL)
     body = Path("x.hdf5").read_bytes()
-    with serving({"/sets/tiny.hdf5": (200, {}, body)}) as address:
-        names(f"{address}/sets/tiny.hdf5")
-        with pytest.raises(PipelineError, match=r"tiny\.hdf5 is not there; set options\.remote"):
-            collected(entry(name="tiny-medium-v0"))
-        collected(entry(name="tiny-medium-v0", remote=True))
+    there = Path("sets/tiny.hdf5")
+    there.parent.mkdir()
+    there.write_bytes(body)
+    names(there.absolute().as_uri())
+    with pytest.raises(PipelineError, match=r"tiny\.hdf5 is not there; set options\.remote"):
+        collected(entry(name="tiny-medium-v0"))
+    collected(entry(name="tiny-medium-v0", remote=True))
+    there.unlink()
     assert Path("raw/data.hdf5").read_bytes() == body
     assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
-    chosen = collected(entry(name="tiny-medium-v0"))  # from the disk: the server is gone
+    chosen = collected(entry(name="tiny-medium-v0"))  # from the disk
     assert ingested(chosen).equals(expected(FULL))
     (project / "d4rl/tiny.hdf5").write_bytes(body + b"x")
     with pytest.raises(PipelineError, match="found another content than at first"):
         collected(chosen)
 
 
+class Short(io.BytesIO):
+    """An answer that is cut short."""
+
+    headers: ClassVar = {"Content-Length": "1000"}
+
+
 def test_a_name_that_cannot_be_had_is_one_clear_error(
-    project: Path, names: Callable[[str], None]
+    project: Path, names: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving({"/tiny.hdf5": (200, {"Content-Length": "1000"}, b"short")}, {}) as address:
-        names(f"{address}/tiny.hdf5")
-        for name, found in (("tiny-x-v0", "found 'tiny-x-v0'"), ("tiny-medium-v0", "fetched")):
-            with pytest.raises(PipelineError, match=found):
-                collected(entry(name=name, remote=True))
+    names("https://localhost/tiny.hdf5")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Short(b"short"))
+    for name, found in (("tiny-x-v0", "found 'tiny-x-v0'"), ("tiny-medium-v0", "fetched")):
+        with pytest.raises(PipelineError, match=found):
+            collected(entry(name=name, remote=True))
     assert snapshot(project / "d4rl") == {}
 
 
