@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.base.errors import PipelineError
-from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.schema import Manifest, action_vectors, trajectory_starts, vectors
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,20 +41,15 @@ class PublicSplit:
     @classmethod
     def read(cls, folder: Path) -> "PublicSplit | None":
         """Read ``data/partitions/public``; None where it has no rows."""
-        reader = PartReader(folder, made_by="partition")
-        parts: list[tuple[Any, ...]] = []
-        for table in reader.tables():
-            starts = trajectory_starts(table)
-            lasts = np.append(starts[1:], table.num_rows) - 1
-            rewards = table["reward"].to_numpy().astype(float)
-            observation = vectors(table["observation"]).astype(float)
-            action = action_vectors(table, reader.info.spaces).astype(float)
-            returns = np.add.reduceat(rewards, starts)
-            terminated = table["terminated"].to_numpy()[lasts]
-            parts.append((observation, action, lasts - starts + 1, rewards, returns, terminated))
-        if not parts:
+        store = UnitStore.open(folder)
+        if store.size == 0:
             return None
-        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        inputs, targets = (numbers.astype(float) for numbers in store.arrays())
+        S, starts = store.observation_size, store.trajectory_starts
+        lengths = np.diff(starts, append=store.size)
+        reward, terminated = targets[:, S], targets[starts + lengths - 1, S + 1] > 0
+        returns = np.add.reduceat(reward, starts)
+        return cls(inputs[:, :S], inputs[:, S:], lengths, reward, returns, terminated)
 
     def to_json(self) -> dict[str, Any]:
         """Counts, quantiles and ranges as plain JSON."""

@@ -55,10 +55,11 @@ class Evaluation:
     @property
     def overall(self) -> Result:
         """Average over seeds, with the spread; of a single seed, that seed's result."""
-        over: Any = type(self.by_seed[0].final).over
+        kind: Any = type(self.by_seed[0].final)
         curve = zip(*(result.curve for result in self.by_seed), strict=True)
         return Result(
-            over([result.final for result in self.by_seed]), tuple(over(same) for same in curve)
+            kind.over([result.final for result in self.by_seed]),
+            tuple(kind.over(same) for same in curve),
         )
 
 

@@ -5,7 +5,7 @@ model with its range.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +24,33 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class MeanInterval:
-    """A sample mean and its two-sided 95% Student-t confidence interval.
+class Estimate:
+    """The value of a policy.
 
     Attributes:
-        mean: of the sample.
+        names: of the three numbers, in files and metrics.
+        mean: the value.
         low: lower end.
         high: upper end.
     """
 
+    names: ClassVar[tuple[str, str, str]]
+
     mean: float
     low: float
     high: float
+
+    @property
+    def named(self) -> dict[str, float]:
+        """Return the three numbers by name."""
+        return dict(zip(self.names, (self.mean, self.low, self.high), strict=True))
+
+
+@dataclass(frozen=True)
+class MeanInterval(Estimate):
+    """A sample mean and its two-sided 95% Student-t confidence interval."""
+
+    names = ("return_mean", "return_low", "return_high")
 
     @classmethod
     def of(cls, sample: npt.NDArray[np.float64]) -> Self:
@@ -62,14 +77,12 @@ class MeanInterval:
 
 
 @dataclass(frozen=True)
-class ModelValue:
+class ModelValue(Estimate):
     """Value in the released model: the mean over the ensemble's members, and the least and greatest
     of theirs.
     """
 
-    mean: float
-    low: float
-    high: float
+    names = ("model_value", "model_low", "model_high")
 
     @classmethod
     def of(cls, by_member: "Tensor") -> Self:
@@ -84,7 +97,3 @@ class ModelValue:
             min(own.low for own in seeds),
             max(own.high for own in seeds),
         )
-
-
-Estimate = MeanInterval | ModelValue
-"""The value of a policy: measured in the environment, or computed in the model."""

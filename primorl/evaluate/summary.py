@@ -248,20 +248,21 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
 
     Unmeasured numbers stay empty; a value in the model has columns of its own.
     """
-    header = ["epoch", "return_mean", "return_low", "return_high", "normalized_score"]
-    of_model = isinstance(curve[0], ModelValue)
-    if of_model:
-        header += ["model_value", "model_low", "model_high"]
+    header = ["epoch", *MeanInterval.names, "normalized_score"]
+    if isinstance(curve[0], ModelValue):
+        header += ModelValue.names
     with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(header)
+        rows = csv.DictWriter(file, header, lineterminator="\n")
+        rows.writeheader()
         for epoch, point in enumerate(curve, start=1):
-            if of_model:
-                rows.writerow([epoch, None, None, None, None, point.mean, point.low, point.high])
-            else:
-                rows.writerow(
-                    [epoch, point.mean, point.low, point.high, score(point.mean) if score else None]
-                )
+            rows.writerow({"epoch": epoch, **_figures(point, score)})
+
+
+def _figures(point: Estimate, score: Score | None) -> dict[str, float]:
+    """Return the numbers of an estimate by name, with the score of a measured return."""
+    if score is None or isinstance(point, ModelValue):
+        return point.named
+    return point.named | {"normalized_score": score(point.mean)}
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
@@ -369,20 +370,14 @@ def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None
 
 
 def _log_result(log: Log, result: "Result", score: Score | None) -> None:
-    final = result.final
-    if isinstance(final, ModelValue):
+    if isinstance(result.final, ModelValue):
         log.tag("model_value_note", NOTE)
-        found = {"model_value": final.mean, "model_low": final.low, "model_high": final.high}
-    else:
-        found = {"return_mean": final.mean, "return_low": final.low, "return_high": final.high}
-        if score is not None:
-            found["normalized_score"] = score(final.mean)
-    for name, value in found.items():
+    for name, value in _figures(result.final, score).items():
         log.metric(name, value)
 
 
 def _log_curve(log: Log, result: "Result") -> None:
-    name = "model_value" if isinstance(result.final, ModelValue) else "return_mean"
+    name, *_ = result.final.names
     for epoch, point in enumerate(result.curve, start=1):
         log.metric(f"curve.{name}", point.mean, epoch)
 

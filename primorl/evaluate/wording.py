@@ -239,18 +239,8 @@ def unprotected(statement: Mapping[str, Any]) -> str:
 
 
 def public_facts(statement: Mapping[str, Any]) -> list[str]:
-    """List what a statement takes as public, in the unit's own name."""
-    unit = statement["unit"]
-    facts = []
-    for line in statement["public_assumptions"]:
-        if line.startswith("no unit:"):
-            facts.append(f"no {unit}: nobody's rows are public")
-            continue
-        line = line.removesuffix(_FIXED_BEFORE).replace("of the public split ", "")
-        facts.append(
-            re.sub(r"\bunit(s?)\b", lambda found: plural(unit) if found[1] else unit, line)
-        )
-    return facts
+    """List what a statement takes as public, without the keys that it names."""
+    return [line.removesuffix(_FIXED_BEFORE) for line in statement["public_assumptions"]]
 
 
 def source(answer: Mapping[str, Any]) -> str:

@@ -158,15 +158,9 @@ def data_project(
     project.mkdir(parents=True)
     log.write(project / _LOG, people, seed)
     if learner == "alone":
-        whole = data_project(
-            log,
-            people=people,
-            seed=seed,
-            public=public,
-            learner="private",
-            changes={"partition.public_fraction": SPLITS[public]},
-            folder=folder,
-        )
+        key = {"people": people, "seed": seed, "public": public, "learner": "private"}
+        shown = {"partition.public_fraction": SPLITS[public]}
+        whole = data_project(log, **key, changes=shown, folder=folder)
         keep_public(project / _LOG / "log.parquet", log.unit, whole)
     write_settings(log, seed, changes, project)
     status, error = stages(project, DATA)

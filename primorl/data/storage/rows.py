@@ -133,6 +133,11 @@ class UnitStore:
         return inputs, np.concatenate((change, self._arrays["outcomes"]), axis=1)
 
     @property
+    def trajectory_starts(self) -> npt.NDArray[np.int64]:
+        """Return the first transition of every trajectory."""
+        return self._arrays["trajectory_starts"]
+
+    @property
     def terminates(self) -> bool:
         """Whether any transition ended in a terminal state; a truncation is no such end."""
         return bool((self._arrays["outcomes"][:, 1] > 0).any())
