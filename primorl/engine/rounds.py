@@ -121,7 +121,7 @@ class Rounds:
         if local.max_transitions_per_unit is not None:
             lengths = lengths.clamp(max=local.max_transitions_per_unit)
         # Units of as many steps share a chunk, which needs little padding then; of them those that
-        # are neighbours on disk, so that a row group is read for few chunks. The order does not
+        # are neighbours on disk, so that a page is read for few chunks. The order does not
         # change the sum.
         rows = torch.tensor(_all_rows(self._setup), device=lengths.device)
         steps = (

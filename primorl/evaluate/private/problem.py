@@ -367,7 +367,7 @@ def portions(
     """Read all rows of some units in portions with padded rows that fit `BYTES_AT_ONCE`. Sensitive.
 
     Neighbours in length share a portion, so that there is little padding: among units that lie
-    together on disk, so that a row group is read for few portions.
+    together on disk, so that a page is read for few portions.
 
     Args:
         source: of the units.
