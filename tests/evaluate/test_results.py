@@ -14,24 +14,11 @@ from primorl.evaluate.statistics import MeanInterval
 from primorl.evaluate.summary import SeedSummary, Summary
 
 PLAIN: dict[str, Any] = {
-    "dataset": "pendulum-replay",
-    "env_id": "CartPole-v1",
-    "variant": "private",
-    "private": True,
-    "epsilon": 1.19,
-    "epsilon_rdp": 1.31,
-    "delta": 1e-5,
-    "unit": "trajectory",
-    "units": 2970,
-    "void": (),
-    "spent_on_dataset": None,
-    "seed": 0,
-    "return_mean": -151.25,
-    "return_ci95": (-170.0, -130.0),
-    "normalized_score": None,
-    "episodes": 100,
-    "policy_sha256": "0" * 64,
-    "seconds": {"collect": 60.25},
+    **{"dataset": "pendulum-replay", "env_id": "CartPole-v1", "variant": "private", "seed": 0},
+    **{"private": True, "epsilon": 1.19, "epsilon_rdp": 1.31, "delta": 1e-5, "void": ()},
+    **{"unit": "trajectory", "units": 2970, "spent_on_dataset": None, "normalized_score": None},
+    **{"return_mean": -151.25, "return_ci95": (-170.0, -130.0), "episodes": 100},
+    **{"policy_sha256": "0" * 64, "seconds": {"collect": 60.25}},
 }
 SEED = SeedSummary(
     seed=4,

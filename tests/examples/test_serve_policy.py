@@ -84,9 +84,6 @@ def test_it_gives_the_policys_action_or_says_why_not(
     with serving(clone) as other:
         (shares,) = clone.probabilities([INSIDE]).tolist()
         assert asked(other, INSIDE) == (200, {"probabilities": shares})
-    discrete = loaded(tmp_path, discrete=True)
-    with serving(discrete) as other:
-        assert asked(other, INSIDE) == (200, {"action": discrete.act(INSIDE)})
 
 
 def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:

@@ -46,12 +46,7 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     other = DeterministicPolicy.load_epochs(tmp_path).one(0).act(rows[None])[0].numpy()
     assert np.abs(actions - other).max() > 0.01
     assert ((actions >= LOW.numpy()) & (actions <= HIGH.numpy())).all()
-    for given in (
-        ROWS,
-        ROWS.tolist(),
-        torch.tensor(ROWS, requires_grad=True),
-        ROWS.astype(np.float32),
-    ):
+    for given in (ROWS.tolist(), torch.tensor(ROWS, requires_grad=True), ROWS.astype(np.float32)):
         batch: Any = policy.act(given)
         assert (batch.shape, batch.dtype) == ((3, 2), np.float32)
         np.testing.assert_allclose(policy.act(given[1]), batch[1], rtol=1e-5)

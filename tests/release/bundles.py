@@ -184,34 +184,23 @@ def in_tensor(file: str, name: str, change: Callable[[torch.Tensor], Any]) -> Ch
 def impossible_tensors(original: Path) -> Iterator[Edit]:
     """Numbers that no training finds, in every tensor; and bounds that are swapped."""
     for file in (MODEL[0], POLICY[0]):
-        for name, tensor in load_file(original / file).items():
-            for number in (torch.nan, torch.inf, 3e38):
-                yield (
-                    f"{file}: {name}: {number}",
-                    in_tensor(file, name, lambda tensor, to=number: tensor.fill_(to)),
-                )
+        tensors = load_file(original / file)
+        for name, tensor in tensors.items():
+            wrong = [torch.full_like(tensor, number) for number in (torch.nan, torch.inf, 3e38)]
             if name.endswith("scale"):
-                yield (
-                    f"{file}: {name}: zero",
-                    in_tensor(file, name, lambda tensor: tensor.view(-1)[0].zero_()),
-                )
-                yield (
-                    f"{file}: {name}: negative",
-                    in_tensor(file, name, lambda tensor: tensor.neg_()),
-                )
+                wrong += [0 * tensor, -tensor]
             if name.endswith("_low"):
-                high = name.replace("_low", "_high")
-                swap = {name: load_file(original / file)[high], high: tensor}
-                yield (
-                    f"{file}: {name}: swapped",
-                    lambda folder, file=file, swap=swap: edit_tensors(folder / file, swap),
-                )
+                wrong.append(tensors[name.replace("_low", "_high")] + 1)
+            for number, other in enumerate(wrong):
+                yield f"{file}: {name}: {number}", with_tensor(file, name, other)
     config = read_json(original / MODEL[1])
-    for low, high in (("reward_low", "reward_high"), ("log_variance_low", "log_variance_high")):
-        yield (
-            f"{low}: swapped",
-            together(at(MODEL[1], low, config[high]), at(MODEL[1], high, config[low])),
-        )
+    for bound in ("reward", "log_variance"):
+        higher = config[f"{bound}_high"] + 1
+        yield f"{bound}: swapped", at(MODEL[1], f"{bound}_low", higher)
+
+
+def with_tensor(file: str, name: str, tensor: torch.Tensor) -> Change:
+    return lambda folder: edit_tensors(folder / file, {name: tensor})
 
 
 def moved_tensors(original: Path) -> Iterator[Edit]:

@@ -54,24 +54,19 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
     assert cli.main(["release", "--check", "out", "--key", str(public)]) == 0
     assert f"signed by the owner of {public}" in capsys.readouterr().out
     signed = Path("out")
-    openssl = shutil.which("openssl")
-    if openssl is not None:
-        command = [openssl, "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
+    if shutil.which("openssl") is not None:
+        command = f"openssl pkeyutl -verify -pubin -inkey {public} -rawin".split()
         files = ["-in", str(signed / MANIFEST), "-sigfile", str(signed / SIGNATURE)]
-        assert subprocess.run([*command, *files], check=False, capture_output=True).returncode == 0
+        subprocess.run([*command, *files], check=True, capture_output=True)
     assert cli.main(["release", "--check", "out"]) == 0
-    assert (
-        f"who made the bundle ({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
-    )
+    assert f"({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
     _, stranger = write_key(tmp_path, "stranger")
     refused(signed, stranger, "not a signature of MANIFEST.json")
     own = (signed / SIGNATURE).read_bytes()
-    for cut in (own[:-1], b""):
-        (signed / SIGNATURE).write_bytes(cut)
-        refused(signed, public, f"{SIGNATURE}: found something else than an Ed25519 signature")
-    assert cli.main(["release", "out", "--sign", str(private)]) == 0, (
-        "a signed bundle is replaced as any other"
-    )
+    (signed / SIGNATURE).write_bytes(own[:-1])
+    refused(signed, public, f"{SIGNATURE}: found something else than an Ed25519 signature")
+    # a signed bundle is replaced as any other
+    assert cli.main(["release", "out", "--sign", str(private)]) == 0
     assert (signed / SIGNATURE).read_bytes() == own
     edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])
     relist(signed)
