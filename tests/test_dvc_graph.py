@@ -176,9 +176,9 @@ def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
-    keys = {("params.yaml", key) for key in ("dataset", "seed", "evaluation", "dynamics.variant")}
+    keys = {("params.yaml", "evaluation"), ("params.yaml", "dynamics.variant")}
     assert keys | {(DATASET, "environment")} <= params_read("primorl.run")
-    assert {"primorl.evaluate.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
+    assert "primorl.policy.exported" in reached("pipeline.evaluate")
 
 
 def code(stage: str) -> set[str]:

@@ -94,18 +94,6 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None
     assert read()[0]["action"] == expected[0]
 
 
-def test_an_undeclared_category_is_not_guessed(project: Path) -> None:
-    policy = loaded(Path("policy"), **OF_THE_LOG)
-    given = table({"ward": pa.array(["B", "C", None, ""]).dictionary_encode(), "x": [1.0] * 4})
-    assert predict(policy, given, OUT) == (4, 3)
-    first, *others = read()
-    np.testing.assert_allclose(
-        [first["dose"], first["rate"]], policy.act([1.0, 0.0, 1.0]), rtol=1e-5
-    )
-    reason = "ward is not exactly one of its categories"
-    assert others == [{"dose": None, "rate": None, "abstained": True, "reason": reason}] * 3
-
-
 CLONE = Path("models/behaviour")
 WORDS = ["predict", "--policy", str(CLONE), "--against-advice", "--observations", "in.parquet"]
 
