@@ -8,10 +8,8 @@ import pyarrow as pa
 import pytest
 
 from examples import tracks_to_log
-from primorl.base.errors import PipelineError
-from primorl.config.datasets import Ingestion, TabularDataset, checked
+from primorl.config.datasets import TabularDataset, checked
 from primorl.data.ingestion import ingest
-from primorl.data.partitioning import partition
 from primorl.data.sources import source_of
 from primorl.data.storage.parquet import PartReader
 from tests.projects import project_settings
@@ -24,21 +22,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("cases").mkdir()
 
 
-def rows_of(folder: str, made_by: str) -> list[dict[str, Any]]:
-    return pa.concat_tables(PartReader(Path(folder), made_by=made_by).tables()).to_pylist()
-
-
-def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any]]:
+def ingested(name: str, log: pd.DataFrame) -> list[dict[str, Any]]:
     """What ingest makes of a log by the dataset's file as it is in the repository."""
     for folder in ("log", "raw"):
         Path(folder).mkdir(exist_ok=True)
     log.to_parquet("log/log.parquet", index=False)
     entry = project_settings(name)["chosen"]
     options = {"options": entry["options"] | {"files": "log"}}
-    own = checked(TabularDataset, entry | changes | options)
+    own = checked(TabularDataset, entry | options)
     source_of(name, own).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), name, own)
-    return rows_of("data/trajectories", "ingest")
+    return pa.concat_tables(
+        PartReader(Path("data/trajectories"), made_by="ingest").tables()
+    ).to_pylist()
 
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
@@ -80,23 +76,9 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
 
 
 def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
-    """All cases of a patient lie on one side of the split, and leave together when the patient
-    withdraws.
-    """
-    log = cases({number: 1 + number // 3 for number in range(18)})  # six patients, three cases each
-    made = ingested("operations", log)
+    made = ingested("operations", cases({number: 1 + number // 3 for number in range(18)}))
     assert len({each["trajectory_id"] for each in made}) == 18
-    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.4)
-    sides = ("data/partitions/private", "data/partitions/public")
-    private, public = ({row["unit_id"] for row in rows_of(side, "partition")} for side in sides)
-    assert min(len(private), len(public)) > 0 == len(private & public)
-    Path("data/withdrawals").mkdir()
-    Path("data/withdrawals/2026.txt").write_text("4\n", encoding="utf-8")
-    withdrawn = Ingestion(exclude_units="data/withdrawals/2026.txt")
-    stay = ingested("operations", log, ingestion=withdrawn)
-    assert {each["unit_id"] for each in made} - {each["unit_id"] for each in stay} == {f"{4:012d}"}
-    with pytest.raises(PipelineError, match="trajectories_per_person"):
-        ingested("operations", log, trajectories_per_person=2)
+    assert {each["unit_id"] for each in made} == {f"{patient:012d}" for patient in range(1, 7)}
 
 
 def test_the_cohort_that_is_invented_has_this_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from tests.projects import inside
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
+SECRETS = {"identity": "7" * 64, "git_commit": "8" * 40, "mlflow_run": "9" * 32}
+
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -45,20 +47,20 @@ def released(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of data that a failed run of an earlier version has used, too; read only."""
+    """The bundle ``out`` of a project; a run failed on other data that share a unit, and one on
+    data that share none; read only.
+    """
     folder = tmp_path_factory.mktemp("edited") / "project"
     shutil.copytree(trained, folder)
+    rounds = dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0))
+    event = dp_event.SelfComposedDpEvent(rounds, 2)
     with inside(folder):
-        chosen = params.load(Path("params.yaml"))
-        shared = Version(
-            "5" * 64, "trajectory", 1, Path("data/partitions/units.bin").read_bytes()[:32]
-        )
-        rounds = dp_event.SelfComposedDpEvent(
-            dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2
-        )
-        request = Request(shared, "other", "audit", "7" * 64, rounds, 1e-3, None, None)
-        with closing(project_ledger(chosen)) as ledger:
-            ledger.abort(ledger.reserve(request, None).id, "")
+        member = Path("data/partitions/units.bin").read_bytes()[:32]
+        with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+            for stage, digit, unit in (("audit", "5", member), ("elsewhere", "6", bytes(32))):
+                version = Version(digit * 64, "trajectory", 1, unit)
+                request = Request(version, "other-data", stage, event=event, delta=1e-3, **SECRETS)
+                ledger.abort(ledger.reserve(request, None).id, "note of ana")
         return made().absolute()
 
 

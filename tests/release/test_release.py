@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from dp_accounting import dp_event
 
 import primorl
 from pipeline import evaluate, optimize_policy, report, train_model
@@ -26,7 +25,6 @@ from primorl.config import params
 from primorl.data.identity.consent import HashDraw
 from primorl.data.partitioning import partition
 from primorl.paid.accounts import open_public, project_ledger
-from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
 from primorl.release.build import release
@@ -42,6 +40,7 @@ from tests.release.bundles import (
     made,
     refused_at_home,
 )
+from tests.release.conftest import SECRETS
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 MODEL, POLICY = Path("models/dynamics"), Path("models/policy")
@@ -259,37 +258,21 @@ def test_what_has_no_guarantee_leaves_only_on_demand_and_says_so(
         assert cli.main(["release", "--check", "out", "--void-ok"]) == 0
 
 
-@pytest.mark.usefixtures("project")
-def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
+def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else(original: Path) -> None:
     """Runs on a version that shares a unit count, runs on other data are not mentioned; nothing
     says who or when.
     """
-    chosen = params.load(Path("params.yaml"))
-    members = Path("data/partitions/units.bin").read_bytes()
-    shared, disjoint = (
-        Version("5" * 64, "trajectory", 1, members[:32]),
-        Version("6" * 64, "trajectory", 1, bytes(32)),
-    )
-    event = dp_event.SelfComposedDpEvent(
-        dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2
-    )
-    secret = {"identity": "7" * 64, "git_commit": "8" * 40, "mlflow_run": "9" * 32}
-    with closing(project_ledger(chosen)) as ledger:
-        for version, stage in ((shared, "audit"), (disjoint, "elsewhere")):
-            charge = ledger.reserve(
-                Request(version, "other-data", stage, event=event, delta=1e-3, **secret), None
-            )
-            ledger.abort(charge.id, "note of ana")
-    statement = read_json(made() / LEDGER)
+    statement = read_json(original / LEDGER)
     own, other = statement["records"]
     assert (own["stage"], own["same_version"]) == ("train_model", True)
     assert (other["stage"], other["state"], other["same_version"]) == ("audit", "aborted", False)
     assert statement["charges"] == 2
-    assert statement["epsilon"] > read_json(POLICY / "privacy.json")["epsilon"]
-    everything = b"".join(snapshot(Path("out")).values())
-    hidden = [*secret.values(), "5" * 64, "6" * 64, "other-data", "elsewhere", "ana"]
+    assert statement["epsilon"] > read_json(original / "policy/privacy.json")["epsilon"]
+    everything = b"".join(snapshot(original).values())
+    hidden = [*SECRETS.values(), "5" * 64, "6" * 64, "other-data", "elsewhere", "ana"]
     assert [word for word in hidden if word.encode() in everything] == []
     assert re.search(rb"\dT[0-2]\d:", everything) is None, "no time of day"
+    members = (original.parent / "data/partitions/units.bin").read_bytes()
     units = [members[start : start + 16] for start in range(0, len(members), 16)]
     assert not any(digest in everything or digest.hex().encode() in everything for digest in units)
 
