@@ -1,19 +1,22 @@
-"""Stage ``clone_behaviour``: how people in the log act, as a policy; charged, and idle unless an ε
-is given for it.
+"""Stage ``clone_behaviour``: how people in the log act, as a policy; charged, and idle unless the
+plan has a clone.
 """
 
 import sys
 
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, PARTITIONS
-from primorl.config.params import Params, plain
+from primorl.base.records import to_json
+from primorl.config.params import Params
+from primorl.paid.jobs import RunPlan
+from primorl.paid.partitions import Partitions
 from primorl.policy.config import write_nothing
 from primorl.tracking import StageRun
 
 
-def idle(params: Params) -> bool:
-    """Write that no clone was made, if none is asked for."""
-    if params.clones:
+def idle(_: Params) -> bool:
+    """Write that no clone was made, if the plan has none."""
+    if RunPlan.load().clone is not None:
         return False
     write_nothing(BEHAVIOUR)
     return True
@@ -21,14 +24,14 @@ def idle(params: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
-    from primorl.paid.clone import CLONING
-    from primorl.paid.partitions import Partitions
     from primorl.paid.training import paid_training, write_behaviour
 
     partitions = Partitions.open(PARTITIONS, params)
-    run.params({"seed": params.seed, "behaviour": plain(params.behaviour)})
-    with paid_training(CLONING, params, partitions, run) as paid:
-        write_behaviour(BEHAVIOUR, params, partitions, paid, run)
+    plan = RunPlan.read(partitions)
+    assert plan.clone is not None
+    run.params({"clone": to_json(plan.clone)})
+    with paid_training(plan.clone, params, partitions, run) as paid:
+        write_behaviour(BEHAVIOUR, plan, partitions, paid, run)
 
 
 if __name__ == "__main__":

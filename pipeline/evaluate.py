@@ -14,7 +14,9 @@ from primorl.evaluate.summary import log_summary, write_curve
 from primorl.run import Run, evaluate, summarise
 from primorl.tracking import StageRun
 
-_STAGES = "collect ingest partition train_model clone_behaviour optimize_policy evaluate_private"
+_STAGES = (
+    "collect ingest partition plan train_model clone_behaviour optimize_policy evaluate_private"
+)
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -5,25 +5,22 @@ idle unless estimators are named.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import (
-    BEHAVIOUR,
-    MODEL,
-    PARTITIONS,
-    POLICY,
-    PRIVATE_EVALUATION,
-)
-from primorl.config.params import Params, plain
+from primorl.base.paths import BEHAVIOUR, MANIFEST, PARTITIONS, POLICY, PRIVATE_EVALUATION
+from primorl.base.records import to_json
+from primorl.config.params import Params
+from primorl.data.storage.schema import Manifest
+from primorl.paid.jobs import RunPlan
+from primorl.paid.partitions import Partitions
 from primorl.paid.questions import nothing_asked
 from primorl.policy.config import PolicyConfig
-from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 
 
-def idle(params: Params) -> bool:
-    """Write that nothing was asked, if no estimator is named."""
-    if params.estimators(Statement.read(MODEL).epsilon):
+def idle(_: Params) -> bool:
+    """Write that nothing was asked, if the plan has no question."""
+    if RunPlan.load().questions:
         return False
-    nothing_asked(params).write(PRIVATE_EVALUATION)
+    nothing_asked(Manifest.load(MANIFEST)).write(PRIVATE_EVALUATION)
     return True
 
 
@@ -32,8 +29,6 @@ def body(params: Params, run: StageRun) -> None:
     statements.
     """
     from primorl.evaluate.private.model_values import values_in_model
-    from primorl.paid.bill import Bill
-    from primorl.paid.partitions import Partitions
     from primorl.paid.private_evaluation import (
         ROLLOUTS,
         EvaluatedFiles,
@@ -44,27 +39,22 @@ def body(params: Params, run: StageRun) -> None:
         paid_evaluation,
     )
     from primorl.policy.exported import DeterministicPolicy
-    from primorl.privacy.accounting.events import event_from_json
 
-    chosen, model = params.evaluation.private, Statement.read(MODEL)
-    estimators = params.estimators(model.epsilon)
     partitions = Partitions.open(PARTITIONS, params)
-    if params.holds_total:
-        Bill.of(params, partitions.manifest, event_from_json(model.event)).refuse_total()
-    run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
+    jobs = RunPlan.read(partitions).questions
+    run.params({job.question: to_json(job) for job in jobs})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(
-        params,
+        jobs[0],
         partitions,
         act_of(DeterministicPolicy.load(POLICY)),
-        discount=chosen.discount,
-        return_bounds=chosen.return_bounds,
+        params.seed,
         ends=PolicyConfig.read(POLICY).ends,
     )
     files = EvaluatedFiles.read(cloned=clone is not None)
     free = values_in_model(problem, ROLLOUTS, clone)
-    with paid_evaluation(params, problem, estimators, partitions, files, run) as answered:
-        record = evaluation_record(params, problem, partitions, files, answered, free)
+    with paid_evaluation(params, problem, jobs, partitions, files, run) as answered:
+        record = evaluation_record(problem, partitions, files, answered, free)
         record.write(PRIVATE_EVALUATION)
         for each in answered:
             each.work.commit(record.made(each.question.name))

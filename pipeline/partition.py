@@ -3,14 +3,12 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import PARTITIONS, PUBLIC, TRAJECTORIES
+from primorl.base.paths import PARTITIONS, TRAJECTORIES
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.partitioning import partition
-from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.paid.accounts import publish, version_of
-from primorl.paid.public_checks import objections, say_public
 from primorl.tracking import StageRun
 
 
@@ -19,7 +17,6 @@ def body(params: Params, run: StageRun) -> None:
 
     A unit that was charged for as private does not become public, nor the other way round; people
     who were private in an earlier split become public only where ``partition.publish`` confirms it.
-    Objections to a training that the public split shows are printed already here.
     """
 
     def check_units(manifest: Manifest, private: bytes, public: bytes) -> None:
@@ -45,8 +42,6 @@ def body(params: Params, run: StageRun) -> None:
             f"partition: {manifest.public_units} units are public, {PUBLIC_BY[manifest.public_by]}",
             file=sys.stderr,
         )
-    found = objections(params, manifest, UnitStore.open(PUBLIC))
-    say_public("partition", (*found.stops, *found.warnings))
 
 
 if __name__ == "__main__":

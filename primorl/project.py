@@ -38,7 +38,8 @@ from primorl.data.storage.schema import Manifest
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
 from primorl.paid.accounts import begun_ledger, budget, dataset_version
-from primorl.paid.bill import UNKNOWN, Bill, preview
+from primorl.paid.bill import Bill
+from primorl.paid.next_run import UNKNOWN, preview
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
@@ -91,7 +92,7 @@ class Project:
             params = load()
             found = preview(params)
             if found is None:
-                show_dvc("repro", "--quiet", "partition")
+                show_dvc("repro", "--quiet", "plan")
                 found = preview(params)
             if found is None:
                 raise PipelineError(UNKNOWN)

@@ -6,6 +6,7 @@ checkout`` brings back what ``dvc.lock`` lists.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -241,7 +242,22 @@ def _stages() -> dict[str, dict[str, Any]]:
     return stages
 
 
+# The loader in C takes a tenth of the time, where PyYAML was built with it.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TRUTH = "tag:yaml.org,2002:bool"
+
+
+class _Yaml12(_Loader):  # type: ignore[misc]
+    """Reads yes and no as the words that they are, as DVC does."""
+
+
+_Yaml12.yaml_implicit_resolvers = {
+    first: [known for known in resolvers if known[0] != _TRUTH]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Yaml12.add_implicit_resolver(_TRUTH, re.compile("true|false"), ["t", "f"])
+
+
 @lru_cache(maxsize=8)  # dvc.lock, and the files of params, which many stages name
 def _parsed(text: str) -> Any:
-    # The loader in C takes a tenth of the time, where PyYAML was built with it.
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
+    return _Yaml12(text).get_single_data()

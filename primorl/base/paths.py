@@ -25,6 +25,7 @@ UNITS, PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"
 # What later stages read.
 PUBLIC = PARTITIONS / "public"
 MANIFEST = PARTITIONS / "manifest.json"
+PLAN = Path("data/plan.json")
 MODELS = Path("models")
 MODEL, POLICY = MODELS / "dynamics", MODELS / "policy"
 BEHAVIOUR = MODELS / "behaviour"

@@ -5,13 +5,17 @@ for actions in a box the mean is the tanh of an output, for discrete actions an 
 So the mean or the likeliest action of a clone is a policy like any other.
 """
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from primorl.model.architecture import Architecture, uniform_weights
-from primorl.model.ensemble import Weights
 from primorl.model.features import Polynomials
+
+if TYPE_CHECKING:
+    from primorl.model.ensemble import Weights
 
 
 @dataclass(frozen=True)

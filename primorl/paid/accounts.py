@@ -33,7 +33,6 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import Store
-from primorl.privacy.mechanism.plan import Plan
 from primorl.tracking import StageRun
 
 
@@ -254,12 +253,12 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
 
 
 def request(
-    params: Params,
     run: StageRun,
     dataset: str,
     version: Version,
     stage: str,
     event: DpEvent,
+    delta: float,
     identity: str,
 ) -> Request:
     """Build the request of a stage that pays for work on the units of a version."""
@@ -269,7 +268,7 @@ def request(
         stage=stage,
         identity=identity,
         event=event,
-        delta=params.privacy.delta,
+        delta=delta,
         git_commit=git_commit(),
         mlflow_run=run.run_id,
     )
@@ -318,12 +317,6 @@ def digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def plan_identity(plan: Plan) -> list[Any]:
-    """Return the mechanism's part of the identity of paid work."""
-    queries = [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries]
-    return [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, queries]
-
-
 def budget(params: Params, units: int) -> Budget | None:
     """Read the budget of all runs on K ``units`` together; None without a limit.
 
@@ -337,20 +330,6 @@ def budget(params: Params, units: int) -> Budget | None:
             f"1/{units}, one over the number of units: at it everything would seem to cost nothing"
         )
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
-
-
-def check_evaluation(params: Params, manifest: Manifest) -> None:
-    """Refuse questions about a model without first states: before the model is paid for,
-    not after.
-    """
-    names = list(params.evaluation.private.estimators)
-    nowhere = not manifest.public_units and not params.privacy.statistics.starts
-    if names and nowhere:
-        raise PipelineError(
-            f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit "
-            "is public and privacy.statistics.starts is false, so rollouts have no first states; "
-            "allowed: starts: true (charged), public units, or no estimators"
-        )
 
 
 def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:

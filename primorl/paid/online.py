@@ -310,7 +310,8 @@ def paid_online(
         {PARAMETERS: run.start.parameters}, len(cohorts), every, run.start.sha256
     )
     work_id, version = identity(params, run), run.arrivals.version
-    request = accounts.request(params, log, params.dataset, version, STAGE, run.plan.event, work_id)
+    cost = (run.plan.event, run.plan.delta)
+    request = accounts.request(log, params.dataset, version, STAGE, *cost, work_id)
     begun = begin if run.plan.is_private else None
     with paid_work(params, log, request, begun, OnlineState.restore) as work:
         yield _learn(params, run, work.payment, begin), work

@@ -1,6 +1,7 @@
 """The partitioned data as a stage knows them before it pays, and privacy statements about them."""
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,8 +94,8 @@ class Partitions:
         }
 
 
-def privacy_statement(plan: Plan, manifest: Manifest, params: Params) -> Statement:
-    """State a model's privacy, before payment."""
+def privacy_statement(plan: Plan, manifest: Manifest, origins: Mapping[str, str]) -> Statement:
+    """State a model's privacy, before payment; ``origins`` says where each setting came from."""
     statement = plan.statement(
         dataset_fingerprint=manifest.info.dataset_fingerprint,
         public_assumptions=assumptions(manifest),
@@ -104,7 +105,7 @@ def privacy_statement(plan: Plan, manifest: Manifest, params: Params) -> Stateme
         statement,
         public_units=manifest.public_units,
         trajectories_per_person=manifest.info.trajectories_per_person,
-        settings_origin={key: params.origins[key] for key in params.suggested()},
+        settings_origin=dict(origins),
     )
 
 

@@ -5,10 +5,9 @@ statements.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from dp_accounting.dp_event import ComposedDpEvent
@@ -39,17 +38,16 @@ from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.paid import accounts
-from primorl.paid.accounts import digest, plan_identity
 from primorl.paid.compute import chosen_device, kept_bytes
+from primorl.paid.jobs import EVALUATE_PRIVATE, QuestionJob, identity_of
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
-from primorl.paid.questions import EVALUATE_PRIVATE, MEAN_SHARE, nothing_asked, question_noise
+from primorl.paid.questions import MEAN_SHARE, nothing_asked
 from primorl.paid.work import Work, paid_work_in
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment
-from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
@@ -66,23 +64,20 @@ _STARTS = 4096  # drawn from the released first states
 
 
 def evaluation_problem(
-    params: Params,
+    job: QuestionJob,
     partitions: Partitions,
     policy: Act,
-    *,
-    discount: float,
-    return_bounds: Sequence[float] | Literal["public"] | None,
+    seed: int,
     ends: str | None = None,
 ) -> Problem:
     """Set up the subject of the questions: a policy and the released model. Reads no private byte.
 
     Args:
-        params: δ at which costs are stated, and the seed of rollouts.
+        job: of a question: δ, the discount and the bounds of a trajectory's return, which all
+            questions of a run share.
         partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
-        discount: γ.
-        return_bounds: declared bounds of a trajectory's return, or from the public returns, if
-            there are any; None: the bounds that follow from those of rewards.
+        seed: of rollouts.
         ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the
             model says.
 
@@ -92,7 +87,7 @@ def evaluation_problem(
     """
     manifest, public = partitions.manifest, partitions.public
     info = manifest.info
-    if info.horizon is None and discount == 1.0:
+    if info.horizon is None and job.discount == 1.0:
         raise PipelineError(
             f"datasets/{info.dataset}.yaml: horizon: not declared, while "
             "evaluation.private.discount is 1, so nothing bounds a return; declare a horizon, or "
@@ -103,9 +98,9 @@ def evaluation_problem(
     problem = Problem(
         units=manifest.private_units,
         unit=info.unit,
-        delta=params.privacy.delta,
+        delta=job.delta,
         horizon=info.horizon,
-        discount=discount,
+        discount=job.discount,
         observation_low=bounds.observation_low,
         observation_high=bounds.observation_high,
         observation_mean=ensemble.normaliser.input_mean[:size],
@@ -119,11 +114,12 @@ def evaluation_problem(
         return_high=0.0,
         policy=policy,
         ensemble=ensemble,
-        starts=first_states(public, params.seed),
-        seed=params.seed,
+        starts=first_states(public, seed),
+        seed=seed,
     )
-    problem = problem.with_return_bounds(None if return_bounds == "public" else return_bounds)
-    if return_bounds == "public" and public.units > 0:
+    declared = job.return_bounds
+    problem = problem.with_return_bounds(None if declared == "public" else declared)
+    if declared == "public" and public.units > 0:
         recorded = PublicTrajectories.of(public).in_rollouts(ends)
         problem = problem.with_return_bounds(public_return_bounds(recorded, problem))
     if public.units == 0 or asked_of_private(MODEL):
@@ -176,13 +172,11 @@ class EvaluatedFiles:
     """The model that questions are about, and the policy and the clone whose values in it are free.
 
     Attributes:
-        model_charge: id of the charge that paid for the model; None: it has none.
         model_sha256: of the model's file.
         policy_sha256: of the policy's file.
         clone_sha256: of the clone's file; None: none was made.
     """
 
-    model_charge: str | None
     model_sha256: str
     policy_sha256: str
     clone_sha256: str | None
@@ -191,7 +185,6 @@ class EvaluatedFiles:
     def read(cls, *, cloned: bool) -> "EvaluatedFiles":
         """Read the files in ``models/``; ``cloned`` tells whether there is a clone."""
         return cls(
-            model_charge=Statement.read(MODEL).charge,
             model_sha256=file_sha256(MODEL / "model.safetensors"),
             policy_sha256=file_sha256(POLICY / "policy.safetensors"),
             clone_sha256=file_sha256(BEHAVIOUR / "policy.safetensors") if cloned else None,
@@ -219,7 +212,7 @@ class PaidAnswer:
 def paid_evaluation(
     params: Params,
     problem: Problem,
-    epsilons: Mapping[EstimatorName, float],
+    jobs: Sequence[QuestionJob],
     partitions: Partitions,
     files: EvaluatedFiles,
     log: StageRun,
@@ -243,10 +236,13 @@ def paid_evaluation(
     with closing(accounts.project_ledger(params)) as ledger:
         known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
         asked = []
-        for name, epsilon in epsilons.items():
-            question = QUESTIONS[name]
-            plan = question.plan(problem, question_noise(name, epsilon, problem.delta))
-            asked.append((question, plan, _request(params, log, partitions, question, plan, files)))
+        for job in jobs:
+            question = QUESTIONS[job.question]
+            plan = question.plan(problem, job.noise_multiplier)
+            units = (partitions.manifest.info.dataset, partitions.version)
+            identity = identity_of(job, partitions.identity)
+            request = accounts.request(log, *units, job.name, plan.event, job.delta, identity)
+            asked.append((question, plan, request))
         pending = [request for *_, request in asked if request.identity not in known]
         if pending:
             together = ComposedDpEvent(tuple(request.event for request in pending))
@@ -257,6 +253,7 @@ def paid_evaluation(
         bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
         for question, plan, request in asked:
             about = f"model {files.model_sha256} {bounds}" if question.about_model else bounds
+            about += f" {question}"
             begin = Asked(torch.empty(0, dtype=torch.float64), about)
             with paid_work_in(params, ledger, request, begin, Asked.restore) as work:
                 state = _checked_state(question.name, work.payment, about)
@@ -289,7 +286,8 @@ def _checked_state(name: str, payment: Payment[Asked], about: str) -> Asked:
     if state.about != about:
         raise PipelineError(
             f"models: {name}: {paid} paid for its answer about another model that was made with "
-            f"the same settings, or about other bounds of rewards or returns; {remedy}"
+            "the same numbers, or other bounds of rewards or returns, or by another version; "
+            f"{remedy}"
         )
     if state.started and not state.finished:
         raise PipelineError(
@@ -304,36 +302,7 @@ def _checked_state(name: str, payment: Payment[Asked], about: str) -> Asked:
     return state
 
 
-def _request(
-    params: Params,
-    log: StageRun,
-    partitions: Partitions,
-    question: Question,
-    plan: Plan,
-    files: EvaluatedFiles,
-) -> Request:
-    """Build the request of a question; its identity hashes what determines the answer except chance
-    and code.
-    """
-    chosen, dataset = params.evaluation.private, partitions.manifest.info.dataset
-    content = {
-        "data": partitions.identity,
-        "estimator": question.name,
-        "settings": asdict(question),  # type: ignore[call-overload]
-        "plan": plan_identity(plan),
-        "discount": chosen.discount,
-        "return_bounds": chosen.return_bounds,
-        "model": files.model_charge if question.about_model else None,
-        "draw": chosen.draw,
-    }
-    stage = f"{EVALUATE_PRIVATE}: {question.name}"
-    return accounts.request(
-        params, log, dataset, partitions.version, stage, plan.event, digest(content)
-    )
-
-
 def evaluation_record(
-    params: Params,
     problem: Problem,
     partitions: Partitions,
     files: EvaluatedFiles,
@@ -341,7 +310,11 @@ def evaluation_record(
     free: Sequence[Answer],
 ) -> PrivateEvaluation:
     """Make the file's content."""
-    spent, record, check = answered[-1].work.spent, nothing_asked(params), None
+    spent, record, check = (
+        answered[-1].work.spent,
+        nothing_asked(partitions.manifest, problem.discount),
+        None,
+    )
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []
     for each in answered:

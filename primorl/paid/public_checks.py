@@ -1,6 +1,5 @@
 """Checks of the declared facts against the public split, before a charge. Reads no private byte."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import AnyDataset, DeclaredBounds, TabularDataset
+from primorl.config.datasets import AnyDataset, Bounds, DeclaredBounds, TabularDataset
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest, Spaces
@@ -20,6 +19,40 @@ STOP, WARNING = 0.2, 0.01
 """Shares of public values outside a column's bounds from which a training is refused, and from
 which it is warned.
 """
+
+
+def observation_bounds(
+    bounds: Bounds, manifest: Manifest, public: UnitStore
+) -> tuple[Floats, Floats]:
+    """Bound model states, [S] each: as declared, or by the environment or the public split; never
+    by private data.
+
+    Raises:
+        PipelineError: the bounds are infinite, or of another number of dimensions.
+    """
+    declared = bounds.observation
+    spaces = manifest.info.spaces
+    size = public.observation_size
+    key = f"datasets/{manifest.info.dataset}.yaml: bounds.observation"
+    if declared == "public":
+        inputs, targets = public.arrays()
+        seen = np.concatenate((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
+        low, high = seen.min(0), seen.max(0)
+    else:
+        own = (spaces.observation_low, spaces.observation_high)
+        low, high = (
+            np.asarray(side, np.float32)
+            for side in (own if declared == "space" else (declared.low, declared.high))
+        )
+    if len(low) != size:
+        raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
+    if not np.isfinite((low, high)).all():
+        raise PipelineError(
+            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to "
+            "public, or declare "
+            "{low: [..], high: [..]}"
+        )
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -89,11 +122,7 @@ class Objections:
 
 
 def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
-    """List objections to a run that the public split shows or, where it is empty, the entry.
-
-    Returns:
-        No stops with ``dynamics.train_anyway``: they are warnings then.
-    """
+    """List objections to a run that the public split shows or, where it is empty, the entry."""
     if public.units == 0:
         dataset = params.chosen
         cut = (
@@ -130,36 +159,7 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
                 f"{column.high:g}] (public minimum {seen.min():.4g}, maximum {seen.max():.4g}); "
                 f"correct them to what is possible, or set {column.key} to public"
             )
-    if params.dynamics.train_anyway:
-        return Objections((), (*stops, *warnings))
     return Objections(tuple(stops), tuple(warnings))
-
-
-def check_public(params: Params, manifest: Manifest, public: UnitStore) -> tuple[str, ...]:
-    """Refuse to pay for a private training that the public split speaks against; warn of less.
-
-    Returns:
-        The warnings, which bar a trial of a policy (`primorl.evaluate.private.results.Veto`).
-
-    Raises:
-        PipelineError: most values of a column lie outside its bounds, or no reward differs from
-            another.
-    """
-    found = objections(params, manifest, public)
-    if found.stops and params.dynamics.variant == "private":
-        raise PipelineError(
-            f"{'; '.join(found.stops)}. Nothing was charged; to train all the same, set "
-            "dynamics.train_anyway: true"
-        )
-    warnings = (*found.stops, *found.warnings)
-    say_public("train_model", warnings)
-    return warnings
-
-
-def say_public(stage: str, lines: tuple[str, ...]) -> None:
-    """Print warnings of a stage."""
-    for line in lines:
-        print(f"{stage}: warning: {line}", file=sys.stderr)
 
 
 def _no_reward(

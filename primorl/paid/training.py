@@ -16,7 +16,7 @@ from torch import Tensor
 import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, file_sha256, home, replaced_directory
-from primorl.base.paths import CHECKPOINTS, SECRET
+from primorl.base.paths import BEHAVIOUR, CHECKPOINTS, MODEL, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
@@ -27,13 +27,14 @@ from primorl.engine.rounds import check_setup
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Group, Request, serve
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, train
-from primorl.model.architecture import CanLearn, ModelConfig
+from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.paid import accounts
 from primorl.paid.compute import joined, kept_bytes
-from primorl.paid.model import PrivateStage
+from primorl.paid.jobs import CloneJob, ModelJob, RunPlan, identity_of
 from primorl.paid.partitions import Partitions, log_statement, privacy_statement
 from primorl.paid.private import open_private
+from primorl.paid.setups import training_setup
 from primorl.paid.work import Work, paid_work
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
@@ -49,6 +50,16 @@ _COPIES = 8
 
 
 _ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
+_DIVERGED = {
+    "model": (
+        "params.yaml: dynamics: training diverged (weights that are not finite); lower "
+        "dynamics.learning_rate or privacy.clipping_norm"
+    ),
+    "clone": (
+        "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "
+        "behaviour.log_variance_bounds, or set behaviour.target_epsilon to null"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -56,12 +67,14 @@ class PaidModel:
     """A trained model or clone; its charge is open.
 
     Attributes:
+        job: as it was planned.
         setup: of the training.
         trained: weights, normaliser, answers to the queries.
         engine_version: of the engine that began the training.
         work: the charge, to be committed with every file that was written.
     """
 
+    job: ModelJob | CloneJob
     setup: TrainingSetup
     trained: Trained
     engine_version: int
@@ -70,57 +83,59 @@ class PaidModel:
 
 @contextmanager
 def paid_training(
-    stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun
+    job: ModelJob | CloneJob, params: Params, partitions: Partitions, run: StageRun
 ) -> Iterator[PaidModel]:
-    """Pay for the training and train, as the first process.
+    """Pay for a training and train, as the first process.
 
     The block writes the model and commits the charge.
 
     Everything that can be refused without private data is refused before the ledger is asked. The
     ledger is asked before the private partition is opened.
 
-    Work that was paid for under the same `PrivateStage.identity` is resumed or restored at no cost,
-    after any edit of code.
+    Work that was paid for under the same identity is resumed or restored at no cost, after any edit
+    of code.
 
     Raises:
-        PipelineError: the choices or an estimator of private evaluation do not fit the data, the
-            budget does not allow the training, it diverged, or another process was lost.
+        PipelineError: the budget does not allow the training, it diverged, or another process was
+            lost.
     """
-    setup = stage.setup(params, partitions.manifest, partitions.public)
+    setup = training_setup(job, partitions, params.compute)
+    what, output = ("model", MODEL) if isinstance(job, ModelJob) else ("clone", BEHAVIOUR)
     if setup.plan.is_private:
         check_setup(setup)
-    accounts.check_evaluation(params, partitions.manifest)
     check_writable(
-        [stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters
+        [output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters
     )
     begin = None
     if setup.plan.is_private:
         begin = TrainingState.begin(setup.first_weights(), setup.digest)
-    about = (partitions.manifest.info.dataset, partitions.version, stage.name, setup.plan.event)
-    request = accounts.request(params, run, *about, stage.identity(params, partitions))
+    units = (partitions.manifest.info.dataset, partitions.version)
+    identity = identity_of(job, partitions.identity)
+    cost = (setup.plan.event, setup.plan.delta)
+    request = accounts.request(run, *units, job.name, *cost, identity)
     with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
         payment = work.payment
         if payment.finished:
             paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this"
             print(
-                f"{stage.name}: {paid} {stage.what}: it is restored, and nothing is spent. To pay "
+                f"{job.name}: {paid} {what}: it is restored, and nothing is spent. To pay "
                 "for another draw of the noise, set privacy.draw to a new number",
                 file=sys.stderr,
             )
         started = payment.state.started if payment.state else 0
-        with training_report(run, setup, stage.name, started) as report:
-            trained = _train(stage, params, setup, partitions, payment, report)
-        if refusal := _refusal(stage, trained):
+        with training_report(run, setup, job.name, started) as report:
+            trained = _train(params, setup, partitions, payment, report)
+        if refusal := _refusal(what, trained):
             work.commit()
             again = "" if payment.file is None else ", and the same settings cost nothing again"
             raise PipelineError(
-                f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{again}"
+                f"{refusal}. The last good {what} is untouched; the charge stays spent{again}"
             )
         engine_version = payment.state.engine if payment.state else ENGINE_VERSION
-        yield PaidModel(setup, trained, engine_version, work)
+        yield PaidModel(job, setup, trained, engine_version, work)
 
 
-def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
+def work_for_first(params: Params, folder: Path) -> None:
     """Sum over the units of this process, which is not the first, once the ledger has granted the
     charge.
 
@@ -138,10 +153,12 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
                 "(inside the trust boundary)"
             )
         partitions = Partitions.open(folder, None)
-        setup = stage.setup(params, partitions.manifest, partitions.public)
-        if not torch.equal(_agreed(stage.identity(params, partitions), setup), granted):
+        job = RunPlan.read(partitions).model
+        setup = training_setup(job, partitions, params.compute)
+        identity = identity_of(job, partitions.identity)
+        if not torch.equal(_agreed(identity, setup), granted):
             raise PipelineError(
-                "params.yaml, data/partitions or the project's code differ from those of the "
+                "data/plan.json, data/partitions or the project's code differ from those of the "
                 "first process; give all processes the same"
             )
         if setup.plan.is_private:
@@ -152,7 +169,6 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
 
 
 def _train(
-    stage: PrivateStage,
     params: Params,
     setup: TrainingSetup,
     partitions: Partitions,
@@ -206,15 +222,15 @@ def _restored(
     Its settings must be those of this training: the charge paid for no others.
 
     Raises:
-        PipelineError: settings that are fitted, or set by this version, were others when the charge
-            was reserved.
+        PipelineError: another version of the code paid for it, which made another training of these
+            numbers.
         ValueError, KeyError, TypeError: see `TrainingState.restore`.
     """
     if facts.get("settings") != setup.digest:
         raise PipelineError(
-            "the settings that are fitted to the data, or set by this version, were others when "
-            "this result was paid for; bring back the version that it was paid for with; to pay "
-            "for another draw with the new ones, set privacy.draw in params.yaml to a new number"
+            "what this version makes of the same numbers is another training than was paid for; "
+            "bring back the version that it was paid for with; to pay for another draw with this "
+            "one, set privacy.draw in params.yaml to a new number"
         )
     return TrainingState.restore(setup.architecture, tensors, facts)
 
@@ -227,14 +243,16 @@ def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
     return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
-def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
+def _refusal(what: str, trained: Trained) -> str | None:
     """Say why weights are refused that are not finite, or no better than a constant; None: they are
     accepted.
+
+    Of random actions no clone beats a constant, and it is one all the same.
     """
     if not trained.finite:
-        return stage.diverged
+        return _DIVERGED[what]
     loss = trained.public_loss
-    if stage.must_learn and loss is not None and loss.diverged:
+    if what == "model" and loss is not None and loss.diverged:
         return (
             "params.yaml: dynamics: the trained model is no better than a constant: its public "
             f"loss is {loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a "
@@ -290,7 +308,7 @@ def training_report(
 @contextmanager
 def _released(
     folder: Path,
-    params: Params,
+    plan: RunPlan,
     partitions: Partitions,
     paid: PaidModel,
     run: StageRun,
@@ -302,7 +320,7 @@ def _released(
     The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks
     of.
     """
-    statement = privacy_statement(paid.setup.plan, partitions.manifest, params)
+    statement = privacy_statement(paid.setup.plan, partitions.manifest, plan.origins)
     statement = paid.work.add_charge_to(statement)
     with replaced_directory(folder) as fresh:
         yield fresh
@@ -316,9 +334,7 @@ def _released(
 
 def write_model(
     folder: Path,
-    params: Params,
-    can_learn: CanLearn,
-    warnings: Sequence[str],
+    plan: RunPlan,
     partitions: Partitions,
     paid: PaidModel,
     run: StageRun,
@@ -326,7 +342,7 @@ def write_model(
     """Replace ``folder`` by the trained model and its statement, log both, and commit the
     charge.
     """
-    setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
+    setup, trained, warnings = paid.setup, paid.trained, plan.warnings
     if lost := setup.late_queries().keys() - trained.answers.keys():
         print(
             f"train_model: warning: answers to {', '.join(sorted(lost))} were lost with a process "
@@ -340,7 +356,7 @@ def write_model(
         print(
             "train_model: warning: noise hides how much these vary within their declared bounds: "
             f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
-            f"datasets/{params.dataset}.yaml help, or a larger ε",
+            f"datasets/{info.dataset}.yaml help, or a larger ε",
             file=sys.stderr,
         )
     loss = trained.public_loss
@@ -352,17 +368,15 @@ def write_model(
             file=sys.stderr,
         )
     if "reward" in hidden:
-        warnings = [*warnings, "noise hides how much the reward varies within its declared bounds"]
-    with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
-        shape, weights = setup.released(
-            trained.weights, trained.answers, params.dynamics.ensemble_size
-        )
+        warnings = (*warnings, "noise hides how much the reward varies within its declared bounds")
+    with _released(folder, plan, partitions, paid, run, ["config.json"]) as fresh:
+        shape, weights = setup.released(trained.weights, trained.answers, plan.model.members)
         ends = info.termination
         ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
         ensemble.save(
             fresh,
             environment=info.environment,
-            variant=variant,
+            variant=plan.model.variant,
             rounds=trained.rounds,
             observation_names=spaces.observation_names,
             action_names=spaces.action_names,
@@ -370,17 +384,15 @@ def write_model(
             engine_version=paid.engine_version,
             public_loss=trained.public_loss,
         )
-        found = replace(ModelConfig.read(fresh), warnings=tuple(warnings))
-        if variant == "private":
-            found = replace(found, can_learn=can_learn)
-        found.write(fresh)
+        config = ModelConfig.read(fresh)
+        replace(config, warnings=warnings, can_learn=plan.can_learn).write(fresh)
         starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
 
 
 def write_behaviour(
-    folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun
+    folder: Path, plan: RunPlan, partitions: Partitions, paid: PaidModel, run: StageRun
 ) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see
     `write_model`.
@@ -402,11 +414,11 @@ def write_behaviour(
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
-    with _released(folder, params, partitions, paid, run, ["config.json", BEHAVIOUR_FILE]) as fresh:
+    with _released(folder, plan, partitions, paid, run, ["config.json", BEHAVIOUR_FILE]) as fresh:
         behaviour.save(
             fresh,
             behaviour_policy(network, weights, normaliser, bounds),
-            variant=params.dynamics.variant,
+            variant=paid.job.variant,
             environment=info.environment,
             names=(observations, actions) if observations and actions else None,
             elapsed=info.spaces.elapsed,

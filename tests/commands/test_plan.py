@@ -5,62 +5,27 @@ can learn.
 import json
 import shutil
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from primorl.base.files import write_json
-from primorl.base.paths import MANIFEST
+from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params, load
-from primorl.data.identity.membership import project_secret, secret_check
-from primorl.data.storage.schema import Manifest
-from primorl.paid import clone
 from primorl.paid.accounts import project_ledger
-from primorl.paid.model import make_plan
+from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.ledger.history import Version
+from primorl.privacy.accounting.figures import right_guesses
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
-from tests.data.builders import INFO
 from tests.paid.conftest import small
 from tests.paid.fitted_project import automatic, fit, quick, write_data
-from tests.pipeline.training_project import watch_private
-from tests.privacy.ledger.ledgers import adaptive, request, version
-from tests.projects import project_settings, write_settings
+from tests.pipeline.training_project import quick_clone, watch_private
+from tests.privacy.ledger.ledgers import request
 
 __all__ = ["small"]
 
-PRIVACY = {"target_epsilon": None, "noise_multiplier": 20.0, "delta": 1e-5, "rounds": 5}
-PRIVACY |= {
-    "budget": {"epsilon": 2.0, "delta": 1e-5},
-    "sampling_probability": 1.0,
-}  # quick to account
 Q, T, D, Z = "--sampling-probability 1 ", "--rounds 5 ", "--delta 1e-5 ", "--noise-multiplier 20 "
 BARE = Q + T + D
-
-
-def write_params(variant: str = "private", **privacy: object) -> None:
-    raw = project_settings()
-    raw["dynamics"]["variant"] = variant
-    raw["privacy"] |= PRIVACY | privacy
-    write_settings(raw)
-
-
-def write_partitions() -> Version:
-    """What the `partition` stage declares of a dataset of 40 units."""
-    data = version([str(i) for i in range(80)], INFO.dataset_fingerprint)
-    write_json(
-        Path("data/partitions/manifest.json"),
-        Manifest(
-            INFO, private_units=40, public_units=2, secret_check=secret_check(project_secret())
-        ).to_json(),
-    )
-    Path("data/partitions/units.bin").write_bytes(data.members)
-    Path("data/partitions/public_units.bin").write_bytes(version(["p", "q", "r", "s"]).members)
-    return data
 
 
 def said(primorl: Call, words: str = "") -> str:
@@ -73,8 +38,8 @@ def answered(primorl: Call, words: str = "") -> Any:
     return json.loads(said(primorl, f"--json {words}"), parse_constant=pytest.fail)
 
 
-def trained(z: float, rounds: int, *queries: float) -> float:
-    return accounting.Training(1.0, z, rounds, queries).spent(1e-5).epsilon_pld
+def trained(z: float, rounds: int, *queries: float, delta: float = 1e-5) -> float:
+    return accounting.Training(1.0, z, rounds, queries).spent(delta).epsilon_pld
 
 
 def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
@@ -93,58 +58,20 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
     assert answered(primorl, BARE + "--noise-multiplier 0.01")["epsilon_replace_one"] is None, (
         "infinite"
     )
-
-
-def test_what_is_not_given_comes_from_params(primorl: Call) -> None:
-    """ε now; an option changes its own number only; a target in the file is solved for anew at
-    other rounds.
-    """
-    write_params()
-    assert answered(primorl)["epsilon_pld"] == trained(20.0, 5)
-    assert answered(primorl, "--rounds 9")["epsilon_pld"] == trained(20.0, 9)
-    assert answered(primorl, "--target-epsilon 1")["noise_multiplier"] == 8.342
-    assert primorl("plan", "--solve", "rounds")[2].startswith(
-        "error: --target-epsilon: not given, and privacy.target_"
-    )
-    write_params(target_epsilon=1.0, noise_multiplier=None)
-    assert answered(primorl, "--rounds 20")["noise_multiplier"] == solve_noise_multiplier(
-        1.0, 1e-5, 1.0, 20
-    )
-    assert answered(primorl, "--target-epsilon 2 --solve rounds")["noise_multiplier"] == 8.342
-    assert answered(primorl, "--noise-multiplier 7")["epsilon_pld"] == trained(7.0, 5)
-    write_params("no_clip")
-    assert "dynamics.variant no_clip: a run of it has no guarantee at all" in said(primorl)
-    answer, asked = answered(primorl), answered(primorl, Z)
-    assert (answer["private"], answer["epsilon_pld"], answer["epsilon_rdp"]) == (False, None, None)
-    assert (asked["private"], asked["epsilon_pld"]) == (True, trained(20.0, 5))
+    asked = answered(primorl, BARE + Z + "--queries 9,11")
+    assert asked["epsilon_pld"] == trained(20.0, 5, 9.0, 11.0)
 
 
 def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
     for words, complaint in (
-        (
-            "",
-            "--noise-multiplier, --target-epsilon: neither is given, and there is no params.yaml "
-            "here; give one",
-        ),
+        ("", "--sampling-probability: not given, and there is no params.yaml"),
         ("--noise-multiplier 1e-200", "found '1e-200', allowed: a number from 1e-06 to 1e+06"),
         ("--target-epsilon nan", "found 'nan', allowed: a number above 0"),
-        (
-            "--queries=1,x",
-            "found 'x', allowed: none, or numbers with commas between them, each a number from",
-        ),
+        ("--queries=1,x", "found 'x', allowed: none, or numbers with commas between them"),
         ("--queries=1,1,1,1,1,1,1,1,1", "found 9, allowed: up to 8"),
-        (
-            BARE + "--target-epsilon 1 --solve rounds",
-            "--rounds: found with --solve rounds, which looks for them",
-        ),
-        (
-            BARE + Z + "--target-epsilon 1",
-            "--noise-multiplier: found where the one for a target is looked for; leave",
-        ),
-        (
-            Q + T + "--delta 1e-9 --target-epsilon 1e-6",
-            "found 1e-06: no noise multiplier below 100000 reaches epsilon",
-        ),
+        (BARE + "--target-epsilon 1 --solve rounds", "--rounds: found with --solve rounds"),
+        (BARE + Z + "--target-epsilon 1", "--noise-multiplier: found where the one for a target"),
+        (Q + T + "--delta 1e-9 --target-epsilon 1e-6", "found 1e-06: no noise multiplier below"),
         (
             Q + D + "--noise-multiplier 0.5 --target-epsilon 1 --solve rounds",
             "found 1: no round fits: one alone costs",
@@ -155,58 +82,6 @@ def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
         assert complaint in err
 
 
-def test_text_says_what_was_spent_and_what_is_left(primorl: Call) -> None:
-    write_params()
-    data, earlier = write_partitions(), accounting.training_event(1.0, 20.0, 40)
-    assert "nothing was charged to this dataset yet" in said(primorl)
-    with closing(project_ledger(load())) as ledger:
-        ledger.reserve(request(data, earlier, dataset="small"), None)
-    text = said(primorl)
-    assert "small: ε 1.2 spent at δ 1e-05, in 1 charge(s)" in text
-    assert "this run fits" in text
-    assert "does not fit" in said(primorl, "--rounds 200")
-    write_params(budget={"epsilon": None, "delta": 1e-5})
-    assert said(primorl).endswith("budget: none (privacy.budget.epsilon is null)\n")
-    other = Manifest(INFO, private_units=40, public_units=2, secret_check="ab" * 16)
-    write_json(Path("data/partitions/manifest.json"), other.to_json())
-    status, _, err = primorl("plan")
-    assert (status, "made under another secret" in err) == (1, True), (
-        "the ledger would recognise nobody"
-    )
-
-
-def test_queries_that_params_ask_for_are_part_of_what_it_costs(primorl: Call) -> None:
-    write_params(statistics={"normaliser": "private", "starts": True})
-    asked = answered(primorl)["queries"]
-    assert answered(primorl)["epsilon_pld"] == trained(20.0, 5, *asked) > trained(20.0, 5) * 1.02
-    assert answered(primorl, "--queries 9,11")["epsilon_pld"] == trained(20.0, 5, 9.0, 11.0)
-    z = answered(primorl, "--target-epsilon 1")["noise_multiplier"]
-    assert trained(z, 5, *asked) <= 1.0 < trained(z * 0.99, 5, *asked)
-
-
-def test_the_clone_and_the_private_evaluation_are_counted_with_the_model(
-    monkeypatch: pytest.MonkeyPatch, primorl: Call
-) -> None:
-    """All of them are paid by the same people; the twin: without them nothing is said."""
-    for name, value in (
-        ("ROUNDS", 5),
-        ("SAMPLING_PROBABILITY", 1.0),
-        ("noise_for", lambda epsilon, delta: 20.0),
-    ):
-        monkeypatch.setattr(clone, name, value)
-    write_params()
-    assert "in all" not in said(primorl)
-    edit("params.yaml", behaviour={"target_epsilon": 0.5})
-    both = float(adaptive(*[accounting.training_event(1.0, 20.0, 5)] * 2, delta=1e-5))
-    told = said(primorl).partition("with a clone of the behaviour (0.5): about ε ")[2]
-    assert float(told.split()[0]) == pytest.approx(both, rel=1e-3)
-    private = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["evaluation"][
-        "private"
-    ]
-    edit("params.yaml", evaluation={"private": private | {"estimators": {"behaviour": 0.1}}})
-    assert "(0.5) and the private evaluation of its policy (behaviour 0.1)" in said(primorl)
-
-
 @pytest.fixture
 def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     """Nine private units and ten public ones; quick to fit and to account."""
@@ -214,49 +89,71 @@ def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     quick(monkeypatch)
     watch_private(monkeypatch, lambda: pytest.fail("private rows were opened"))
     noisy = {"privacy__sampling_probability": 1.0, "privacy__noise_multiplier": 20.0}
-    return automatic(small, **noisy)
+    return automatic(small, **noisy, privacy__rounds=5)
 
 
-def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(
+def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> None:
+    """An option changes its own number only."""
+    delta = data.privacy.delta
+    assert answered(primorl)["epsilon_pld"] == trained(20.0, 5, delta=delta)
+    assert answered(primorl, "--rounds 9")["epsilon_pld"] == trained(20.0, 9, delta=delta)
+    solved = answered(primorl, "--target-epsilon 1")["noise_multiplier"]
+    assert trained(solved, 5, delta=delta) <= 1.0 < trained(0.99 * solved, 5, delta=delta)
+    assert primorl("plan", "--solve", "rounds")[2].startswith("error: --target-epsilon: not given")
+    edit("params.yaml", dynamics={"variant": "no_clip"})
+    assert "dynamics.variant is no_clip: a run of it has no guarantee at all" in said(primorl)
+    answer = answered(primorl)
+    assert (answer["private"], answer["epsilon_pld"], answer["epsilon_rdp"]) == (False, None, None)
+
+
+def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, primorl: Call) -> None:
+    partitions = Partitions.open(PARTITIONS, data)
+    assert "nothing was charged to these people yet" in said(primorl)
+    delta = data.privacy.budget.delta
+    edit("params.yaml", privacy={"budget": {"epsilon": 2.0, "delta": delta}})
+    earlier = accounting.training_event(1.0, 20.0, 40)
+    with closing(project_ledger(load())) as ledger:
+        ledger.reserve(request(partitions.version, earlier, dataset=data.dataset), None)
+    lines = said(primorl).splitlines()
+    event = accounting.training_event(1.0, 20.0, 5)
+    assert lines[0].startswith("this run costs ε "), "the cost comes first"
+    assert f"rightly at most {right_guesses([event]):.1f} times in 100" in lines[1]
+    spent = accounting.spent(earlier, delta).epsilon_pld
+    (line,) = (each for each in lines if f"{data.dataset}: ε " in each)
+    assert float(line.split("ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
+    assert any("this run fits" in each for each in lines)
+    edit("params.yaml", privacy={"budget": {"epsilon": 1e-3, "delta": delta}})
+    assert "does not fit" in said(primorl)
+    edit("params.yaml", privacy={"budget": {"epsilon": None, "delta": delta}})
+    assert "budget: none (privacy.budget.epsilon is null)" in said(primorl)
+
+
+def test_the_clone_and_the_questions_are_counted_with_the_model(
+    data: Params, primorl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are paid by the same people."""
+    quick_clone(monkeypatch, rounds=5, q=1.0, noise=lambda _: 20.0)
+    alone = float(said(primorl).split("this run costs ε ")[1].split()[0])
+    edit("params.yaml", behaviour={"target_epsilon": 0.5})
+    both = float(said(primorl).split("this run costs ε ")[1].split()[0])
+    events = [accounting.training_event(1.0, 20.0, 5)] * 2
+    assert both == pytest.approx(accounting.compose(events, data.privacy.delta).epsilon_pld, 0.02)
+    assert both > 1.2 * alone
+
+
+def test_text_and_json_say_what_is_decided_and_whether_it_can_learn(
     data: Params, primorl: Call
 ) -> None:
-    """What training would take, to the last digit, although its verdict is no: to ask costs
-    nothing.
-    """
+    """What training would take, although its verdict is no: to ask costs nothing."""
     lines, answer = said(primorl).splitlines(), answered(primorl)
     chosen, found = fit(data)
-    assert (answer["can_learn"], answer["why"], answer["fitted"]) == (
-        found.answer,
-        found.reason,
-        found.values,
-    )
-    assert (
-        answer["rounds"]
-        == chosen.privacy.rounds
-        == make_plan(chosen, Manifest.load(MANIFEST)).rounds
-    )
-    assert f"  can it learn? no: {found.reason}" in lines
-    edit("datasets/small.yaml", bounds={"reward": [-16.5, -4.0]})
-    assert "  can it learn? no: datasets/small.yaml: bounds.reward: " in said(primorl)
-
-
-def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
-    data: Params, primorl: Call
-) -> None:
-    """Without partitions, or with those of another dataset, a key that is to be fitted is one
-    error.
-    """
-    chosen, _ = fit(data)
-    solved = answered(primorl, "--target-epsilon 2")
-    assert solved["rounds"] == chosen.privacy.rounds
-    assert "can_learn" not in solved, "it is not the run that params.yaml describes"
-    assert answered(primorl, "--target-epsilon 30 --solve rounds")["noise_multiplier"] == 20.0
-    shutil.copy("datasets/small.yaml", "datasets/other.yaml")
-    edit("params.yaml", dataset="other")
-    refused = "error: params.yaml: dataset: found other, to which settings are to be fitted"
-    assert primorl("plan")[2].startswith(refused)
+    assert (answer["can_learn"], answer["why"]) == (found.answer, found.reason)
+    told = answer["settings"]["dynamics.hidden"]
+    assert tuple(told["value"]) == chosen.dynamics.hidden
+    assert answer["rounds"] == chosen.privacy.rounds
+    assert f"can it learn? no: {found.reason}" in lines
+    own = f"datasets/{data.dataset}.yaml"
+    edit(own, bounds={"reward": [-16.5, -4.0]})
+    assert f"can it learn? no: {own}: bounds.reward: " in said(primorl)
     shutil.rmtree("data/partitions")
-    assert primorl("plan")[2].startswith(
-        "error: data/partitions: not there yet; run `dvc repro partition`"
-    )
-    assert "can_learn" not in answered(primorl, "--rounds 4")
+    assert primorl("plan")[2].startswith("error: data/partitions: not there yet for dataset")

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import collect, ingest, partition, train_model
+from pipeline import collect, ingest, partition, plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.commands import main as cli
 from primorl.config import params
@@ -90,6 +90,7 @@ def prepare(ids: Sequence[str], seed: int = 0) -> None:
 
 def train() -> str | None:
     try:
+        run(plan)
         run(train_model)
     except PipelineError as refusal:
         return str(refusal)

@@ -14,8 +14,8 @@ from primorl.config.suggestions import FITTED
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import public_start
-from primorl.paid import fitting
-from primorl.paid.fitting import Fit
+from primorl.paid import resolve
+from primorl.paid.resolve import Fit
 from tests.data.builders import INFO, episode
 from tests.pipeline.training_project import write_partitions
 from tests.projects import write_settings
@@ -33,7 +33,7 @@ def write_data(public: int = 10) -> None:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_COMMON", COMMON)
+    monkeypatch.setattr(resolve, "_COMMON", COMMON)
     pooled = dataclasses.replace(public_start._POOLED, max_epochs=3)
     monkeypatch.setattr(public_start, "_POOLED", pooled)
 
@@ -58,4 +58,4 @@ def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
     manifest = Manifest.load(MANIFEST)
     if units is not None:
         manifest = dataclasses.replace(manifest, private_units=units)
-    return fitting.fitted(params, manifest, UnitStore.open(PUBLIC))
+    return resolve.fit_model(params, manifest, UnitStore.open(PUBLIC))

@@ -1,4 +1,6 @@
-"""Settings are fitted to public facts; what cannot learn is refused before anything is charged."""
+"""What is left open is decided from public facts; what cannot learn is refused before anything is
+charged.
+"""
 
 import json
 import math
@@ -7,11 +9,9 @@ import shutil
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import MANIFEST, MODEL, PARTITIONS
+from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
-from primorl.data.storage.schema import Manifest
-from primorl.paid.fitting import Fit, check_verdict
-from primorl.paid.model import TRAINING_KEYS, make_plan
+from primorl.paid.resolve import TRAINING_KEYS
 from tests.data.builders import episode, table
 from tests.paid.fitted_project import automatic, fit, quick, write_data
 from tests.pipeline import tiny_policy
@@ -30,18 +30,13 @@ def public_units(number: int) -> None:
     write_data(public=number)
 
 
-def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Params) -> None:
+def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(data: Params) -> None:
     params = automatic(data, privacy__rounds=3, dynamics__hidden=[5])
-    chosen, found = fit(params)
-    wanted = params.unfitted & TRAINING_KEYS
-    assert found.values.keys() == wanted == params.unfitted - chosen.unfitted
+    chosen, _ = fit(params)
+    assert params.unfitted - chosen.unfitted == params.unfitted & TRAINING_KEYS
     assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
     assert chosen.dynamics.start == "public"
     assert (chosen.dynamics.ensemble_size, chosen.privacy.clipping_norm > 0) == (2, True)
-    assert not chosen.unfitted & TRAINING_KEYS
-    assert make_plan(chosen, Manifest.load(MANIFEST)).rounds == 3
-    with pytest.raises(ValueError, match="fit these first"):
-        make_plan(params, Manifest.load(MANIFEST))
 
 
 def test_a_fit_reads_no_private_row(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,16 +60,12 @@ def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(
     assert not MODEL.exists()
     anyway = automatic(data, **noisy, dynamics__train_anyway=True)
     trained(anyway)
-    assert json.loads((MODEL / "config.json").read_text())["can_learn"] == "no"
+    config = json.loads((MODEL / "config.json").read_text())
+    assert config["can_learn"] == "no"
+    assert any("cannot learn" in line for line in config["warnings"]), "it bars a trial"
     unopened(monkeypatch)
     trained(anyway)
     assert states(anyway) == ["committed"]
-    no = Fit({}, "no", "cannot learn")
-    for answer in ("yes", "marginal"):
-        check_verdict(automatic(data), Fit({}, answer, ""))
-    check_verdict(automatic(data, dynamics__variant="no_privacy"), no)
-    with pytest.raises(PipelineError, match="cannot learn"):
-        check_verdict(automatic(data), no)
 
 
 def test_the_noise_of_all_rounds_decides_about_a_network(data: Params) -> None:

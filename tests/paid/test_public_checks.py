@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import MANIFEST, PUBLIC
+from primorl.base.paths import MANIFEST, MODEL, PUBLIC
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.paid.public_checks import Objections, check_public, objections
+from primorl.model.architecture import ModelConfig
+from primorl.paid.public_checks import Objections, objections
 from tests.data.builders import episode
 from tests.pipeline.training_project import (
     charged,
@@ -68,7 +69,7 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
 
 
 def test_training_refuses_unless_told_otherwise(
-    small: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    small: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewarded(np.zeros(20))
     params = with_changes(small, dynamics={"train_anyway": False})
@@ -77,5 +78,6 @@ def test_training_refuses_unless_told_otherwise(
         with pytest.raises(PipelineError, match=r"every public reward is 0.*train_anyway"):
             trained(params)
     assert charged(params) == []
-    check_public(with_changes(small), Manifest.load(MANIFEST), UnitStore.open(PUBLIC))
-    assert "train_model: warning: " in capfd.readouterr().err
+    trained(with_changes(small))
+    warned, *_ = ModelConfig.read(MODEL).warnings
+    assert "every public reward is 0" in warned, "it bars a trial"

@@ -3,55 +3,53 @@ paid twice.
 """
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pipeline import clone_behaviour
+from pipeline import clone_behaviour, plan
 from primorl.base.errors import PipelineError
-from primorl.config import params
 from primorl.config.params import Params
 from primorl.engine import public_start
 from primorl.engine.training import ENGINE_VERSION
-from primorl.paid import clone
+from primorl.paid.jobs import RunPlan
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
 from tests.data.builders import INFO
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import charged, states, watch_private, with_changes
-from tests.projects import project_settings
+from tests.pipeline.training_project import (
+    charged,
+    quick_clone,
+    states,
+    watch_private,
+    with_changes,
+)
 
-FOLDER, DATA = Path("models/behaviour"), Path("data/partitions")
+FOLDER = Path("models/behaviour")
 EPSILON, DELTA = 2.0, 1e-3
 
 
 @pytest.fixture
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    monkeypatch.setattr(clone, "ROUNDS", 4)
-    monkeypatch.setattr(clone, "SAMPLING_PROBABILITY", 0.5)
-    # The cost of the model's is known.
-    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 1.0)
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     monkeypatch.setattr(public_start, "_POOLED", replace(public_start._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 
 def cloned(params: Params) -> RememberingRun:
     run = RememberingRun()
+    plan.body(params, run)
     if not clone_behaviour.idle(params):
         clone_behaviour.body(params, run)
     return run
 
 
 def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
-    shutil.rmtree(DATA)
     cloned(with_changes(data, behaviour={"target_epsilon": None}))
     assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
     assert not BehaviourConfig.read(FOLDER).made
@@ -85,9 +83,7 @@ def test_a_clone_is_charged_before_it_is_trained(
     config = BehaviourConfig.read(FOLDER)
     assert (config.made, config.rounds, config.engine_version) == (True, 4, ENGINE_VERSION)
     assert config.public_loss is not None
-    monkeypatch.setattr(clone, "ROUNDS", 5)
-    with pytest.raises(PipelineError, match="were others when this result was paid for"):
-        cloned(asked)
+    cloned(asked)
     assert len(charged(asked)) == 1
     policy, rows = DeterministicPolicy.load(FOLDER), torch.randn(1, 7, 3)
     mean, _ = BehaviourPolicy.load(FOLDER, torch.device("cpu")).mean_and_std(rows[0])
@@ -101,19 +97,18 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
     tight = with_changes(asked, privacy={"budget": {"epsilon": 1.0, "delta": DELTA}})
     with pytest.raises(PipelineError, match="with clone_behaviour it would be"):
         cloned(tight)
-    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 2000.0)
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 2000.0)
     with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
         cloned(with_changes(asked, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
     assert not FOLDER.exists()
 
 
-def test_a_clone_costs_what_was_asked_for() -> None:
-    chosen = params.from_plain(project_settings())
-    event, noise = clone.clone_event(chosen, 0.5, None), clone.noise_for(0.5, 1e-5)
-    assert event == training_event(clone.SAMPLING_PROBABILITY, noise, clone.ROUNDS)
-    assert 0.49 < spent(event, 1e-5).epsilon_pld <= 0.5
-    heads = replace(chosen, dynamics=replace(chosen.dynamics, model="linear"))
-    of_box: Any = SimpleNamespace(info=INFO)
-    for manifest in (None, of_box):
-        assert 0.49 < spent(clone.clone_event(heads, 0.5, manifest), 1e-5).epsilon_pld <= 0.5
+@pytest.mark.parametrize("model", ["network", "linear"])
+def test_a_clone_costs_what_was_asked_for(data: Params, model: str) -> None:
+    statistics = {"normaliser": "private" if model == "linear" else "public", "starts": False}
+    asked = {"dynamics": {"model": model}, "privacy": {"statistics": statistics}}
+    plan.body(with_changes(data, behaviour={"target_epsilon": 0.5}, **asked), RememberingRun())
+    _, price = RunPlan.load().jobs
+    assert price.epsilon is not None
+    assert 0.49 < price.epsilon <= 0.5

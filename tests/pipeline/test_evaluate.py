@@ -13,8 +13,9 @@ from mlflow.tracking import MlflowClient
 from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
-from primorl.base.paths import MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import MANIFEST, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
+from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import Answer, Check, PrivateEvaluation, Verdict
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
@@ -33,8 +34,8 @@ from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.pipeline.training_project import edited
 from tests.projects import project_settings
 
-STAGES = ["collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy"]
-STAGES.append("evaluate_private")
+STAGES = ["collect", "ingest", "partition", "plan", "train_model", "clone_behaviour"]
+STAGES += ["optimize_policy", "evaluate_private"]
 DATA = replace(INFO, dataset="pendulum-replay")
 OF_THESE_DATA = {"units": 9, "dataset_fingerprint": INFO.dataset_fingerprint}
 OF_TRAINING = replace(statements.OF_TRAINING, **OF_THESE_DATA)
@@ -51,7 +52,7 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), ROWS, DATA)
-    nothing_asked(chosen()).write(PRIVATE_EVALUATION)
+    nothing_asked(Manifest.load(MANIFEST)).write(PRIVATE_EVALUATION)
     return folder_with_store
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import evaluate_private
+from pipeline import evaluate_private, plan
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
@@ -44,6 +44,7 @@ def asking(params: Params, estimators: dict[str, float], **changes: Any) -> Para
 
 
 def evaluated(params: Params) -> PrivateEvaluation:
+    plan.body(params, RememberingRun())
     if not evaluate_private.idle(params):
         evaluate_private.body(params, RememberingRun())
     return PrivateEvaluation.read(FILE)

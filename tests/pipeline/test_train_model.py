@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import ingest, partition, train_model
+from pipeline import ingest, partition
 from primorl.base.errors import PipelineError
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
@@ -176,7 +176,7 @@ def test_what_was_lost_or_exchanged_charges_nobody(
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             unopened(patch)
             with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
-                train_model.body(params, FakeRun())
+                trained(params)
 
 
 def test_what_has_no_guarantee_says_so(data: Params, capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
-from primorl.paid.model import _QUERY_NOISE
 from primorl.paid.policy_fitting import PublicLog
+from primorl.paid.resolve import _QUERY_NOISE
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from minari.data_collector import EpisodeBuffer as Episode
 
-from pipeline import train_model
+from pipeline import plan, train_model
 from primorl.config import params as params_module
+from primorl.config import suggestions
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
+from primorl.paid import resolve
 from primorl.paid.accounts import project_ledger
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.plan import Plan
@@ -64,8 +66,24 @@ def write_partitions(
 
 def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
+    plan.body(params, run)
     train_model.body(params, run)
     return run
+
+
+def quick_clone(
+    monkeypatch: pytest.MonkeyPatch, rounds: int, q: float, noise: Callable[[float], float]
+) -> None:
+    """Let a clone's network take few rounds; its noise multiplier at an ε costs no time."""
+    solved = resolve.solved_noise
+
+    def known(key: str, epsilon: float, *rest: Any, **named: Any) -> float:
+        clone = key == suggestions.CLONE
+        return noise(epsilon) if clone else solved(key, epsilon, *rest, **named)
+
+    monkeypatch.setattr(resolve, "_CLONE_ROUNDS", rounds)
+    monkeypatch.setattr(resolve, "_CLONE_Q", q)
+    monkeypatch.setattr(resolve, "solved_noise", known)
 
 
 @contextmanager

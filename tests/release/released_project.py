@@ -15,6 +15,7 @@ from pipeline import (
     ingest,
     optimize_policy,
     partition,
+    plan,
     train_model,
 )
 from primorl.base.files import write_json
@@ -30,6 +31,7 @@ STAGES = (
     "collect",
     "ingest",
     "partition",
+    "plan",
     "train_model",
     "clone_behaviour",
     "optimize_policy",
@@ -96,7 +98,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", write_as_good),
         ):
-            before = (ingest, partition, train_model, clone_behaviour)
+            before = (ingest, partition, plan, train_model, clone_behaviour)
             for stage in (*before, optimize_policy, evaluate_private, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]

@@ -20,7 +20,6 @@ from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, of_answers
 from primorl.evaluate.summary import Summary, stated
-from primorl.paid import clone
 from primorl.paid.accounts import project_ledger
 from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import compose
@@ -44,6 +43,7 @@ from primorl.release.contents import (
 from tests.data.builders import snapshot
 from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
 from tests.evaluate.test_recommendation import answer
+from tests.pipeline.training_project import quick_clone
 from tests.projects import inside
 from tests.release.bundles import (
     Change,
@@ -76,9 +76,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw["behaviour"]["target_epsilon"] = 5.0
     # accounted like the model: no sampling, no search for the noise
     with pytest.MonkeyPatch.context() as quick:
-        quick.setattr(clone, "ROUNDS", 3)
-        quick.setattr(clone, "SAMPLING_PROBABILITY", 1.0)
-        quick.setattr(clone, "noise_for", lambda epsilon, delta: 4.0)
+        quick_clone(quick, rounds=3, q=1.0, noise=lambda _: 4.0)
         run_stages(folder, raw, EPISODES)
     with inside(folder):
         made()

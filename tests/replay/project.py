@@ -37,6 +37,7 @@ from tests.replay.tape import Tape, playing
 STAGES = (
     "ingest",
     "partition",
+    "plan",
     "train_model",
     "clone_behaviour",
     "optimize_policy",

@@ -20,6 +20,7 @@ from primorl.privacy.accounting.epsilon import (
     Spent,
     accountant_near,
     compose,
+    flat,
     grouped,
 )
 from primorl.privacy.accounting.events import event_to_json
@@ -31,6 +32,7 @@ GROUP_SIZES = (2, 4, 8)
 _PROFILE = (*(j / 10 for j in range(10)), 1.5, 2.0)  # shares of ε
 _SLOPES = 1000  # lines under which the trade-off curve is read
 _LEAST_DELTA = 1e-10
+_COIN_DELTA = 1e-5  # at which ε only sets the grid
 _NO_BOUND = 700.0  # ε, above which e^ε is no float; such a point bounds nothing
 _LARGEST_PROFILE = 30.0  # ε; beyond, an attack may be certain and there is nothing to tell
 
@@ -156,3 +158,16 @@ def posterior(prior: float, rate: float, power: float) -> float:
     α is the attack's false positive ``rate``, β its true positive rate, ``power``.
     """
     return prior * power / (prior * power + (1 - prior) * rate)
+
+
+def right_guesses(events: Sequence[dp_event.DpEvent]) -> float:
+    """Bound how often in 100 an attacker tells rightly whether one unit took part, where both are
+    equally likely: 50 (1 + δ(0)).
+
+    δ(0) is the largest difference between a true and a false positive rate.
+    """
+    epsilon = compose(events, _COIN_DELTA).epsilon_pld
+    if not 0 < epsilon <= _LARGEST_PROFILE:
+        return 100.0 if epsilon else 50.0
+    (least,) = deltas(dp_event.ComposedDpEvent(tuple(flat(events))), epsilon, [0.0])
+    return min(100.0, 50 * (1 + least))

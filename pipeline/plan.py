@@ -1,0 +1,30 @@
+"""Stage ``plan``: every number of the run's paid jobs and what each costs; charges nothing."""
+
+import sys
+
+from pipeline.runner import run_stage
+from primorl.base.paths import PARTITIONS
+from primorl.config.params import Params
+from primorl.paid.partitions import Partitions
+from primorl.paid.resolve import refuse_useless, resolve
+from primorl.tracking import StageRun
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Write ``data/plan.json``, from settings, declared facts and the public split.
+
+    A run that cannot learn is refused here, before anything is charged.
+    """
+    plan = resolve(params, Partitions.open(PARTITIONS, params))
+    for line in dict.fromkeys((*plan.warnings, plan.reason)):
+        print(f"plan: {line}", file=sys.stderr)
+    refuse_useless(params, plan)
+    run.tag("can_learn", str(plan.can_learn))
+    run.pipeline.params(
+        {key: plan.settings[key].value for key in params.unfitted & plan.settings.keys()}
+    )
+    plan.write()
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("plan", "Decide every number of the run; charges nothing.", body))

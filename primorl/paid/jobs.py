@@ -1,0 +1,404 @@
+"""The plan of a run, ``data/plan.json``: every number of its paid jobs.
+
+The stage ``plan`` decides them once (`primorl.paid.resolve`); later stages read them. A job is
+charged as the event of the very numbers that run, so an edited file is charged for what it says,
+and work that was paid for is found by the job's identity. Loading this module needs no torch.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from dp_accounting.dp_event import DpEvent
+
+from primorl.base.errors import PipelineError
+from primorl.base.paths import PARAMS, PLAN
+from primorl.base.records import (
+    AnyHiddenSizes,
+    ClippingNorm,
+    Delta,
+    Hexadecimal,
+    Members,
+    NaturalInt,
+    NonNegative,
+    Probability,
+    Seed,
+    Steps,
+    Within,
+    read_record,
+    record,
+    to_json,
+    write_record,
+)
+from primorl.config.blocks import EstimatorName, ReturnBounds
+from primorl.config.datasets import Bounds
+from primorl.config.params import Params, plain
+from primorl.config.texts import Range, Variant
+from primorl.data.storage.schema import Manifest
+from primorl.engine import heads
+from primorl.engine.policy_network import Network, PolicyNetwork
+from primorl.engine.settings import LocalTraining, ServerTraining
+from primorl.model.architecture import Architecture, CanLearn
+from primorl.model.features import Polynomials, one_hot_inputs
+from primorl.model.termination import LEARNED
+from primorl.paid.accounts import digest
+from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+
+if TYPE_CHECKING:
+    from primorl.paid.partitions import Partitions
+
+TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
+EVALUATE_PRIVATE = "evaluate_private"
+# of what cubes see of an observation: where people seldom are, a clone must not act wildly
+_TAILS = 2.0
+_REMEDY = "run `dvc repro plan` to make it again"
+
+
+@record
+class Mechanism:
+    """The numbers of a training's mechanism; what a unit can contribute follows from the job's
+    sizes.
+
+    Attributes:
+        sampling_probability: q.
+        noise_multiplier: z; 0: none is added, and there is no guarantee.
+        clipping_norm: C; None: nothing is clipped.
+        clipping: of the ensemble as a whole, or of its layers.
+        rounds: T.
+        delta: at which ε is stated.
+        queries: noise multipliers of the queries beside the rounds, by name.
+    """
+
+    sampling_probability: Probability
+    noise_multiplier: NonNegative
+    clipping_norm: ClippingNorm | None
+    clipping: Literal["flat", "per_layer"]
+    rounds: Steps
+    delta: Delta
+    queries: dict[str, NonNegative]
+
+    def plan(
+        self, manifest: Manifest, shape: Network, contributions: Mapping[str, Contribution]
+    ) -> Plan:
+        """Plan the mechanism on the units of the manifest, of updates of a network."""
+        norm = math.inf if self.clipping_norm is None else self.clipping_norm
+        return Plan(
+            units=manifest.private_units,
+            unit=manifest.info.unit,
+            sampler=PoissonSampler(self.sampling_probability),
+            clip=EnsembleClip(norm, self.clipping, shape.members, len(shape.layers)),
+            noise_multiplier=self.noise_multiplier,
+            rounds=self.rounds,
+            delta=self.delta,
+            queries=tuple(
+                GaussianQuery(name, contributions[name].sensitivity, noise)
+                for name, noise in self.queries.items()
+            ),
+        )
+
+
+@record
+class TrainingJob:
+    """A private training: everything that determines its result but the data, chance and code.
+
+    Attributes:
+        variant: private, or one of its ablations.
+        seed: of the initial weights.
+        draw: numbers the draws of the noise that were paid for.
+        bounds: public bounds of observations and rewards.
+        model: linear heads on fixed features, or a network.
+        degree: of the features of linear heads; None: a network.
+        hidden: units of each hidden layer.
+        log_variance_bounds: of standardised targets.
+        start: where the rounds begin: at random weights, or at those that the public split makes.
+        normaliser: where the scales come from: the public split, private queries, or the released
+            model.
+        local: a unit's local steps.
+        server: use of released rounds.
+        mechanism: its numbers.
+    """
+
+    name: ClassVar[str]
+
+    variant: Variant
+    seed: Seed
+    draw: NaturalInt
+    bounds: Bounds
+    model: Literal["linear", "network"]
+    degree: Annotated[int, Within(ge=1, le=3)] | None
+    hidden: AnyHiddenSizes
+    log_variance_bounds: Range
+    start: Literal["random", "public"]
+    normaliser: Literal["public", "private", "model"]
+    local: LocalTraining
+    server: ServerTraining
+    mechanism: Mechanism
+
+    def plan(self, manifest: Manifest) -> Plan:
+        """Plan the mechanism on the units of the manifest."""
+        raise NotImplementedError
+
+
+@record
+class ModelJob(TrainingJob):
+    """The training of the ensemble.
+
+    Attributes:
+        members: N, of the released ensemble. Of linear heads one set is trained; the members are
+            made of it.
+    """
+
+    name = TRAIN_MODEL
+
+    members: Members
+
+    def architecture(self, manifest: Manifest) -> Architecture:
+        """Size what is trained for the data of the manifest."""
+        spaces, features = manifest.info.spaces, None
+        size, actions = spaces.observation_size, spaces.action_size
+        if self.degree is not None:
+            one_hot = one_hot_inputs(
+                spaces.one_hot, size, actions, discrete=spaces.discrete_actions
+            )
+            features = Polynomials(size + actions, one_hot, self.degree)
+        low, high = self.log_variance_bounds
+        return Architecture(
+            observation_size=size,
+            action_size=actions,
+            members=1 if features is not None else self.members,
+            hidden=self.hidden,
+            log_variance_low=low,
+            log_variance_high=high,
+            learned_termination=manifest.info.termination == LEARNED,
+            features=features,
+            spread=features is None,
+        )
+
+    def plan(self, manifest: Manifest) -> Plan:
+        """See `TrainingJob.plan`."""
+        spaces = manifest.info.spaces
+        sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
+        asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
+        return self.mechanism.plan(manifest, self.architecture(manifest), asked)
+
+
+@record
+class CloneJob(TrainingJob):
+    """The private clone of the behaviour.
+
+    Attributes:
+        taught: hidden layers of the network that is taught to act as linear heads do.
+        scaled_by: identity of the model that gives the scales; None: the public split does.
+    """
+
+    name = CLONE_BEHAVIOUR
+
+    taught: AnyHiddenSizes
+    scaled_by: Hexadecimal | None
+
+    def network(self, manifest: Manifest) -> PolicyNetwork:
+        """Size the network, or linear heads, for the data of the manifest."""
+        spaces, features = manifest.info.spaces, None
+        if self.degree is not None:
+            features = Polynomials(spaces.observation_size, spaces.one_hot, self.degree, _TAILS)
+        low, high = self.log_variance_bounds
+        return PolicyNetwork(
+            observation_size=spaces.observation_size,
+            action_size=spaces.action_size,
+            discrete_actions=spaces.discrete_actions,
+            hidden=self.hidden,
+            log_variance_low=low,
+            log_variance_high=high,
+            features=features,
+        )
+
+    def plan(self, manifest: Manifest) -> Plan:
+        """See `TrainingJob.plan`."""
+        network = self.network(manifest)
+        asked = {heads.RESIDUALS: heads.of_residuals(network.targets)}
+        return self.mechanism.plan(manifest, network, asked)
+
+
+@record
+class QuestionJob:
+    """A question to the private units: one Gaussian release over all of them.
+
+    Attributes:
+        question: which.
+        noise_multiplier: z.
+        delta: at which ε is stated.
+        discount: γ of the value.
+        return_bounds: of a trajectory's return, or from the public returns; None: as the rewards'
+            bounds allow.
+        draw: numbers the draws of the noise that were paid for.
+        about: identity of the model in question; None: the question is about none.
+    """
+
+    question: EstimatorName
+    noise_multiplier: Annotated[float, Within(gt=0)]
+    delta: Delta
+    discount: Annotated[float, Within(gt=0, le=1)]
+    return_bounds: ReturnBounds | None
+    draw: NaturalInt
+    about: Hexadecimal | None
+
+    @property
+    def name(self) -> str:
+        """The charge's name in the ledger."""
+        return f"{EVALUATE_PRIVATE}: {self.question}"
+
+    @property
+    def event(self) -> DpEvent:
+        """The event that it is charged as."""
+        return training_event(1.0, self.noise_multiplier, 1)
+
+
+_DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
+_FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
+
+
+def digest_of_settings(params: Params) -> str:
+    """Digest the settings that the jobs of a run are decided from: those that the stage ``plan``
+    depends on.
+    """
+    content = plain(params)
+    asked = {name: content[name] for name in _DECIDE}
+    del asked["privacy"]["budget"]
+    facts = {name: content["chosen"][name] for name in _FACTS}
+    questions = content["evaluation"]["private"]
+    unfitted = sorted(params.unfitted)
+    return digest(asked | {"facts": facts, "questions": questions, "unfitted": unfitted})
+
+
+AnyJob = ModelJob | CloneJob | QuestionJob
+
+
+@record
+class Charge:
+    """What a job costs, for readers; stages compute it again from the job.
+
+    Attributes:
+        name: of the charge in the ledger.
+        epsilon: of the job; None: no guarantee.
+        delta: at which ε holds.
+        event: of the accountant.
+        identity: digest of the job and the data.
+    """
+
+    name: str
+    epsilon: float | None
+    delta: Delta
+    event: dict[str, Any]
+    identity: Hexadecimal
+
+
+def event_of(job: AnyJob, manifest: Manifest) -> DpEvent:
+    """Return the event that a job is charged as on the units of the manifest."""
+    return job.event if isinstance(job, QuestionJob) else job.plan(manifest).event
+
+
+def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
+    """Digest everything that determines a job's result but chance and code.
+
+    Equal digests are one piece of paid work. Code is left out: an edited comment or an upgrade must
+    not charge the same people again. δ is left out too: it reads the same release's ε elsewhere on
+    its curve.
+
+    Args:
+        job: its numbers.
+        data: see `Partitions.identity`.
+    """
+    content = to_json(job)
+    del (content if isinstance(job, QuestionJob) else content["mechanism"])["delta"]
+    return digest({"name": job.name, "job": content, "data": dict(data)})
+
+
+@record
+class Setting:
+    """A decided setting.
+
+    Attributes:
+        value: of the key.
+        origin: a file, or what decided in its place.
+    """
+
+    value: Any
+    origin: str
+
+
+@record
+class RunPlan:
+    """The content of ``data/plan.json``.
+
+    Attributes:
+        dataset: name of the data.
+        asked: digest of the settings that it was decided from; see `digest_of_settings`.
+        can_learn: whether the model can learn, as far as is known before; None: it is not private.
+        reason: why, in one line.
+        warnings: of the declared facts; they bar a trial of a policy.
+        model: the training of the ensemble.
+        clone: None: none is made.
+        questions: none: nobody is asked.
+        jobs: what each of them costs.
+        settings: that the jobs were made of, by dotted key of params.yaml.
+    """
+
+    FORMAT = 1
+
+    dataset: str
+    asked: Hexadecimal
+    can_learn: CanLearn | None
+    reason: str
+    warnings: tuple[str, ...]
+    model: ModelJob
+    clone: CloneJob | None
+    questions: tuple[QuestionJob, ...]
+    jobs: tuple[Charge, ...]
+    settings: dict[str, Setting]
+
+    @property
+    def paid_jobs(self) -> tuple[AnyJob, ...]:
+        """The jobs in the order in which they are paid."""
+        clone = () if self.clone is None else (self.clone,)
+        return (self.model, *clone, *self.questions)
+
+    @classmethod
+    def load(cls, path: Path = PLAN) -> "RunPlan":
+        """Read the file as it is; `read` alone is for what is paid.
+
+        Raises:
+            PipelineError: the file is missing or broken.
+        """
+        return read_record(path, cls, _REMEDY)
+
+    @classmethod
+    def read(cls, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
+        """Read the plan of the run on these partitions.
+
+        Raises:
+            PipelineError: the file is missing or broken, or is of other partitions or numbers than
+                it says.
+        """
+        found = cls.load(path)
+        stated = [each.identity for each in found.jobs]
+        if stated != [identity_of(job, partitions.identity) for job in found.paid_jobs]:
+            raise PipelineError(
+                f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
+            )
+        return found
+
+    def write(self, path: Path = PLAN) -> None:
+        """Write the file, atomically."""
+        write_record(path, self)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each setting came from that `params.yaml` left open, by dotted key."""
+        return {
+            key: each.origin for key, each in self.settings.items() if each.origin != PARAMS.name
+        }

@@ -1,0 +1,68 @@
+"""What the next run does and charges, before any of it is done. Reads no private byte."""
+
+from collections.abc import Set
+from contextlib import suppress
+from dataclasses import replace
+
+from primorl.base.dvc import changed_stages
+from primorl.base.errors import PipelineError
+from primorl.base.paths import MANIFEST, PARTITIONS, PLAN
+from primorl.config.params import Params
+from primorl.paid.bill import Bill
+from primorl.paid.jobs import RunPlan, digest_of_settings
+from primorl.paid.partitions import Partitions
+from primorl.paid.resolve import resolve
+
+MAKE_DATA = {"collect", "ingest", "partition"}
+UNKNOWN = (
+    "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc "
+    "repro partition` charges nothing"
+)
+"""Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
+
+
+def planned(params: Params, partitions: Partitions) -> RunPlan:
+    """Read ``data/plan.json`` where it was decided from these settings and data; else decide anew,
+    and write nothing.
+
+    Raises:
+        PipelineError: see `resolve`.
+    """
+    if PLAN.exists():
+        with suppress(PipelineError):
+            found = RunPlan.read(partitions)
+            if found.asked == digest_of_settings(params):
+                return found
+    return resolve(params, partitions)
+
+
+def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
+    """Make the bill of the next run on the partitioned units; None: they will be made, or made
+    anew.
+
+    Args:
+        params: every choice.
+        changed: stages whose inputs changed; None: DVC is asked.
+
+    Raises:
+        PipelineError: the settings do not fit the data, or `dvc status` fails.
+    """
+    changed = changed_stages() if changed is None else changed
+    if not MANIFEST.exists() or changed & MAKE_DATA:
+        return None
+    partitions = Partitions.open(PARTITIONS, params)
+    if partitions.manifest.info.dataset != params.dataset:
+        return None
+    bill = Bill.of(params, planned(params, partitions), partitions)
+    return replace(bill, online=_online(params)) if params.online.asked and changed else bill
+
+
+def _online(params: Params) -> str:
+    from primorl.paid.arrivals import share_ids, whose_account  # which import torch
+
+    shared = share_ids(params)
+    uncounted = ", and what they are charged is not counted here" if shared else ""
+    return (
+        "; the stage `online` charges the users who arrive: "
+        f"{whose_account(shared=shared)}{uncounted}"
+    )

@@ -1,0 +1,760 @@
+"""The stage ``plan``: decide every number of a run's paid jobs, once.
+
+Reads settings, declared facts and the public split, never a private byte, and charges nothing. What
+`params.yaml` leaves open a rule decides: the noise of all rounds over what all rounds can move, s =
+z √d / (q K √T), must be small, or of linear heads the variance that the noise adds to predictions
+(docs/fitted-plan.md).
+"""
+
+import math
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+from primorl.base.errors import PipelineError
+from primorl.config import suggestions
+from primorl.config.params import Params
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.engine import heads
+from primorl.engine.policy_network import Network
+from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
+from primorl.model.architecture import CanLearn
+from primorl.model.termination import LEARNED, NONE, RULES
+from primorl.paid.accounts import noise_of_share, solved_noise
+from primorl.paid.jobs import (
+    AnyJob,
+    Charge,
+    CloneJob,
+    Mechanism,
+    ModelJob,
+    QuestionJob,
+    RunPlan,
+    Setting,
+    digest_of_settings,
+    event_of,
+    identity_of,
+)
+from primorl.paid.partitions import Partitions
+from primorl.paid.public_checks import objections, observation_bounds
+from primorl.privacy.accounting.epsilon import spent
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.account import total_of
+from primorl.privacy.ledger.history import BudgetExceeded
+from primorl.privacy.mechanism.plan import Plan
+
+TRAINING_KEYS = frozenset(
+    key for key in suggestions.FITTED if key.startswith(("privacy.", "dynamics."))
+)
+"""Keys that rules decide here; those of the policy wait for the released model."""
+_COMMON: dict[str, Any] = {
+    "dynamics.ensemble_size": 3,
+    "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.server_momentum": 0.6,
+    "dynamics.server_averaging": 0.9,
+}
+_SMALL = ((64, 64), (32, 32), (32,), (16,))
+_FROM_SCRATCH: dict[str, Any] = {
+    "dynamics.start": "random",
+    "dynamics.beta_nll": 0.0,
+    "dynamics.learning_rate": 0.01,
+    "privacy.rounds": 100,
+    "privacy.clipping_norm": 1.0,
+}
+"""Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves
+room for.
+"""
+_LARGE_STEPS, _NOISE_OF_CLIP = 0.03, 0.1
+"""Learning rate of local steps where there is little noise, and s C, of which C is made: at
+most 1.
+"""
+_FROM_PUBLIC: dict[str, Any] = {
+    "dynamics.start": "public",
+    "dynamics.beta_nll": 1.0,
+    "dynamics.learning_rate": 0.0003,
+    "privacy.rounds": 20,
+    "privacy.clipping_norm": 0.02,
+}
+"""Where public units make first weights: a few small steps from there."""
+_MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
+_MOST_ROUNDS, _ROWS = 60, 64  # of a training, of one unit and round
+_LINEAR: dict[str, Any] = {
+    "dynamics.start": "random",
+    "dynamics.hidden": [],
+    "dynamics.beta_nll": 0.0,
+    "dynamics.learning_rate": heads.RATE,
+    "dynamics.ensemble_size": 5,
+    "dynamics.log_variance_bounds": [-12.0, 4.0],
+    "dynamics.server_momentum": heads.MOMENTUM,
+    "dynamics.server_averaging": heads.AVERAGING,
+    "dynamics.max_transitions_per_unit": heads.ROWS,
+    "privacy.rounds": heads.ROUNDS,
+    "privacy.clipping_norm": heads.NORM,
+}
+"""Settings of linear heads; their degree is the largest whose noise is small enough."""
+_MOST_ROWS_OF_HEADS = 1.2e8  # that all rounds read
+_SHARES = 0.05, 0.5
+_BLURRED_YES, _BLURRED_NO = 0.35, 1.0
+"""Noise of the variances that scale the features, as a share of them: up to which heads learn, and
+from which not.
+"""
+_LOST_NO = 1.0
+"""Share of a target's variance that the noise adds to predictions, from which heads do not learn
+(`heads.LOST_YES`).
+"""
+_NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
+"""s up to which runs learned, up to which most did, and from which none did."""
+_QUERY_NOISE = 14.0  # of a query, where no ε is given
+_MOST_ROWS = 256  # of a unit and round of linear heads
+
+# Of the clone; measured in docs/privacy.md.
+_CLONE_Q, _CLONE_ROUNDS = 0.3, 40
+_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
+_LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
+"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those
+of the public split; see `clipping_norm`."""
+# One step on all rows of a unit: with several, each unit moves towards its own habits, and their
+# mean is too sure.
+_CLONE_LOCAL = LocalTraining(
+    learning_rate=1.0,
+    batch_size=_MOST_ROWS,
+    local_epochs=1,
+    weight_decay=0.0,
+    max_transitions_per_unit=_MOST_ROWS,
+    beta_nll=0.0,
+)
+_CLONE_SERVER = ServerTraining(
+    server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
+)
+_HEADS_LOCAL = replace(
+    _CLONE_LOCAL,
+    learning_rate=heads.RATE,
+    batch_size=heads.ROWS,
+    max_transitions_per_unit=heads.ROWS,
+)
+_LOGIT_RATE = 4 * heads.RATE  # the curvature of a softmax is a quarter of a square's, at most
+_HEADS_SERVER = replace(
+    _CLONE_SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING
+)
+_RESIDUALS_SHARE = 0.1
+
+
+def resolve(params: Params, partitions: Partitions) -> RunPlan:
+    """Decide every number of the run's paid jobs on these partitions.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, no noise multiplier reaches
+            a target ε, or all jobs together cost more than a total that is a limit.
+    """
+    manifest, public = partitions.manifest, partitions.public
+    chosen, fit = fit_model(params, manifest, public)
+    _warn_of_delta(chosen, manifest)
+    _check_clone(params, manifest)
+    _check_questions(params, manifest)
+    model = model_job(chosen, manifest)
+    identity = identity_of(model, partitions.identity)
+    private = model.variant == "private"
+    clone = clone_job(chosen, manifest, public, identity)
+    charges = [_charge(model, partitions)]
+    questions = question_jobs(params, charges[0].epsilon, identity)
+    beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
+    charges += [_charge(job, partitions) for job in beside]
+    objected = objections(params, manifest, public)
+    answer, reason = fit.answer, fit.reason
+    warnings = (*objected.stops, *objected.warnings)
+    if answer == "no":
+        warnings = (*warnings, reason)
+    if objected.stops:
+        answer, reason = "no", "; ".join(objected.stops)
+    found = RunPlan(
+        dataset=manifest.info.dataset,
+        asked=digest_of_settings(params),
+        can_learn=answer if private else None,
+        reason=reason,
+        warnings=warnings,
+        model=model,
+        clone=clone,
+        questions=questions,
+        jobs=tuple(charges),
+        settings=_settings(chosen),
+    )
+    _refuse_total(params, found, manifest)
+    return found
+
+
+def refuse_useless(params: Params, plan: RunPlan) -> None:
+    """Refuse to pay for a private training that cannot learn, unless params.yaml says to train
+    anyway.
+
+    Raises:
+        PipelineError: the verdict is no.
+    """
+    if plan.can_learn == "no" and not params.dynamics.train_anyway:
+        raise PipelineError(
+            f"params.yaml: {params.target_key}: {plan.reason}. Nothing was charged; to train all "
+            "the same, set dynamics.train_anyway: true"
+        )
+
+
+_JOBS_ARE_MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")
+
+
+def _settings(chosen: Params) -> dict[str, Setting]:
+    """List the decided settings that the jobs are made of, with their origins."""
+    keys = [
+        key
+        for key in sorted(chosen.origins)
+        if key.startswith(_JOBS_ARE_MADE_OF) and not key.startswith("privacy.budget")
+    ]
+    values = chosen.values(keys)
+    return {key: Setting(value=values[key], origin=chosen.origins[key]) for key in keys}
+
+
+def _charge(job: AnyJob, partitions: Partitions) -> Charge:
+    event = event_of(job, partitions.manifest)
+    delta = job.delta if isinstance(job, QuestionJob) else job.mechanism.delta
+    epsilon = spent(event, delta).epsilon_pld
+    return Charge(
+        name=job.name,
+        epsilon=epsilon if math.isfinite(epsilon) else None,
+        delta=delta,
+        event=event_to_json(event),
+        identity=identity_of(job, partitions.identity),
+    )
+
+
+def _refuse_total(params: Params, plan: RunPlan, manifest: Manifest) -> None:
+    """Refuse jobs that together cost more than a total that is a limit.
+
+    `Params` counts each as one Gaussian release; here all are counted as the ledger does.
+    """
+    total, delta = params.privacy.total_epsilon, params.privacy.delta
+    if total is None or not params.holds_total:
+        return
+    together = total_of([event_of(job, manifest) for job in plan.paid_jobs], delta).epsilon
+    if together > total:
+        beside = " and ".join(each.name for each in plan.jobs[1:])
+        raise BudgetExceeded(
+            f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with "
+            f"{beside} costs about {at_most(together, 4)}; ask for less in behaviour and "
+            "evaluation.private. Nothing was charged"
+        )
+
+
+# ---- the model
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The expected success of a training.
+
+    Attributes:
+        answer: whether these settings can learn.
+        reason: why, in one line.
+    """
+
+    answer: CanLearn
+    reason: str
+
+
+def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
+    """Decide the settings of the model that are left open, and judge all of them.
+
+    Returns:
+        The choices with decided values in place, and their expected success.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier
+            reaches the target ε.
+    """
+    rule = _of_heads if params.dynamics.model == "linear" else _of_network
+    return rule(params, manifest, public)
+
+
+def model_job(params: Params, manifest: Manifest) -> ModelJob:
+    """Make the job of a model whose settings are decided.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    privacy, dynamics = params.privacy, params.dynamics
+    linear, asked = dynamics.model == "linear", privacy.statistics
+    names = [heads.SCALES, heads.FINER_SCALES] if asked.normaliser == "private" else []
+    names += [heads.RESIDUALS] if linear else []
+    names += [heads.FIRST_STATES] if asked.starts else []
+    names += [heads.LENGTHS] if asked.starts and params.chosen.horizon is not None else []
+    mechanism = Mechanism(
+        sampling_probability=privacy.sampling_probability,
+        noise_multiplier=0.0,
+        clipping_norm=None if dynamics.variant == "no_clip" else privacy.clipping_norm,
+        clipping=privacy.clipping,
+        rounds=privacy.rounds,
+        delta=privacy.delta,
+        queries=dict.fromkeys(names, 0.0),
+    )
+    if dynamics.variant == "private":
+        mechanism = _with_noise(params, mechanism)
+    return ModelJob(
+        variant=dynamics.variant,
+        seed=params.seed,
+        draw=privacy.draw,
+        bounds=params.chosen.bounds,
+        model=dynamics.model,
+        degree=dynamics.degree if linear else None,
+        hidden=() if linear else dynamics.hidden,
+        members=dynamics.ensemble_size,
+        log_variance_bounds=dynamics.log_variance_bounds,
+        start=dynamics.start,
+        normaliser=asked.normaliser,
+        local=_local_training(params),
+        server=ServerTraining(
+            server_momentum=dynamics.server_momentum,
+            server_averaging=dynamics.server_averaging,
+            early_stopping=dynamics.early_stopping,
+        ),
+        mechanism=mechanism,
+    )
+
+
+def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:
+    """Solve for the noise of a model's rounds and queries."""
+    privacy, target = params.privacy, params.privacy.target_epsilon
+    if target is None:
+        assert privacy.noise_multiplier is not None  # one of the two is given
+        queries = dict.fromkeys(mechanism.queries, _QUERY_NOISE)
+        return replace(mechanism, noise_multiplier=privacy.noise_multiplier, queries=queries)
+    key, q, delta = params.target_key, mechanism.sampling_probability, privacy.delta
+    queries = {
+        name: noise_of_share(key, target, delta, heads.SHARES[name]) for name in mechanism.queries
+    }
+    solved = solved_noise(key, target, delta, q, mechanism.rounds, tuple(queries.values()))
+    return replace(mechanism, noise_multiplier=solved, queries=queries)
+
+
+def _local_training(params: Params) -> LocalTraining:
+    """A unit's local steps; of linear heads one, on all rows that take part."""
+    dynamics = params.dynamics
+    local = LocalTraining(
+        learning_rate=dynamics.learning_rate,
+        batch_size=dynamics.batch_size,
+        local_epochs=dynamics.local_epochs,
+        weight_decay=dynamics.weight_decay,
+        max_transitions_per_unit=dynamics.max_transitions_per_unit,
+        beta_nll=dynamics.beta_nll,
+    )
+    if dynamics.model == "network":
+        return local
+    rows = dynamics.max_transitions_per_unit or _MOST_ROWS
+    return replace(
+        local, batch_size=rows, local_epochs=1, max_transitions_per_unit=rows, beta_nll=0.0
+    )
+
+
+def noise_share(plan: Plan, shape: Network) -> float:
+    """Return the noise norm of all rounds over the most that all rounds can move: s = z √d / (q K
+    √T).
+    """
+    return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
+
+
+def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
+    """Decide for the largest network that the noise leaves room for."""
+    from_public = (
+        public.units >= LEAST_UNITS
+        and params.privacy.statistics.normaliser == "public"
+        and ("dynamics.start" in params.unfitted or params.dynamics.start == "public")
+    )
+    usual = min(_ROWS, math.ceil(public.size / public.units)) if public.units else _ROWS
+    share = _MOST_TRANSITIONS / (manifest.private_units * usual * _MOST_ROUNDS)
+    common = _COMMON | (_FROM_PUBLIC if from_public else _FROM_SCRATCH)
+    common["dynamics.max_transitions_per_unit"] = _ROWS
+    common["privacy.sampling_probability"] = _rounded(min(max(share, _SHARES[0]), _SHARES[1]), 2)
+    chosen, noise = params, math.inf
+    for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
+        chosen = params.fitted(common | {"dynamics.hidden": list(hidden)})
+        check_choices(chosen, manifest, public)
+        job = model_job(chosen, manifest)
+        noise = noise_share(job.plan(manifest), job.architecture(manifest))
+        if noise <= _NOISE_SOME:
+            break
+    if not from_public:
+        norm = _rounded(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 4)
+        steps = {"privacy.clipping_norm": norm}
+        if noise <= _NOISE_YES:
+            steps["dynamics.learning_rate"] = _LARGE_STEPS
+        chosen = params.fitted(common | {"dynamics.hidden": list(chosen.dynamics.hidden)} | steps)
+    answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
+    why = (
+        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
+        f"{_NOISE_NO})"
+    )
+    return chosen, _judge(answer, why)
+
+
+def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
+    """Decide for linear heads: features of the largest degree at which the noise is small enough,
+    or else of degree 1.
+
+    Degree 3 makes members disagree away from the data, which holds policies back: it is tried where
+    no environment can tell a wrong policy from a good one.
+    """
+    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
+    common = _LINEAR | {"privacy.sampling_probability": _rounded(everybody, 2)}
+    chosen, lost, blurred = params, math.inf, None
+    spaces = manifest.info.spaces
+    sizes = spaces.observation_size + spaces.action_size, spaces.one_hot
+    degrees = heads.degrees(*sizes, cubes=params.chosen.environment is None)
+    for degree in degrees if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
+        chosen = params.fitted(common | {"dynamics.degree": degree})
+        check_choices(chosen, manifest, public)
+        job = model_job(chosen, manifest)
+        plan, shape = job.plan(manifest), job.architecture(manifest)
+        blurred = heads.blurred(plan)
+        lost = heads.lost_to_noise(plan, job.server, job.local.learning_rate, shape)
+        if heads.affords(lost, shape):
+            break
+    why = (
+        f"the noise in what linear heads predict has {lost:.2g} of the variance of the target "
+        f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before small weights are shrunk; "
+        "whether polynomials fit these data is known after training"
+    )
+    blur = 0.0
+    if blurred is not None:
+        blur = blurred
+        why += (
+            f"; the variances that scale their features have a noise of {blur:.0%} (yes to "
+            f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
+        )
+    answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
+    if lost <= heads.LOST_YES and blur <= _BLURRED_YES:
+        answer = "yes"
+    return chosen, _judge(answer, why)
+
+
+def _judge(answer: CanLearn, why: str) -> Fit:
+    words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}
+    return Fit(answer, f"these settings {words[answer]}: {why}")
+
+
+def _rounded(number: float, digits: int) -> float:
+    return float(f"{number:.{digits}g}")
+
+
+# ---- what fits neither each other nor the data
+
+
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse choices that fit neither each other nor the data.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    _check_declared(params, manifest, public)
+    patience = params.dynamics.early_stopping.patience
+    if patience is not None and not manifest.public_units:
+        raise _needs_public(
+            "params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run"
+        )
+    if patience is not None and params.dynamics.model == "linear":
+        raise PipelineError(
+            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, "
+            "which nobody public judges; allowed: null, all rounds are run"
+        )
+    if manifest.info.environment is None:
+        _check_starts(params, manifest)
+        manifest.declared_horizon()
+    _check_termination(params, manifest, public)
+    if params.dynamics.start == "public":
+        _check_public_start(params, public)
+    observation_bounds(params.chosen.bounds, manifest, public)
+
+
+def _warn_of_delta(params: Params, manifest: Manifest) -> None:
+    delta, units = params.privacy.delta, manifest.private_units
+    if params.dynamics.variant == "private" and delta >= 1 / units:
+        print(
+            f"warning: params.yaml: privacy.delta = {delta:g} is not below 1/{units}, one over "
+            "the number of units: a mechanism that publishes a whole unit would pass; choose a "
+            "smaller delta",
+            file=sys.stderr,
+        )
+
+
+def _check_declared(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse parts of different datasets, public statistics where no unit is public, and infinite
+    bounds of actions.
+    """
+    if public.info != manifest.info:
+        raise PipelineError(
+            "data/partitions: its parts are of different datasets; run `dvc repro partition`"
+        )
+    declared, normaliser = params.chosen.bounds, params.privacy.statistics.normaliser
+    dataset = f"datasets/{params.dataset}.yaml"
+    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
+    if normaliser != "public" and not all(map(math.isfinite, sides)):
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which needs finite "
+            f"bounds of actions, and those of dataset {params.dataset} are infinite; declare "
+            "them, or use public"
+        )
+    for key, found, allowed in (
+        ("params.yaml: privacy.statistics.normaliser", normaliser, "private (charged)"),
+        (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
+        (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
+    ):
+        if found == "public" and not manifest.public_units:
+            raise _needs_public(key, found, allowed)
+
+
+def _needs_public(key: str, found: object, allowed: str) -> PipelineError:
+    """Build the refusal of a choice that needs public units where there are none."""
+    return PipelineError(
+        f"{key}: found {found}, which needs public units, and data/partitions has none (where "
+        "partition in params.yaml was changed since, run `dvc repro partition`); allowed: "
+        f"{allowed}"
+    )
+
+
+def _check_public_start(params: Params, public: UnitStore) -> None:
+    """Refuse weights from a public split that is too small, or where the normaliser is not known
+    beforehand.
+    """
+    key = "params.yaml: dynamics.start: found public"
+    if public.units < LEAST_UNITS:
+        raise PipelineError(f"{key}, and {public.units} units are; needed are {LEAST_UNITS}")
+    if params.privacy.statistics.normaliser == "private":
+        raise PipelineError(
+            f"{key}, with privacy.statistics.normaliser: private, whose answer comes later; "
+            "allowed: random"
+        )
+
+
+def _check_starts(params: Params, manifest: Manifest) -> None:
+    """Refuse a model without an environment in which no policy could start: without public or
+    released states.
+    """
+    if manifest.public_units or params.privacy.statistics.starts:
+        return
+    raise PipelineError(
+        "params.yaml: privacy.statistics.starts: found false, and policies have nowhere to "
+        f"start: nobody is public and datasets/{params.dataset}.yaml says environment: null; "
+        "allowed is true (charged), or public units"
+    )
+
+
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse a termination rule that is unknown, or of another task, or contradicted by the public
+    split.
+    """
+    chosen, size = manifest.info.termination, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: termination"
+    fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
+    if chosen not in (NONE, LEARNED, *fitting):
+        allowed = ", ".join((NONE, LEARNED, *fitting))
+        raise PipelineError(
+            f"{key}: found {chosen!r}; allowed for observations of size {size} are {allowed}"
+        )
+    if chosen == NONE and public.terminates:
+        raise PipelineError(
+            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is "
+            f"{LEARNED} or a rule"
+        )
+
+
+# ---- the clone
+
+
+def _check_clone(params: Params, manifest: Manifest) -> None:
+    """Refuse a clone of actions that cannot be scaled to [-1, 1]."""
+    if not params.clones:
+        return
+    spaces = manifest.info.spaces
+    sides = zip(spaces.action_low, spaces.action_high, strict=True)
+    if not all(math.isfinite(high - low) and low < high for low, high in sides):
+        raise PipelineError(
+            "params.yaml: behaviour.target_epsilon: found a value, and a clone needs finite "
+            f"bounds of actions, which dataset {params.dataset} does not have; declare them, or "
+            "set it to null"
+        )
+
+
+def clone_job(
+    params: Params, manifest: Manifest, public: UnitStore, model_identity: str
+) -> CloneJob | None:
+    """Make the job of the clone; None: none is asked for.
+
+    Raises:
+        PipelineError: no noise is enough for its ε, or leaves a clip.
+    """
+    if not params.clones:
+        return None
+    make = _clone_of_heads if params.dynamics.model == "linear" else _clone_of_network
+    job = make(params, manifest, public)
+    if params.dynamics.variant != "private":
+        silent = dict.fromkeys(job.mechanism.queries, 0.0)
+        norm = None if params.dynamics.variant == "no_clip" else job.mechanism.clipping_norm
+        mechanism = replace(job.mechanism, noise_multiplier=0.0, queries=silent, clipping_norm=norm)
+        job = replace(job, mechanism=mechanism)
+    return replace(job, scaled_by=model_identity) if job.normaliser == "model" else job
+
+
+def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
+    """Decide for a network, whose clip is what its noise leaves room for."""
+    key, epsilon, delta = suggestions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
+    assert epsilon is not None  # it is asked for
+    normaliser = params.privacy.statistics.normaliser
+    begun = normaliser == "public" and public.units >= LEAST_UNITS
+    noise = solved_noise(key, epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
+    mechanism = Mechanism(
+        sampling_probability=_CLONE_Q,
+        noise_multiplier=noise,
+        clipping_norm=1.0,
+        clipping="flat",
+        rounds=_CLONE_ROUNDS,
+        delta=delta,
+        queries={},
+    )
+    job = CloneJob(
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        draw=params.privacy.draw,
+        bounds=params.chosen.bounds,
+        model="network",
+        degree=None,
+        hidden=params.behaviour.hidden,
+        taught=(),
+        log_variance_bounds=params.behaviour.log_variance_bounds,
+        start="public" if begun else "random",
+        normaliser="public" if normaliser == "public" else "model",
+        scaled_by=None,
+        local=replace(_CLONE_LOCAL, learning_rate=0.1) if begun else _CLONE_LOCAL,
+        server=_CLONE_SERVER,
+        mechanism=mechanism,
+    )
+    walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK
+    network = job.network(manifest)
+    norm = clipping_norm(network.parameters, manifest.private_units, noise, walk)
+    if norm < _SMALLEST_NORM:
+        raise PipelineError(
+            f"params.yaml: behaviour.hidden: found {list(network.hidden)}, {network.parameters} "
+            f"weights, whose noise leaves a clip of {norm:g} with {manifest.private_units} "
+            "units; make it smaller, or raise behaviour.target_epsilon"
+        )
+    return replace(job, mechanism=replace(mechanism, clipping_norm=norm))
+
+
+def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float) -> float:
+    """Choose a clone's C: the largest at which the noise of all rounds moves the weights by at most
+    ``walk``, up to 0.2.
+
+    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β))
+    away from where they began. K, the number of units, is public.
+
+    Args:
+        parameters: d, of the network.
+        units: K.
+        noise_multiplier: z.
+        walk: the norm of the noise of all rounds.
+    """
+    carried = 1 / (1 - _CLONE_SERVER.server_momentum)
+    of_one = noise_multiplier * math.sqrt(parameters * _CLONE_ROUNDS) / (_CLONE_Q * units) * carried
+    return float(f"{min(_LARGEST_NORM, walk / of_one):.4g}")
+
+
+def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
+    """Decide for linear heads in the scales of the released model, of the largest degree that the
+    noise leaves room for.
+
+    Logits of discrete actions gained nothing from cubes, and noise is no share of their variance:
+    degree 2, always. They have no spread to ask for.
+    """
+    key, epsilon, delta = suggestions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
+    assert epsilon is not None  # it is asked for
+    spaces = manifest.info.spaces
+    discrete = spaces.discrete_actions
+    queries = {}
+    if not discrete:
+        queries = {heads.RESIDUALS: noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE)}
+    noise = solved_noise(key, epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
+    job = CloneJob(
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        draw=params.privacy.draw,
+        bounds=params.chosen.bounds,
+        model="linear",
+        degree=2,
+        hidden=(),
+        taught=params.behaviour.hidden,
+        log_variance_bounds=params.behaviour.log_variance_bounds,
+        start="random",
+        normaliser="model",
+        scaled_by=None,
+        local=replace(_HEADS_LOCAL, learning_rate=_LOGIT_RATE) if discrete else _HEADS_LOCAL,
+        server=_HEADS_SERVER,
+        mechanism=Mechanism(
+            sampling_probability=1.0,
+            noise_multiplier=noise,
+            clipping_norm=heads.NORM,
+            clipping="flat",
+            rounds=heads.ROUNDS,
+            delta=delta,
+            queries=queries,
+        ),
+    )
+    if discrete:
+        return job
+    for degree in heads.degrees(spaces.observation_size, spaces.one_hot, cubes=True):
+        job = replace(job, degree=degree)
+        network = job.network(manifest)
+        lost = heads.lost_to_noise(job.plan(manifest), job.server, heads.RATE, network)
+        if heads.affords(lost, network):
+            break
+    return job
+
+
+# ---- the questions
+
+
+def _check_questions(params: Params, manifest: Manifest) -> None:
+    """Refuse questions about a model without first states: before the model is paid for,
+    not after.
+    """
+    names = list(params.evaluation.private.estimators)
+    nowhere = not manifest.public_units and not params.privacy.statistics.starts
+    if names and nowhere:
+        raise PipelineError(
+            f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit "
+            "is public and privacy.statistics.starts is false, so rollouts have no first states; "
+            "allowed: starts: true (charged), public units, or no estimators"
+        )
+
+
+def question_jobs(
+    params: Params, epsilon: float | None, model_identity: str
+) -> tuple[QuestionJob, ...]:
+    """Make the jobs of the questions beside a model of this ε.
+
+    Raises:
+        PipelineError: no noise is enough for the ε of one of them.
+    """
+    chosen, delta = params.evaluation.private, params.privacy.delta
+    return tuple(
+        QuestionJob(
+            question=name,
+            noise_multiplier=solved_noise(
+                f"{suggestions.ESTIMATORS}.{name}",
+                share,
+                delta,
+                1.0,
+                1,
+                remedy="leave the question out",
+            ),
+            delta=delta,
+            discount=chosen.discount,
+            return_bounds=chosen.return_bounds,
+            draw=chosen.draw,
+            about=model_identity if name == "model_check" else None,
+        )
+        for name, share in params.estimators(epsilon).items()
+    )

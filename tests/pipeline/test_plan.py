@@ -1,0 +1,140 @@
+"""``data/plan.json``: what is decided is what runs; what was edited or is of other data is refused,
+or charged for what it says.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline import plan, train_model
+from primorl.base.errors import PipelineError
+from primorl.base.paths import PARTITIONS, PLAN
+from primorl.config.params import Params
+from primorl.paid import jobs, next_run, resolve
+from primorl.paid.jobs import ModelJob, QuestionJob, RunPlan, identity_of
+from primorl.paid.partitions import Partitions
+from primorl.privacy.accounting.epsilon import spent, training_event
+from tests.data.builders import episode
+from tests.pipeline.fakes import FakeRun
+from tests.pipeline.training_project import (
+    charged,
+    edited,
+    quick_clone,
+    statement,
+    unopened,
+    with_changes,
+    write_partitions,
+)
+
+DATA: dict[str, Any] = {"fingerprint": "f"}
+QUESTION = QuestionJob(
+    question="behaviour",
+    noise_multiplier=10.0,
+    delta=1e-5,
+    discount=0.9,
+    return_bounds=None,
+    draw=0,
+    about=None,
+)
+
+
+def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
+    content = json.loads(PLAN.read_text(encoding="utf-8"))
+    change(content)
+    PLAN.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_other_numbers_are_other_work_and_delta_is_not(data: Params) -> None:
+    plan.body(with_changes(data), FakeRun())
+    model = RunPlan.load().model
+    mechanism = replace(model.mechanism, noise_multiplier=2.0)
+    others = [
+        replace(model, seed=1),
+        replace(model, draw=1),
+        replace(model, mechanism=mechanism),
+        QUESTION,
+        replace(QUESTION, discount=0.8),
+        replace(QUESTION, return_bounds=(-1.0, 2.0)),
+        replace(QUESTION, about="a" * 64),
+    ]
+    found = {identity_of(each, DATA) for each in (model, *others)}
+    assert len(found) == 8
+    of_delta = replace(model, mechanism=replace(model.mechanism, delta=1e-6))
+    assert {identity_of(of_delta, DATA), identity_of(model, {"fingerprint": "g"})} - found != set()
+    assert identity_of(of_delta, DATA) == identity_of(model, DATA)
+
+
+def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = with_changes(data)
+    unopened(monkeypatch)
+    plan.body(params, FakeRun())
+    sound = PLAN.read_bytes()
+
+    def quieter(content: dict[str, Any]) -> None:
+        content["model"]["mechanism"]["noise_multiplier"] = 0.5
+
+    def unknown(content: dict[str, Any]) -> None:
+        content["model"]["sensitivity"] = 0.0
+
+    rewrite(quieter)
+    for says in ("jobs: not those of its numbers", "sensitivity .unknown key"):
+        with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):
+            train_model.body(params, FakeRun())
+        PLAN.write_bytes(sound)
+        rewrite(unknown)
+    PLAN.write_bytes(sound)
+    shutil.rmtree(PARTITIONS)
+    write_partitions([episode(4, 50 + i) for i in range(9)], [episode(6, 100)])
+    with pytest.raises(PipelineError, match="jobs: not those of its numbers"):
+        train_model.body(params, FakeRun())
+    PLAN.unlink()
+    with pytest.raises(PipelineError, match=r"data/plan\.json: .*dvc repro plan"):
+        train_model.body(params, FakeRun())
+    assert charged(params) == []
+
+
+def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: Params) -> None:
+    """The price that the file states is for readers: the event is of the numbers that run."""
+    params = with_changes(data, privacy={"sampling_probability": 1.0})
+    plan.body(params, FakeRun())
+    found = RunPlan.load()
+    quiet = replace(found.model.mechanism, noise_multiplier=0.5)
+    model = replace(found.model, mechanism=quiet)
+    data_of = Partitions.open(PARTITIONS, params).identity
+    (price,) = found.jobs
+    jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
+    replace(found, model=model, jobs=jobs_).write()
+    train_model.body(params, FakeRun())
+    (charge,) = charged(params)
+    honest = spent(training_event(1.0, 0.5, 4), 1e-3).epsilon_pld
+    assert charge.epsilon == pytest.approx(honest, rel=1e-3)
+    assert statement()["epsilon"] == pytest.approx(honest, rel=1e-3)
+
+
+def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stage after ``plan`` solves, fits or checks settings."""
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    params = with_changes(data, behaviour={"target_epsilon": 1.0})
+    plan.body(params, FakeRun())
+    for name in ("fit_model", "model_job", "clone_job", "solved_noise", "check_choices"):
+        monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
+    train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
+    assert statement()["rounds"] == 4, "the plan holds, not params.yaml"
+
+
+def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
+    params = with_changes(data)
+    plan.body(params, FakeRun())
+    partitions = Partitions.open(PARTITIONS, params)
+    written = RunPlan.load()
+    assert next_run.planned(params, partitions) == written
+    other = next_run.planned(with_changes(data, privacy={"rounds": 3}), partitions)
+    assert other.model.mechanism.rounds == 3
+    assert jobs.digest_of_settings(edited(params, compute={"threads": 1})) == written.asked
+    assert isinstance(other.paid_jobs[0], ModelJob)
