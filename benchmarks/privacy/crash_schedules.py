@@ -128,14 +128,8 @@ class Tracker:
 
 def settings(world: World) -> tuple[Any, Any, Any]:
     """Make parameters, partitions and the setup of a training, of no more than the code reads."""
-    budget, model = Stub(epsilon=100.0, delta=DELTA), Stub(variant="private")
-    params = Stub(
-        ledger=Stub(url=world.url),
-        privacy=Stub(budget=budget),
-        dynamics=model,
-        origins={},
-        suggested=dict,
-    )
+    budget = Stub(epsilon=100.0, delta=DELTA)
+    params = Stub(ledger=Stub(url=world.url), privacy=Stub(budget=budget))
     facts = {
         "dataset_fingerprint": VERSION.fingerprint,
         "unit": VERSION.unit,
@@ -197,9 +191,9 @@ def process(world: World, identity: str) -> None:
         )
         with _released(
             MODEL,
-            params,
+            Stub(origins={}),
             partitions,
-            PaidModel(setup, trained, ENGINE_VERSION, paid),
+            PaidModel(Stub(), setup, trained, ENGINE_VERSION, paid),
             run,
             [WEIGHTS],
         ) as fresh:

@@ -104,7 +104,7 @@ class Budget(Block):
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Block):
     """Queries of the private units beside the rounds; each takes its share of the ε
-    (`primorl.paid.model`).
+    (`primorl.paid.resolve`).
     """
 
     normaliser: Literal["public", "private"]

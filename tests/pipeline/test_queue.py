@@ -22,7 +22,7 @@ __all__ = ["small"]
 
 STAGES = {
     "train_model": {
-        "cmd": "python -m pipeline.train_model",
+        "cmd": "python -m pipeline.plan && python -m pipeline.train_model",
         "deps": ["data/partitions"],
         "params": ["policy.epochs"],  # so that DVC runs the stage in every trial
         "outs": ["models/dynamics", {"metrics/seconds/train_model.json": {"cache": False}}],
