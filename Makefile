@@ -17,9 +17,6 @@ SETUP := .venv/.dev
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # uv takes a quarter of pip's time. Where it cannot be had, or has no answer, pip does the same.
 UV := test -x .venv/bin/uv && .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt
-REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONUNBUFFERED=1 dvc repro
-# DVC's advice on git and `dvc push`, which no setting of it switches off.
-NO_TIPS := -e '/^To track the changes with git/,/core.autostage true/d' -e '/^Use `dvc push` to send/d'
 
 .PHONY: help setup run test guarantee rest bench docs lint types imports audit ui clean
 
@@ -51,13 +48,7 @@ $(SETUP): pyproject.toml constraints.txt
 	@touch $(RUN_SETUP)
 
 run: $(RUN_SETUP) ## run the stages whose inputs changed, then print the results
-# DVC deletes a stage's outputs before it finds a mistake in params.yaml, so the params are checked first. Once the data
-# are partitioned, which charges nothing, it is known what the run will charge, and that is said before it does.
-	@.venv/bin/primorl check
-	@$(REPRO) --quiet partition
-	@.venv/bin/primorl check --charges
-	@$(REPRO) | sed -u $(NO_TIPS)
-	@.venv/bin/primorl summary --links
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" primorl run
 
 # Many tests wait for a disk or a process, so three share two cores.
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope

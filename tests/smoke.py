@@ -121,7 +121,7 @@ def readme_in_order(clone: Path) -> None:
     """
     # instead of installing everything once more
     (clone / ".venv").symlink_to(Path(sys.executable).parents[1])
-    (Path(sys.executable).parents[1] / ".ready").touch()
+    (Path(sys.executable).parents[1] / ".pipeline").touch()
     text = "".join(
         (clone / page).read_text(encoding="utf-8") for page in ("README.md", "docs/settings.md")
     )

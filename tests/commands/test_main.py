@@ -39,7 +39,7 @@ HEAVY = (
     "pyarrow",
 )
 EVERY = (
-    *("init", "check", "plan", "summary", "report", "runs", "predict", "export", "release"),
+    *("init", "check", "plan", "run", "summary", "report", "runs", "predict", "export", "release"),
     *("data", "data describe", "data push", "ledger", "ledger show", "ledger verify"),
 )
 
