@@ -152,6 +152,8 @@ def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
 def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
     for dataset in names(ROOT / "datasets"):
         for file, key in {each for stage in STAGES for each in listed(stage)}:
+            if file == "data/plan.json":
+                continue  # which a stage makes
             value = content(file.replace("${dataset}", dataset))
             for part in key.split("."):
                 assert part in value, f"{key} of {file}"

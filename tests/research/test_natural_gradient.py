@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from primorl.online.learning import PARAMETERS
+from primorl.online.learning import PARAMETERS, Cohort
 from research.natural_gradient import (
     ChoiceCohort,
     ExponentialCohort,
@@ -22,9 +22,9 @@ from tests.online.cohorts import (
     hostile,
     met,
     network,
+    plan_of,
     recorded,
     with_user,
-    without_noise,
 )
 
 SHAPE = network()
@@ -34,7 +34,9 @@ CHOICE = NaturalGradientByChoice(1.0, 5, 1.0, 2.0)
 
 def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_bound() -> None:
     exact, data = NaturalGradientByStatistics(1.0, 10.0, 1e-6, 100.0), met(SHAPE)
-    step, theta = without_noise(exact, SHAPE, data), begun(SHAPE)[PARAMETERS]
+    quiet = Cohort(plan_of(0.0, exact.releases), exact.releases)
+    theta = begun(SHAPE)[PARAMETERS]
+    step = exact.updated(SHAPE, begun(SHAPE), data, quiet, 3)[PARAMETERS] - theta
     assert gain(SHAPE, theta, data, exact, step) == pytest.approx(1.0, abs=1e-3)
     assert gain(SHAPE, theta, data, exact, -step) < 0
     without = recorded(STATISTICS, SHAPE, with_user(data, None))
