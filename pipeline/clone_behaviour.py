@@ -27,7 +27,7 @@ def body(params: Params, run: StageRun) -> None:
     from primorl.paid.training import paid_training, write_behaviour
 
     partitions = Partitions.open(PARTITIONS, params)
-    plan = RunPlan.read(partitions)
+    plan = RunPlan.read(params, partitions)
     assert plan.clone is not None
     run.params({"clone": to_json(plan.clone)})
     with paid_training(plan.clone, params, partitions, run) as paid:

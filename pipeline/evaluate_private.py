@@ -41,7 +41,7 @@ def body(params: Params, run: StageRun) -> None:
     from primorl.policy.exported import DeterministicPolicy
 
     partitions = Partitions.open(PARTITIONS, params)
-    jobs = RunPlan.read(partitions).questions
+    jobs = RunPlan.read(params, partitions).questions
     run.params({job.question: to_json(job) for job in jobs})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(

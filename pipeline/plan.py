@@ -6,16 +6,17 @@ from pipeline.runner import run_stage
 from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
 from primorl.paid.partitions import Partitions
-from primorl.paid.resolve import refuse_useless, resolve
+from primorl.paid.resolve import planned, refuse_useless
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
     """Write ``data/plan.json``, from settings, declared facts and the public split.
 
-    A run that cannot learn is refused here, before anything is charged.
+    Numbers that were paid for with the same settings and data stay, whatever this version would
+    decide. A run that cannot learn is refused here, before anything is charged.
     """
-    plan = resolve(params, Partitions.open(PARTITIONS, params))
+    plan = planned(params, Partitions.open(PARTITIONS, params))
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
         print(f"plan: {line}", file=sys.stderr)
     refuse_useless(params, plan)

@@ -9,7 +9,7 @@ from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.paid.bill import Bill
 from primorl.paid.compute import run_worker
-from primorl.paid.jobs import RunPlan
+from primorl.paid.jobs import RunPlan, paid_plan
 from primorl.paid.partitions import Partitions
 from primorl.paid.training import paid_training, work_for_first, write_model
 from primorl.tracking import StageRun
@@ -20,8 +20,9 @@ def body(params: Params, run: StageRun) -> None:
     `paid_training`.
     """
     partitions = Partitions.open(PARTITIONS, params)
-    plan = RunPlan.read(partitions)
+    plan = RunPlan.read(params, partitions)
     Bill.of(params, plan, partitions).refuse()
+    plan.write(paid_plan(params, partitions))
     run.params({"model": to_json(plan.model)})
     with paid_training(plan.model, params, partitions, run) as paid:
         write_model(MODEL, plan, partitions, paid, run)

@@ -14,6 +14,7 @@ import yaml
 
 from primorl.config.params import Params, names
 from primorl.config.suggestions import leaves
+from primorl.paid.jobs import RunPlan
 from primorl.paid.private import ALLOWED_STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,8 +153,9 @@ def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
 def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
     for dataset in names(ROOT / "datasets"):
         for file, key in {each for stage in STAGES for each in listed(stage)}:
-            if file == "data/plan.json":
-                continue  # which a stage makes
+            if file == "data/plan.json":  # which a stage makes
+                assert key in {field.name for field in fields(RunPlan)}
+                continue
             value = content(file.replace("${dataset}", dataset))
             for part in key.split("."):
                 assert part in value, f"{key} of {file}"

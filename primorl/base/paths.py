@@ -43,6 +43,7 @@ SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
 SOURCES = STATE / "sources"
+PAID_PLANS = STATE / "plans"
 
 PARENTS = (
     *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
@@ -56,6 +57,7 @@ PARENTS = (
     REPORTS,
     STATE,
     CHECKPOINTS,
+    PAID_PLANS,
 )
 """Folders that outputs are written into, and so the folders in which a killed process leaves
 temporary files.

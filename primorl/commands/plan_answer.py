@@ -19,9 +19,10 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
 from primorl.paid.bill import Bill
 from primorl.paid.jobs import RunPlan, event_of
-from primorl.paid.next_run import MAKE_DATA, UNKNOWN, planned
+from primorl.paid.next_run import MAKE_DATA, UNKNOWN
 from primorl.paid.partitions import Partitions
 from primorl.paid.questions import MEAN_SHARE
+from primorl.paid.resolve import planned
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of

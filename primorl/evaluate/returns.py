@@ -134,7 +134,7 @@ def in_model(
             ensemble, policy, starts, rollouts=count, weights=weights, seed=seed
         )
         if not found.isfinite().all():
-            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train the model again")
+            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
         return [ModelValue.of(by_member) for by_member in found.mean(-1)]
 
     final, epochs = _policies(folders)

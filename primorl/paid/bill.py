@@ -8,7 +8,7 @@ private byte.
 
 import math
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,11 +89,13 @@ class Bill:
         opened.
 
         Raises:
-            PipelineError: the ledger cannot be read, or the budget's δ bounds nothing.
+            PipelineError: the ledger cannot be read or lacks a charge, or the budget's δ bounds
+                nothing.
         """
         account, ledger = Account(()), accounts.begun_ledger(params)
-        if ledger is not None:
-            with closing(ledger):
+        with nullcontext() if ledger is None else closing(ledger):
+            accounts.refuse_missing_charges(ledger)
+            if ledger is not None:
                 account = ledger.account(partitions.version)
         known = {charge.identity for charge in account.charges if charge.state != "aborted"}
         jobs = zip(plan.paid_jobs, plan.jobs, strict=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from dp_accounting.dp_event import DpEvent
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import PARAMS, PLAN
+from primorl.base.files import home
+from primorl.base.paths import PAID_PLANS, PARAMS, PLAN
 from primorl.base.records import (
     AnyHiddenSizes,
     ClippingNorm,
@@ -260,19 +261,34 @@ class QuestionJob:
 
 _DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
 _FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
+_MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")
+
+
+def origins_of(params: Params) -> dict[str, str]:
+    """Return the origins of the settings that jobs are made of, by dotted key."""
+    return {
+        key: origin
+        for key, origin in sorted(params.origins.items())
+        if key.startswith(_MADE_OF) and not key.startswith("privacy.budget")
+    }
 
 
 def digest_of_settings(params: Params) -> str:
-    """Digest the settings that the jobs of a run are decided from: those that the stage ``plan``
-    depends on.
+    """Digest the settings that the jobs of a run are decided from, and their origins: no more than
+    the stage ``plan`` depends on in ``dvc.yaml``.
     """
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
     questions = content["evaluation"]["private"]
-    unfitted = sorted(params.unfitted)
-    return digest(asked | {"facts": facts, "questions": questions, "unfitted": unfitted})
+    return digest(asked | {"facts": facts, "questions": questions, "origins": origins_of(params)})
+
+
+def paid_plan(params: Params, partitions: "Partitions") -> Path:
+    """Return the place of the plan that is paid for with these settings and data."""
+    asked = {"settings": digest_of_settings(params), "data": partitions.identity}
+    return home() / PAID_PLANS / f"{digest(asked)}.json"
 
 
 AnyJob = ModelJob | CloneJob | QuestionJob
@@ -305,9 +321,8 @@ def event_of(job: AnyJob, manifest: Manifest) -> DpEvent:
 def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
     """Digest everything that determines a job's result but chance and code.
 
-    Equal digests are one piece of paid work. Code is left out: an edited comment or an upgrade must
-    not charge the same people again. δ is left out too: it reads the same release's ε elsewhere on
-    its curve.
+    Equal digests are one piece of paid work. Code is left out: an edited comment must not charge
+    the same people again. δ is left out too: it reads the same release's ε elsewhere on its curve.
 
     Args:
         job: its numbers.
@@ -369,7 +384,7 @@ class RunPlan:
 
     @classmethod
     def load(cls, path: Path = PLAN) -> "RunPlan":
-        """Read the file as it is; `read` alone is for what is paid.
+        """Read the file as it is; what is paid is read by `read`.
 
         Raises:
             PipelineError: the file is missing or broken.
@@ -377,14 +392,18 @@ class RunPlan:
         return read_record(path, cls, _REMEDY)
 
     @classmethod
-    def read(cls, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
-        """Read the plan of the run on these partitions.
+    def read(cls, params: Params, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
+        """Read the plan of the run that these settings ask for on these partitions.
 
         Raises:
-            PipelineError: the file is missing or broken, or is of other partitions or numbers than
-                it says.
+            PipelineError: the file is missing or broken, was decided from other settings, or is of
+                other partitions or numbers than it says.
         """
         found = cls.load(path)
+        if found.asked != digest_of_settings(params):
+            raise PipelineError(
+                f"{path}: asked: decided from other settings than those of {PARAMS}; {_REMEDY}"
+            )
         stated = [each.identity for each in found.jobs]
         if stated != [identity_of(job, partitions.identity) for job in found.paid_jobs]:
             raise PipelineError(
@@ -394,6 +413,7 @@ class RunPlan:
 
     def write(self, path: Path = PLAN) -> None:
         """Write the file, atomically."""
+        path.parent.mkdir(exist_ok=True)
         write_record(path, self)
 
     @property

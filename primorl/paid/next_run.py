@@ -1,17 +1,14 @@
 """What the next run does and charges, before any of it is done. Reads no private byte."""
 
 from collections.abc import Set
-from contextlib import suppress
 from dataclasses import replace
 
 from primorl.base.dvc import changed_stages
-from primorl.base.errors import PipelineError
-from primorl.base.paths import MANIFEST, PARTITIONS, PLAN
+from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.config.params import Params
 from primorl.paid.bill import Bill
-from primorl.paid.jobs import RunPlan, digest_of_settings
 from primorl.paid.partitions import Partitions
-from primorl.paid.resolve import resolve
+from primorl.paid.resolve import planned
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (
@@ -19,21 +16,6 @@ UNKNOWN = (
     "repro partition` charges nothing"
 )
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
-
-
-def planned(params: Params, partitions: Partitions) -> RunPlan:
-    """Read ``data/plan.json`` where it was decided from these settings and data; else decide anew,
-    and write nothing.
-
-    Raises:
-        PipelineError: see `resolve`.
-    """
-    if PLAN.exists():
-        with suppress(PipelineError):
-            found = RunPlan.read(partitions)
-            if found.asked == digest_of_settings(params):
-                return found
-    return resolve(params, partitions)
 
 
 def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:

@@ -8,6 +8,7 @@ z √d / (q K √T), must be small, or of linear heads the variance that the noi
 
 import math
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +35,8 @@ from primorl.paid.jobs import (
     digest_of_settings,
     event_of,
     identity_of,
+    origins_of,
+    paid_plan,
 )
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import objections, observation_bounds
@@ -140,6 +143,24 @@ _HEADS_SERVER = replace(
 _RESIDUALS_SHARE = 0.1
 
 
+def planned(params: Params, partitions: Partitions) -> RunPlan:
+    """Read the plan that was paid for with these settings and data, or else decide one.
+
+    A version of the code that would decide other numbers must not charge the same people again
+    without being asked to.
+
+    Raises:
+        PipelineError: see `resolve`.
+    """
+    with suppress(PipelineError):  # there is none, or one that this version cannot read
+        found = RunPlan.read(params, partitions, paid_plan(params, partitions))
+        charges = partitions.account.charges
+        known = {charge.identity for charge in charges if charge.state != "aborted"}
+        if any(job.identity in known for job in found.jobs):
+            return found
+    return resolve(params, partitions)
+
+
 def resolve(params: Params, partitions: Partitions) -> RunPlan:
     """Decide every number of the run's paid jobs on these partitions.
 
@@ -197,18 +218,11 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
         )
 
 
-_JOBS_ARE_MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")
-
-
 def _settings(chosen: Params) -> dict[str, Setting]:
     """List the decided settings that the jobs are made of, with their origins."""
-    keys = [
-        key
-        for key in sorted(chosen.origins)
-        if key.startswith(_JOBS_ARE_MADE_OF) and not key.startswith("privacy.budget")
-    ]
-    values = chosen.values(keys)
-    return {key: Setting(value=values[key], origin=chosen.origins[key]) for key in keys}
+    origins = origins_of(chosen)
+    values = chosen.values(origins)
+    return {key: Setting(value=values[key], origin=origins[key]) for key in origins}
 
 
 def _charge(job: AnyJob, partitions: Partitions) -> Charge:

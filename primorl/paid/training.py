@@ -153,7 +153,7 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "(inside the trust boundary)"
             )
         partitions = Partitions.open(folder, None)
-        job = RunPlan.read(partitions).model
+        job = RunPlan.read(params, partitions).model
         setup = training_setup(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)
         if not torch.equal(_agreed(identity, setup), granted):

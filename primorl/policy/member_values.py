@@ -242,7 +242,7 @@ class CandidateComparison:
         uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
         doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
         if not bool(gains.isfinite().all() and doubts.isfinite().all()):
-            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train the model again")
+            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
         count = len(self.divergences)
         return CandidateChoice(
             gains.view(-1, count, gains.shape[1]),

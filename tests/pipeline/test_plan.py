@@ -14,7 +14,7 @@ from pipeline import plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
 from primorl.config.params import Params
-from primorl.paid import jobs, next_run, resolve
+from primorl.paid import jobs, resolve
 from primorl.paid.jobs import ModelJob, QuestionJob, RunPlan, identity_of
 from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting.epsilon import spent, training_event
@@ -124,8 +124,28 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     plan.body(params, FakeRun())
     for name in ("fit_model", "model_job", "clone_job", "solved_noise", "check_choices"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
-    train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
-    assert statement()["rounds"] == 4, "the plan holds, not params.yaml"
+    with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
+        train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
+    train_model.body(params, FakeRun())
+    assert statement()["rounds"] == 4
+
+
+def test_another_version_does_not_decide_anew_what_was_paid_for(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = with_changes(data)
+    plan.body(params, FakeRun())
+    train_model.body(params, FakeRun())
+    paid = PLAN.read_bytes()
+    PLAN.unlink()
+    monkeypatch.setattr(resolve, "resolve", lambda *_: pytest.fail("decided anew"))
+    plan.body(params, FakeRun())
+    assert PLAN.read_bytes() == paid
+    train_model.body(params, FakeRun())
+    assert len(charged(params)) == 1
+    for other in ({"draw": 1}, {"noise_multiplier": 3.0}):
+        with pytest.raises(pytest.fail.Exception, match="decided anew"):
+            plan.body(with_changes(data, privacy=other), FakeRun())
 
 
 def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
@@ -133,8 +153,8 @@ def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
     plan.body(params, FakeRun())
     partitions = Partitions.open(PARTITIONS, params)
     written = RunPlan.load()
-    assert next_run.planned(params, partitions) == written
-    other = next_run.planned(with_changes(data, privacy={"rounds": 3}), partitions)
+    assert resolve.planned(params, partitions) == written
+    other = resolve.planned(with_changes(data, privacy={"rounds": 3}), partitions)
     assert other.model.mechanism.rounds == 3
     assert jobs.digest_of_settings(edited(params, compute={"threads": 1})) == written.asked
     assert isinstance(other.paid_jobs[0], ModelJob)
