@@ -5,7 +5,7 @@ or, with numbers given, the cost of a mechanism.
 import json
 import math
 from collections.abc import Callable, Iterator, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,7 +84,7 @@ def show(options: Options, *, as_json: bool, status: Status | None) -> None:
     """Print the answer to the question that the options ask; ``status`` tells the stages that
     changed.
     """
-    if replace(options, units=None) == Options() and PARAMS.exists():
+    if options == Options() and PARAMS.exists():
         own = OwnRun.read()
         if as_json:
             _print_json(_own_as_json(own))
@@ -95,7 +95,10 @@ def show(options: Options, *, as_json: bool, status: Status | None) -> None:
         if as_json:
             _print_json(_as_json(training, delta))
             return
-        lines = _mechanism_lines(training, delta, options.units)
+        units = options.units
+        if units is None and MANIFEST.exists():
+            units = Manifest.load(MANIFEST).private_units
+        lines = _mechanism_lines(training, delta, units)
     for line in lines:
         print(line)
 
@@ -238,13 +241,21 @@ def _mechanism_lines(training: Training, delta: float, units: int | None) -> Ite
 
 
 def _own_as_json(own: OwnRun) -> dict[str, Any]:
-    plan, training = own.plan, own.training
-    content: dict[str, Any] = {"private": False, "epsilon_pld": None, "epsilon_rdp": None}
-    delta = plan.model.mechanism.delta
+    plan, training, mechanism = own.plan, own.training, own.plan.model.mechanism
     if training is not None:
-        content = _as_json(training, delta)
+        content = _as_json(training, mechanism.delta)
+    else:
+        content = {
+            **dict.fromkeys(("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")),
+            "private": False,
+            "sampling_probability": mechanism.sampling_probability,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "rounds": mechanism.rounds,
+            "queries": list(mechanism.queries.values()),
+            "delta": mechanism.delta,
+            "neighboring_relation": RELATION_NAME,
+        }
     return content | {
-        "delta": delta,
         "can_learn": plan.can_learn,
         "why": plan.reason,
         "settings": {key: asdict(each) for key, each in plan.settings.items()},

@@ -55,8 +55,7 @@ def decide_shares(content: dict[str, Any], origins: dict[str, str], environment:
     ``target_epsilon``.
 
     A noise multiplier decides the model's ε when it is trained. Then no clone is made, and the
-    origin of the estimators is `STATED`: the stage asks them at `estimators` of the ε that the
-    model's statement has.
+    origin of the estimators is `STATED`: the stage ``plan`` takes `estimators` of that ε.
     """
     total, delta = found_at(content, TOTAL), found_at(content, "privacy.delta")
     given = found_at(content, TARGET) is not None
