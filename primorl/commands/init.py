@@ -94,9 +94,9 @@ def init(
     in datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced.
 
     Examples:
-      primorl init project                               a project with the default dataset
-      primorl init project --csv visits.csv              and an entry that names the columns, to be
-      filled in primorl init .                                     after an upgrade of primorl
+      primorl init project                    a project with the default dataset
+      primorl init project --csv visits.csv   and an entry that names the columns, to be filled in
+      primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
     there = _check_target(target)

@@ -71,15 +71,14 @@ def plan(
     """Show the ε of a mechanism, or solve for a target ε.
 
     Examples:
-      primorl plan                                       what params.yaml costs, what was spent and
-      what is left primorl plan --target-epsilon 1                    the noise multiplier for ε 1,
-      all else as in params.yaml primorl plan --target-epsilon 1 --solve rounds     as many rounds
-      as ε 1 pays for primorl plan --json --sampling-probability 0.01 --noise-multiplier 2 --rounds
-      400 --delta 1e-5
+      primorl plan                                     cost, verdict and numbers of the next run
+      primorl plan --target-epsilon 1                  the noise for ε 1, all else as in this run
+      primorl plan --target-epsilon 1 --solve rounds   the rounds that ε 1 pays for
+      primorl plan --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
 
-    Options that are not given are taken from params.yaml, and so are the queries that
-    privacy.statistics asks before the rounds: ε covers all of them together. Nothing is spent and
-    no private row is read.
+    Options that are not given are those of the run that params.yaml describes, and so are the
+    queries beside its rounds: ε covers all of them together. Nothing is spent and no private row
+    is read.
     """
     from primorl.base.dvc import Status
 

@@ -43,11 +43,9 @@ def predict(
 
     Examples:
       primorl predict --observations today.csv --out actions.csv
-                                        the actions of the recommended policy; columns are found by
-                                        their names
-      primorl predict --policy out/v1/policy --observations log.parquet --out actions.parquet --keep
-      patient --keep time
-                                        those of a released bundle, beside two columns of the log
+          actions of the recommended policy; columns are found by their names
+      primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
+          those of a released bundle, beside a column of the log
 
     A row with a missing value, no number, an undeclared category or a value far outside the public
     range gets no action: its column `abstained` is true. A clone of today's practice has no single
@@ -83,9 +81,10 @@ def export(
     """Write a policy as an ONNX file, checked against the policy itself.
 
     Examples:
-      primorl export --out policy.onnx             the recommended policy, with its privacy
-      statement in the metadata primorl export --policy out/v1/policy --out policy.onnx
-                                                   the policy of a released bundle
+      primorl export --out policy.onnx
+          the recommended policy, with its privacy statement in the metadata
+      primorl export --policy out/v1/policy --out policy.onnx
+          the policy of a released bundle
 
     Needs `pip install 'primorl[onnx]'`. Input `observation`, float32 [n, S]; output `action`,
     float32 [n, A], or int64 [n] if actions are discrete; all in the environment's units. Where the
@@ -140,16 +139,17 @@ def release(
     """Make the bundle that may leave, or check one that came.
 
     Examples:
-      primorl release out/v1            model, policy, statement, card and what the ledger says,
-      checked, in out/v1 primorl release out/v1 --policy models/policy --against-advice
-                                        this policy, although another one or none is recommended
+      primorl release out/v1
+          model, policy, statement, card and what the ledger says, checked, in out/v1
+      primorl release out/v1 --policy models/policy --against-advice
+          this policy, although another one or none is recommended
       primorl release out/v2 --policy models/online
-                                        the policy that learned from users, without the model
-      primorl release --check out/v1    check a bundle from anybody: complete, consistent, and
-      nothing in it runs primorl release out/v1 --sign release.key
+          the policy that learned from users, without the model
+      primorl release --check out/v1
+          check a bundle from anybody: complete, consistent, and nothing in it runs
+      primorl release out/v1 --sign release.key
       primorl release --check out/v1 --key release.pub
-                                        sign it, and verify that the key's owner signed exactly
-                                        these files
+          sign it, and verify that the key's owner signed exactly these files
     """
     from primorl.config import params
     from primorl.policy.config import PolicyConfig
