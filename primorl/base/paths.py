@@ -20,7 +20,6 @@ CONSENT = Path("data/consent")
 ARRIVALS = Path("data/arrivals")
 PARTITIONS = Path("data/partitions")
 PRIVATE = PARTITIONS / "private"
-UNITS, PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"
 
 # What later stages read.
 PUBLIC = PARTITIONS / "public"

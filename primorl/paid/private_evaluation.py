@@ -82,17 +82,10 @@ def evaluation_problem(
             model says.
 
     Raises:
-        PipelineError: neither a horizon nor a discount bounds the return, or the model is missing
-            or broken.
+        PipelineError: the model is missing or broken.
     """
     manifest, public = partitions.manifest, partitions.public
     info = manifest.info
-    if info.horizon is None and job.discount == 1.0:
-        raise PipelineError(
-            f"datasets/{info.dataset}.yaml: horizon: not declared, while "
-            "evaluation.private.discount is 1, so nothing bounds a return; declare a horizon, or "
-            "set a discount below 1"
-        )
     ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends)
     bounds, size = ensemble.bounds, ensemble.architecture.observation_size
     problem = Problem(
@@ -119,15 +112,16 @@ def evaluation_problem(
     )
     declared = job.return_bounds
     problem = problem.with_return_bounds(None if declared == "public" else declared)
-    if declared == "public" and public.units > 0:
-        recorded = PublicTrajectories.of(public).in_rollouts(ends)
-        problem = problem.with_return_bounds(public_return_bounds(recorded, problem))
-    if public.units == 0 or asked_of_private(MODEL):
+    if public.units == 0:
         return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
-    trajectories = PublicTrajectories.of(public).in_rollouts(ends)
+    recorded = PublicTrajectories.of(public).in_rollouts(ends)
+    if declared == "public":
+        problem = problem.with_return_bounds(public_return_bounds(recorded, problem))
+    if asked_of_private(MODEL):
+        return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
     if info.horizon is None:
         return problem
-    return replace(problem, survival=trajectories.survival(info.horizon))
+    return replace(problem, survival=recorded.survival(info.horizon))
 
 
 def clone_of(folder: Path, seed: int) -> Clone | None:

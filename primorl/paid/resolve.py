@@ -47,10 +47,6 @@ from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 
-TRAINING_KEYS = frozenset(
-    key for key in suggestions.FITTED if key.startswith(("privacy.", "dynamics."))
-)
-"""Keys that rules decide here; those of the policy wait for the released model."""
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.log_variance_bounds": [-5.0, 3.0],
@@ -731,8 +727,8 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
 
 
 def _check_questions(params: Params, manifest: Manifest) -> None:
-    """Refuse questions about a model without first states: before the model is paid for,
-    not after.
+    """Refuse questions about a model without first states, or about returns without bounds: before
+    the model is paid for, not after.
     """
     names = list(params.evaluation.private.estimators)
     nowhere = not manifest.public_units and not params.privacy.statistics.starts
@@ -741,6 +737,12 @@ def _check_questions(params: Params, manifest: Manifest) -> None:
             f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit "
             "is public and privacy.statistics.starts is false, so rollouts have no first states; "
             "allowed: starts: true (charged), public units, or no estimators"
+        )
+    if names and manifest.info.horizon is None and params.evaluation.private.discount == 1.0:
+        raise PipelineError(
+            f"datasets/{params.dataset}.yaml: horizon: not declared, while "
+            "evaluation.private.discount is 1, so nothing bounds a return; declare a horizon, or "
+            "set a discount below 1"
         )
 
 

@@ -14,7 +14,7 @@ from primorl.release.card import curve
 from primorl.report.facts import Facts
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart
-BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+BLUE, RED, GREY = "#0072B2", "#D55E00", "#666666"
 _LINE = 20  # characters of a row's name
 Figure = dict[str, Any]
 """``data`` and ``layout`` of Plotly."""
