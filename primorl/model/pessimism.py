@@ -50,7 +50,7 @@ class Step:
 
     ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``, and bool
     ``terminated [B]``: None where episodes never end by termination. ``known``, bool ``[B]``, tells
-    whether all that the drawn member predicts is a finite number.
+    whether all that the drawn member predicts and the uncertainty are finite numbers.
     """
 
     next_observation: Tensor
@@ -70,8 +70,9 @@ class PessimisticModel:
     (next_observation - observation, reward), as in the paper; only ``standardised_difference`` has
     no unit, and λ is then in units of the rewards' public scale.
 
-    Where a prediction is not a finite number, the rollout stays put and gets the lowest reward: a
-    broken model must not look good.
+    Where the drawn member predicts what is not a finite number, the rollout stays put. It gets the
+    lowest reward there, and where another member does so and no doubt is known: a broken model must
+    not look good.
 
     A learned termination is drawn from the probability of the member that gives the state and the
     reward. A declared rule sees the predicted state before it is held within the bounds, which may
@@ -122,4 +123,7 @@ class PessimisticModel:
             terminated = generators.rand(rollouts) < ends[member, row]
         elif self._rule is not None:
             terminated = self._rule(observation, action, predicted)
-        return Step(following, reward - self._penalty * doubt, doubt, terminated, known)
+        known &= doubt.isfinite()  # a member that is not drawn may be broken too
+        lowest = torch.full_like(reward, bounds.reward_low)
+        reward = torch.where(known, reward - self._penalty * doubt, lowest)
+        return Step(following, reward, doubt, terminated, known)

@@ -27,6 +27,7 @@ from primorl.base.records import (
     Seed,
     Steps,
     Within,
+    printable,
     read_record,
     record,
     to_json,
@@ -409,7 +410,27 @@ class RunPlan:
             raise PipelineError(
                 f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
             )
+        if (what := found._contradiction(partitions.manifest, stated[0])) is not None:
+            raise PipelineError(f"{path}: {what}; {_REMEDY}")
         return found
+
+    def _contradiction(self, manifest: Manifest, model: str) -> str | None:
+        """Say what no plan of a run has; ``model`` is the identity of its model."""
+        names = [job.name for job in self.paid_jobs]
+        if len(set(names)) < len(names):
+            return "questions: one is asked twice"
+        if len({(each.delta, each.discount, each.return_bounds) for each in self.questions}) > 1:
+            return "questions: of several δ, discounts or bounds of returns, which they share"
+        others = {each.about for each in self.questions}
+        others |= set() if self.clone is None else {self.clone.scaled_by}
+        if others - {None, model}:
+            return "about, scaled_by: of another model"
+        try:
+            for job in self.paid_jobs:
+                event_of(job, manifest)
+        except (KeyError, ValueError) as impossible:
+            return f"no mechanism: {printable(str(impossible))}"
+        return None
 
     def write(self, path: Path = PLAN) -> None:
         """Write the file, atomically."""

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
-from primorl.model.pessimism import PessimisticModel, Step, max_aleatoric, max_pairwise_difference
+from primorl.model.pessimism import (
+    UNCERTAINTIES,
+    PessimisticModel,
+    Step,
+    max_aleatoric,
+    max_pairwise_difference,
+)
 from primorl.model.termination import RULES, Rule
 from tests.model.models import CPU, box, ends_where_positive, plain_maps
 
@@ -119,6 +125,29 @@ def test_a_prediction_that_is_not_finite_stays_put_at_the_lowest_reward(
     assert torch.equal(step.next_observation, torch.full((4, 3), 0.25))
     assert step.reward.tolist() == [-5.0] * 4
     assert not step.known.any()
+
+
+class OneBroken(Announcing):
+    """The last member predicts nothing, the others a reward of 0 and 1."""
+
+    def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        mean, std, ends = super().predict(observation, action)
+        mean[-1], std[-1] = torch.nan, torch.inf
+        return mean, std, ends
+
+
+@pytest.mark.parametrize("uncertainty", sorted(UNCERTAINTIES))
+@pytest.mark.parametrize("penalty", [0.0, 2.0])
+def test_where_one_member_predicts_no_finite_number_no_reward_is_better_than_the_lowest(
+    uncertainty: str, penalty: float
+) -> None:
+    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
+    parts = shape, shape.initial_weights(0), plain_maps(4, 4), box(100.0, 3, (-5.0, 10.0))
+    model = PessimisticModel(OneBroken(*parts), uncertainty=uncertainty, penalty=penalty)
+    step = model.step(torch.zeros(64, 3), torch.zeros(64, 1), SeedGenerators.of([0], CPU))
+    assert step.reward.tolist() == [-5.0] * 64
+    assert not step.known.any()
+    assert 0 < (step.next_observation > 0).any(1).sum() < 64, "the others are followed"
 
 
 def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> None:

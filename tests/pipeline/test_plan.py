@@ -158,3 +158,35 @@ def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
     assert other.model.mechanism.rounds == 3
     assert jobs.digest_of_settings(edited(params, compute={"threads": 1})) == written.asked
     assert isinstance(other.paid_jobs[0], ModelJob)
+
+
+def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The identities are right, as those of a forger are."""
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    unopened(monkeypatch)
+    params = with_changes(data, behaviour={"target_epsilon": 1.0})
+    plan.body(params, FakeRun())
+    found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
+    model, clone, (price, *_) = found.model, found.clone, found.jobs
+    assert clone is not None
+    mechanism, twice = model.mechanism, replace(QUESTION, noise_multiplier=5.0)
+    other = replace(QUESTION, question="model_check", discount=0.8)
+    for says, changes in (
+        ("asked twice", {"questions": (QUESTION, twice)}),
+        ("which they share", {"questions": (QUESTION, other)}),
+        ("another model", {"questions": (replace(QUESTION, about="a" * 64),)}),
+        ("another model", {"clone": replace(clone, scaled_by="a" * 64)}),
+        ("bogus", {"model": replace(model, mechanism=replace(mechanism, queries={"bogus": 9.0}))}),
+        ("clipped", {"model": replace(model, mechanism=replace(mechanism, clipping_norm=None))}),
+    ):
+        forged = replace(found, **changes)
+        prices = [
+            replace(price, name=job.name, identity=identity_of(job, data_of))
+            for job in forged.paid_jobs
+        ]
+        replace(forged, jobs=tuple(prices)).write()
+        with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):
+            train_model.body(params, FakeRun())
+    assert charged(params) == []
