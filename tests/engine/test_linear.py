@@ -19,7 +19,8 @@ from primorl.engine.heads import (
     WINDOW,
     contributions,
 )
-from primorl.engine.linear import without_noise
+from primorl.engine.linear import distilled, without_noise
+from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.queries import (
     FirstStatesQuery,
     LengthsQuery,
@@ -29,7 +30,7 @@ from primorl.engine.queries import (
 )
 from primorl.engine.training import TrainingState, train
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, outputs
 from primorl.model.features import FARTHEST, Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -178,6 +179,46 @@ def test_lost_late_answers_are_not_asked_again() -> None:
     resumed = train(setup, log_of(8), None, state=announced)
     assert RESIDUALS not in resumed.answers
     assert setup.spread(resumed.answers).tolist() == [1.0] * 6
+
+
+def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
+    """Rounds of noise alone, each of which takes back the error that it finds, beside the draws."""
+    setup, generator = setup_of(60, noise=2.0), torch.Generator().manual_seed(0)
+    of_round = 2.0 * setup.plan.clip.sensitivity / 60
+    error, velocity, average, mass = (torch.zeros(50_000) for _ in range(4))
+    for _ in range(setup.plan.rounds):
+        noise = of_round * torch.randn(error.shape, generator=generator)
+        velocity = 0.6 * velocity + noise - error
+        error = error + velocity
+        average, mass = 0.8 * average + 0.2 * error, 0.8 * mass + 0.2
+    zeros = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
+    _, members = setup.released(zeros, {}, 400)
+    assert torch.equal(members[0][0], torch.zeros_like(members[0][0]))
+    spread = float(members[0][1:, :, :6].std())
+    assert spread == pytest.approx(float((average / mass).std()), rel=0.03)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_distilled_network_acts_as_its_heads(discrete: bool) -> None:
+    actions = 3 if discrete else 1
+    heads = PolicyNetwork(5, actions, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
+    drawn = torch.Generator().manual_seed(0)
+    weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
+    mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])
+    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1))
+    assert heads.features is not None
+    maps = maps.with_features(heads.features, mean)
+    _, taught, plain = distilled(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
+    rows = log_of(20).inputs[0][:, :5]
+    wanted = outputs(weights, maps.inputs(rows)[None])[0]
+    hidden = (plain.inputs(rows) @ taught[0][0] + taught[1][0]).relu()
+    found = hidden @ taught[2][0] + taught[3][0]
+    if discrete:
+        wanted, found = wanted.softmax(-1), found.softmax(-1)
+    else:
+        wanted, found = wanted.clamp(-1, 1), found[:, :1].tanh()
+    assert float((wanted - found).abs().mean()) < 0.05
+    assert float((wanted.roll(1, 0) - found).abs().mean()) > 0.05, "rows differ"
 
 
 def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> None:
