@@ -38,15 +38,11 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call)
     about = json.loads(primorl("data", "describe", "--json")[1])
     assert about["public"]["trajectories"] == about["public_units"] == 20 - about["private_units"]
     before, rows = describe(Path("data/partitions"))
-    for folder in (
-        "data/partitions/private",
-        "data/trajectories",
-        "raw",
-        "data/partitions/units.bin",
-    ):
+    assert rows is not None
+    partitions = Path("data/partitions")
+    for folder in (partitions / "private", "data/trajectories", "raw", partitions / "units.bin"):
         Path(folder).rename(f"{folder}-elsewhere")
     after, same = describe(Path("data/partitions"))
-    assert rows is not None
     assert same is not None
     assert after == before
     assert np.array_equal(same.observation, rows.observation)
@@ -98,34 +94,20 @@ def test_a_log_shows_declared_bounds_and_what_becomes_of_last_rewards(
     """A score in the last row is lost where that row is cut, and is never advised away where it is
     kept.
     """
-    steps = [(i, t) for i in range(20) for t in range(4)]
     lines = [
         f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}"
-        for i, t in steps
+        for i in range(20)
+        for t in range(4)
     ]
     Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *lines]) + "\n", encoding="utf-8")
-    columns = {
-        "unit": "person",
-        "trajectory": "person",
-        "order": "t",
-        "observation": ["x"],
-        "reward": "r",
-    }
+    columns = {"unit": "person", "trajectory": "person", "order": "t", "observation": ["x"]}
     columns |= {"action": {"column": "a", "count": 2}, "terminated": "done" if terminated else None}
     raw = project_settings("csv-log") | {"dataset": "log"}
-    raw["chosen"] |= {
-        "unit": "person",
-        "horizon": 9,
-        "ingestion": {},
-        "termination": ("none", "learned")[terminated],
-    }
+    ends = {"termination": ("none", "learned")[terminated]}
+    raw["chosen"] |= {"unit": "person", "horizon": 9, "ingestion": {}} | ends
     raw["chosen"]["bounds"] = {"observation": {"low": [-1.0], "high": [1.5]}, "reward": [0.0, 4.0]}
-    raw["chosen"]["options"] = {
-        "files": "log.csv",
-        "columns": columns,
-        "trajectory_ids": "global",
-        "end": "last_row",
-    }
+    options = {"files": "log.csv", "trajectory_ids": "global", "end": "last_row"}
+    raw["chosen"]["options"] = options | {"columns": columns | {"reward": "r"}}
     chosen = write_settings(raw).chosen
     source_of("log", chosen).collect(Path("raw"))
     partitioned(0.5, "log", chosen)

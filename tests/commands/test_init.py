@@ -68,11 +68,8 @@ def test_a_new_project_has_the_repositorys_stages_and_an_upgrade_leaves_what_is_
     for name in (*same, *(f"pipeline/{file.name}" for file in (ROOT / "pipeline").glob("*.py"))):
         assert Path(name).read_bytes() == (ROOT / name).read_bytes()
     users = Path("params.yaml").read_text(encoding="utf-8").replace("seed: 0", "seed: 7")
-    for name, text in (
-        ("params.yaml", users),
-        ("primorl.version", "0.0.1\n"),
-        ("pipeline/ingest.py", ""),
-    ):
+    edits = {"params.yaml": users, "primorl.version": "0.0.1\n", "pipeline/ingest.py": ""}
+    for name, text in edits.items():
         Path(name).write_text(text, encoding="utf-8")
     assert primorl("check")[2].startswith("error: primorl.version: found '0.0.1'")
     brought = "brought to the installed version: pipeline/ingest.py, primorl.version\n"
@@ -106,18 +103,12 @@ def test_a_killed_init_leaves_no_project(monkeypatch: pytest.MonkeyPatch, primor
 def filled(content: Any) -> Any:
     """The draft as a person fills it in."""
     content |= {"unit": "who", "trajectories_per_person": 2, "horizon": 5}
-    content["options"]["columns"] |= {
-        "unit": "who",
-        "trajectory": "visit",
-        "order": "when",
-        "observation": ["glucose", {"column": "ward", "categories": ["north", "south"]}],
-        "action": {"columns": ["dose"], "low": [0.0], "high": [1.0]},
-        "reward": "reward",
-    }
-    content["bounds"] = {
-        "observation": {"low": [2.0, 0.0, 0.0], "high": [25.0, 1.0, 1.0]},
-        "reward": [-1.0, 0.0],
-    }
+    columns = content["options"]["columns"]
+    columns |= {"unit": "who", "trajectory": "visit", "order": "when", "reward": "reward"}
+    columns["observation"] = ["glucose", {"column": "ward", "categories": ["north", "south"]}]
+    columns["action"] = {"columns": ["dose"], "low": [0.0], "high": [1.0]}
+    observation = {"low": [2.0, 0.0, 0.0], "high": [25.0, 1.0, 1.0]}
+    content["bounds"] = {"observation": observation, "reward": [-1.0, 0.0]}
     return content
 
 
@@ -133,13 +124,9 @@ def test_a_draft_that_is_filled_in_passes_the_checker_and_a_real_ingest(
     assert Path("project/datasets/log.yaml").read_bytes() == draft
     monkeypatch.chdir("project")
     drafted = Path("datasets/log.yaml")
-    for key in (
-        "horizon",
-        "bounds.reward",
-        "options.columns.action",
-        "options.columns.observation",
-    ):
-        assert key in primorl("check")[2]
+    missing = primorl("check")[2]
+    for key in ("horizon", "bounds.reward", "columns.action", "columns.observation"):
+        assert key in missing
     drafted.write_text(yaml.safe_dump(filled(yaml.safe_load(draft))), encoding="utf-8")
     status, out, err = primorl("check")
     assert (status, "log.csv: has the columns of the entry" in out) == (0, True), err
@@ -152,19 +139,13 @@ def test_a_draft_that_is_filled_in_passes_the_checker_and_a_real_ingest(
 
 def test_how_a_csv_is_written_is_found_and_names_stay_text(folder: Path, primorl: Call) -> None:
     """For this project and for DVC, which reads YAML 1.2."""
-    plain = HEADER + rows()
-    forms = {
-        (";", ","): plain.replace(",", ";").replace(".", ","),
-        ("\t", "."): plain.replace(",", "\t"),
-    }
-    for form, text in forms.items():
-        Path("1e5.csv.gz").write_bytes(gzip.compress(text.encode("utf-8-sig")))
-        shutil.rmtree("project", ignore_errors=True)
-        assert init("--csv", "1e5.csv.gz") == 0
-        drafted = entry("1e5")
-        assert tuple(drafted["options"]["csv"].values()) == form
-        assert drafted["options"]["files"] == str(folder / "1e5.csv.gz")
-        assert drafted["population"] == "1e5"
+    european = (HEADER + rows()).replace(",", ";").replace(".", ",")
+    Path("1e5.csv.gz").write_bytes(gzip.compress(european.encode("utf-8-sig")))
+    assert init("--csv", "1e5.csv.gz") == 0
+    drafted = entry("1e5")
+    assert tuple(drafted["options"]["csv"].values()) == (";", ",")
+    assert drafted["options"]["files"] == str(folder / "1e5.csv.gz")
+    assert drafted["population"] == "1e5"
     settings = Path("project/params.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(settings)["dataset"] == "1e5"
     assert YAML(typ="safe").load(settings)["dataset"] == "1e5"
@@ -185,13 +166,8 @@ def test_no_cell_is_shown_and_nothing_is_made(primorl: Call) -> None:
         assert "the first line names no columns" in err
         assert not any(canary in err for canary in (*CANARIES.strip().split(","), "1999-12-31"))
     Path("bytes.csv").write_bytes(HEADER.encode() + b"\xff\xfe77.125\n")
-    shutil.copy("bytes.csv", "defaults.csv")
     Path("defaults.csv").write_text(HEADER)
-    for file, says in (
-        ("bytes.csv", "not CSV in UTF-8"),
-        ("none.csv", "cannot be read"),
-        ("defaults.csv", "rename it"),
-    ):
+    for file, says in (("bytes.csv", "not CSV in UTF-8"), ("defaults.csv", "rename it")):
         assert says in primorl("init", "project", "--csv", file)[2]
     assert not Path("project").exists()
 

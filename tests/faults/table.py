@@ -1,6 +1,7 @@
 """The faults, each with the test that must notice it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.edits import (
@@ -34,26 +35,7 @@ class Fault(NamedTuple):
 
 
 CHARGES = "primorl.privacy.ledger.charges"
-MODULES = [
-    "primorl.engine.local_update",
-    "primorl.engine.queries",
-    "primorl.engine.training",
-    "primorl.model.features",
-    "primorl.model.workspace",
-    "primorl.online.learning",
-    "primorl.privacy.accounting.epsilon",
-    "primorl.privacy.accounting.privacy_filter",
-    "primorl.privacy.ledger.account",
-    "primorl.privacy.ledger.chain",
-    "primorl.privacy.ledger.charges",
-    "primorl.privacy.ledger.ledger",
-    "primorl.privacy.ledger.progress",
-    "primorl.privacy.mechanism.clipping",
-    "primorl.privacy.mechanism.noise",
-    "primorl.privacy.mechanism.plan",
-    "primorl.privacy.mechanism.queries",
-    "primorl.privacy.mechanism.sampling",
-]
+ROOT = Path(__file__).resolve().parents[2]
 EDITS: dict[str, Callable[..., Edit]] = {
     edit.__name__: edit
     for edit in (call, condition, dropped, expression, handler, returned, value_of)
@@ -62,7 +44,8 @@ EDITS: dict[str, Callable[..., Edit]] = {
 TABLE = """
 engine/test_linear.py
     test_lost_late_answers_are_not_asked_again
-        late-queries-asked-twice: training _run_rounds: expression not now.asked_late => True
+        late-queries-asked-twice: engine.training _run_rounds: expression not now.asked_late =>
+            True
     test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity
         scales-not-clipped: engine.queries ScalesQuery.total: expression
             contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))
@@ -75,22 +58,23 @@ engine/test_linear.py
         features-not-held: features Polynomials.__call__: call columns.clamp => columns
 hostile/test_round.py
     test_the_noise_has_the_stated_deviation
-        noise-half: plan Plan.release: value_of scale => 0.5 * _
-        noise-not-added: plan Plan.release: expression draw.view_as(part) => 0 * _
-        noise-for-one-member: plan Plan.release: expression self.clip.sensitivity =>
+        noise-half: mechanism.plan Plan.release: value_of scale => 0.5 * _
+        noise-not-added: mechanism.plan Plan.release: expression draw.view_as(part) => 0 * _
+        noise-for-one-member: mechanism.plan Plan.release: expression self.clip.sensitivity =>
             self.clip.bound
 privacy/mechanism/test_plan.py
     test_noise_is_independent_over_coordinates_members_and_rounds
-        noise-shared-by-members: plan Plan.release: expression draw.view_as(part) => _[:1]
+        noise-shared-by-members: mechanism.plan Plan.release: expression draw.view_as(part) =>
+            _[:1]
     test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly
-        noise-in-float32: plan Plan.release: expression part + draw.view_as(part) =>
+        noise-in-float32: mechanism.plan Plan.release: expression part + draw.view_as(part) =>
             part.float() + draw.view_as(part).float()
     test_the_usual_seeds_reach_neither_cohorts_nor_noise
-        noise-from-torch: plan Plan.release: call discrete_gaussian => scale *
+        noise-from-torch: mechanism.plan Plan.release: call discrete_gaussian => scale *
             torch.randn(sum(sizes), dtype=torch.float64)
     test_an_empty_cohort_releases_noise
-        noise-missing-in-empty-rounds: plan Plan.release: condition is_private => _ and
-            any(bool(part.any()) for part in total)
+        noise-missing-in-empty-rounds: mechanism.plan Plan.release: condition is_private => _
+            and any(bool(part.any()) for part in total)
 privacy/mechanism/test_entropy.py
     test_noise_is_independent_and_normal
         noise-replayed: sampling SystemEntropy.fill: call os.urandom =>
@@ -128,7 +112,8 @@ hostile/test_round.py
             2)[:units]
         sampling-fixed-size: sampling PoissonSampler.sample: call np.flatnonzero =>
             np.sort(integers(entropy, units).argsort()[: round(self.sampling_probability * units)])
-        sampling-one-cohort: plan Plan.cohort: returned self.__dict__.setdefault('kept', _)
+        sampling-one-cohort: mechanism.plan Plan.cohort: returned
+            self.__dict__.setdefault('kept', _)
 engine/test_cohort.py
     test_no_two_rounds_share_their_orders
         sampling-seeded-orders: local_update _shuffled: call uniforms =>
@@ -142,9 +127,9 @@ privacy/accounting/test_epsilon.py
         accounting-other-relation: epsilon: value_of RELATION => _.REPLACE_ONE
 privacy/mechanism/test_plan.py
     test_queries_are_part_of_what_is_stated
-        accounting-more-noise-than-added: plan Plan._accounted: expression self.noise_multiplier
-            => 2 * _
-        accounting-free-query: plan Plan._accounted: value_of queries => _[1:]
+        accounting-more-noise-than-added: mechanism.plan Plan._accounted: expression
+            self.noise_multiplier => 2 * _
+        accounting-free-query: mechanism.plan Plan._accounted: value_of queries => _[1:]
 privacy/accounting/test_epsilon.py
     test_runs_compose_as_one_longer_run
         accounting-equal-runs-once: epsilon compose: expression rounds.get(inner, 0) + count =>
@@ -173,11 +158,11 @@ privacy/ledger/test_account.py
     test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has
         ledger-groups-at-face-value: account Entry.event: expression self.units => 1
     test_units_that_were_private_never_become_public
-        ledger-published-charged: ledger Ledger._refuse: dropped refuse_published
+        ledger-published-charged: ledger.ledger Ledger._refuse: dropped refuse_published
 privacy/ledger/test_chain.py
     test_a_cheat_is_found_and_the_first_broken_record_named
-        ledger-tail-cut: ledger Ledger._check_head: expression anchored is None or anchored ==
-            BEGUN => True
+        ledger-tail-cut: ledger.ledger Ledger._check_head: expression anchored is None or
+            anchored == BEGUN => True
         ledger-without-key: chain Chain.__init__: value_of self._records_key => hmac.digest(b'',
             _RECORDS, hashlib.sha256)
     test_a_record_of_another_future_of_the_same_secret_is_found
@@ -186,10 +171,10 @@ privacy/ledger/test_chain.py
         ledger-members-unchecked: account Directory._check: condition content => False
 privacy/ledger/test_paying.py
     test_one_of_many_gets_the_last_of_a_budget
-        ledger-decides-on-the-past: ledger Ledger._write: dropped self._refresh
+        ledger-decides-on-the-past: ledger.ledger Ledger._write: dropped self._refresh
 privacy/ledger/test_ledger.py
     test_a_charge_is_resumed_under_its_last_token_alone
-        payment-copies-resumed: ledger Ledger.take.decide: condition last_take =>
+        payment-copies-resumed: ledger.ledger Ledger.take.decide: condition last_take =>
             self._charge(charge_id).state != 'reserved'
 privacy/ledger/test_paying.py
     test_an_old_copy_runs_nothing_and_the_newest_one_still_does
@@ -203,8 +188,8 @@ privacy/ledger/test_interruptions.py
         payment-resumption-forgets: charges _taken: value_of tokens => (token,)
 engine/test_training.py
     test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved
-        payment-rounds-made-up-for: training _run_rounds: expression now.started + 1 => now.done
-            + 1
+        payment-rounds-made-up-for: engine.training _run_rounds: expression now.started + 1 =>
+            now.done + 1
 engine/test_independence.py
     test_neighbours_and_places_do_not_matter
         sensitivity-shared-lanes: workspace Workspace.apart: value_of stride => size
@@ -241,7 +226,8 @@ def _faults(table: str) -> Iterator[Fault]:
         else:
             name, place, edit = text.split(": ", 2)
             short, _, function = place.partition(" ")
-            (module,) = (each for each in MODULES if each.endswith(f".{short}"))
+            (file_of,) = ROOT.glob(f"primorl/**/{short.replace('.', '/')}.py")
+            module = ".".join(file_of.relative_to(ROOT).with_suffix("").parts)
             kind, _, expressions = edit.partition(" ")
             yield Fault(name, module, function, EDITS[kind](*expressions.split(" => ")), test)
 

@@ -197,15 +197,7 @@ def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
     spaces = Spaces((0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2, True)
     info = replace(INFO, spaces=spaces, horizon=5, unit="person")
     known = SimpleNamespace(info=info, private_units=40, public_units=0)
-    asked = QuestionJob(
-        question="behaviour",
-        noise_multiplier=20.0,
-        delta=1e-5,
-        discount=1.0,
-        return_bounds=(-3.0, 7.0),
-        draw=0,
-        about=None,
-    )
+    asked = QuestionJob("behaviour", 20.0, 1e-5, 1.0, (-3.0, 7.0), draw=0, about=None)
     bounds = Bounds(observation="space", reward=(-1.0, 2.0))
 
     def told(question: QuestionJob) -> Any:

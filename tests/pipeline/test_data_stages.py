@@ -2,60 +2,19 @@
 they fail.
 """
 
-import json
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import minari
 import pytest
 
 from pipeline import collect, ingest, partition
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.data.storage.parquet import PartReader
 from tests.data.builders import episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
 from tests.pipeline.fakes import FakeRun
-
-
-def test_collect_leaves_one_dataset_and_tells_nothing_of_it(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = FakeRun()
-    collect.body(small, run)
-    assert minari.MinariDataset("data/raw/pendulum-replay-v0/data").total_episodes == 6
-    assert run.logged == {
-        "dataset": "pendulum-replay",
-        "source": "replay",
-        "environment": "Pendulum-v1",
-    }
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "6 of 6 episodes" in printed.err
-
-
-def test_only_counts_and_the_keyed_fingerprint_are_logged(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_raw(Path("data/raw"), episodes(6))
-    ingested, partitioned = FakeRun(), FakeRun()
-    ingest.body(small, ingested)
-    partition.body(small, partitioned)
-    fingerprint = PartReader(Path("data/trajectories"), made_by="ingest").info.dataset_fingerprint
-    assert Path(".primorl/secret").read_bytes().hex() not in fingerprint
-    said = {"dataset": "pendulum-replay", "environment": "Pendulum-v1", "unit": "trajectory"}
-    assert ingested.logged == said | {"dataset_fingerprint": fingerprint}
-    manifest = json.loads(Path("data/partitions/manifest.json").read_text(encoding="utf-8"))
-    counts = {name: manifest[name] for name in ("private_units", "public_units")}
-    assert sum(counts.values()) == 6
-    by = {"public_by": "hash", "public_fraction": 0.5}
-    assert partitioned.logged == counts | by | {"dataset_fingerprint": fingerprint}
-    files = {item.name for item in Path("data/partitions").iterdir()}
-    assert files == {"manifest.json", "private", "public", "public_units.bin", "units.bin"}
-    told = "partition: 3 units are public, drawn by a hash of the id, nobody was asked\n"
-    assert capsys.readouterr() == ("", told)
 
 
 def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,15 +31,7 @@ from tests.pipeline.training_project import (
 )
 
 DATA: dict[str, Any] = {"fingerprint": "f"}
-QUESTION = QuestionJob(
-    question="behaviour",
-    noise_multiplier=10.0,
-    delta=1e-5,
-    discount=0.9,
-    return_bounds=None,
-    draw=0,
-    about=None,
-)
+QUESTION = QuestionJob("behaviour", 10.0, 1e-5, 0.9, None, draw=0, about=None)
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> None:

