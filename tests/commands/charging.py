@@ -54,21 +54,11 @@ def charged(params: Params, units: Version | None = None, name: str = "dynamics"
         charge = ledger.reserve(request(units, EVENT), None)
         ledger.commit(charge.id)
         total = ledger.account(units).total(DELTA)
-    spent = dict.fromkeys(("epsilon", "epsilon_fixed", "epsilon_rdp"), total.epsilon) | {
-        "charges": total.charges
-    }
-    statement = {
-        "charge": charge.id,
-        "epsilon": charge.epsilon,
-        "delta": DELTA,
-        "event": event_to_json(EVENT),
-    }
-    statement |= {
-        "unit": units.unit,
-        "units": units.units,
-        "dataset_fingerprint": units.fingerprint,
-    }
-    statement["spent_on_dataset"] = spent | {"delta": DELTA}
+    spent = dict.fromkeys(("epsilon", "epsilon_fixed", "epsilon_rdp"), total.epsilon)
+    statement = {"charge": charge.id, "epsilon": charge.epsilon, "event": event_to_json(EVENT)}
+    statement |= {"unit": units.unit, "units": units.units, "delta": DELTA}
+    statement["dataset_fingerprint"] = units.fingerprint
+    statement["spent_on_dataset"] = spent | {"charges": total.charges, "delta": DELTA}
     write_json(Path("models") / name / "privacy.json", statement)
     return charge.id
 

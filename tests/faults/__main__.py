@@ -12,7 +12,6 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 
 from tests.faults.edits import module_file, planted
 from tests.faults.table import FAULTS, Fault
@@ -32,37 +31,20 @@ def main() -> int:
         "names", metavar="NAME", nargs="*", help=f"of {', '.join(fault.name for fault in FAULTS)}"
     )
     names = parser.parse_args().names
-    unknown = set(names) - {fault.name for fault in FAULTS}
-    if unknown:
+    if unknown := set(names) - {fault.name for fault in FAULTS}:
         parser.error(f"no such fault: {', '.join(sorted(unknown))}")
     wanted = [fault for fault in FAULTS if not names or fault.name in names]
-    copies: Queue[Path] = Queue()
-    with (
-        tempfile.TemporaryDirectory(prefix="primorl-faults-") as folder,
-        ThreadPoolExecutor(AT_ONCE) as pool,
-    ):
-        for number in range(AT_ONCE):
-            copies.put(copied_project(Path(folder) / str(number)))
 
-        def judged(fault: Fault) -> bool:
-            copy = copies.get()
-            try:
-                outcome = verdict(fault, copy)
-            finally:
-                copies.put(copy)
-            print(f"{outcome}: {fault.name}: {fault.test}", flush=True)
-            return outcome == OUTCOMES[1]
+    def judged(fault: Fault) -> bool:
+        with tempfile.TemporaryDirectory(prefix="primorl-faults-") as folder:
+            outcome = verdict(fault, copied_project(Path(folder)))
+        print(f"{outcome}: {fault.name}: {fault.test}", flush=True)
+        return outcome == OUTCOMES[1]
 
-        missed = [
-            fault.name
-            for fault, noticed in zip(wanted, pool.map(judged, wanted), strict=True)
-            if not noticed
-        ]
-    print(
-        f"{len(wanted) - len(missed)} of {len(wanted)} faults are noticed"
-        + (f"; not: {', '.join(missed)}" if missed else "")
-    )
-    return int(bool(missed))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        noticed = sum(pool.map(judged, wanted))
+    print(f"{noticed} of {len(wanted)} faults are noticed")
+    return int(noticed < len(wanted))
 
 
 def copied_project(folder: Path) -> Path:
@@ -79,27 +61,15 @@ def copied_project(folder: Path) -> Path:
 
 
 def verdict(fault: Fault, copy: Path) -> str:
-    """Plant a fault in a copy of the project, run its test, and take it out again."""
+    """Plant a fault in a copy of the project, and run its test."""
     file = module_file(copy, fault.module)
-    original = file.read_text(encoding="utf-8")
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": str(copy),
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        fault.test,
-        "-x",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", fault.test, *options]
     try:
-        file.write_text(planted(original, fault.function, fault.edit), encoding="utf-8")
+        changed = planted(file.read_text(encoding="utf-8"), fault.function, fault.edit)
+        file.write_text(changed, encoding="utf-8")
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=60 * MINUTES
         )
@@ -107,8 +77,6 @@ def verdict(fault: Fault, copy: Path) -> str:
         return f"ITS PLACE IS GONE ({gone})"
     except subprocess.TimeoutExpired:
         return f"NOT DONE AFTER {MINUTES} MINUTES"
-    finally:
-        file.write_text(original, encoding="utf-8")
     return OUTCOMES.get(done.returncode) or f"COULD NOT BE RUN ({done.stdout[-500:]})"
 
 

@@ -4,16 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.edits import (
-    Edit,
-    call,
-    condition,
-    dropped,
-    expression,
-    handler,
-    returned,
-    value_of,
-)
+from tests.faults import edits
+from tests.faults.edits import Edit
 
 
 class Fault(NamedTuple):
@@ -36,10 +28,6 @@ class Fault(NamedTuple):
 
 CHARGES = "primorl.privacy.ledger.charges"
 ROOT = Path(__file__).resolve().parents[2]
-EDITS: dict[str, Callable[..., Edit]] = {
-    edit.__name__: edit
-    for edit in (call, condition, dropped, expression, handler, returned, value_of)
-}
 # Below each file its tests, below each test its faults: name, place, and edit as old => new.
 TABLE = """
 engine/test_linear.py
@@ -229,7 +217,8 @@ def _faults(table: str) -> Iterator[Fault]:
             (file_of,) = ROOT.glob(f"primorl/**/{short.replace('.', '/')}.py")
             module = ".".join(file_of.relative_to(ROOT).with_suffix("").parts)
             kind, _, expressions = edit.partition(" ")
-            yield Fault(name, module, function, EDITS[kind](*expressions.split(" => ")), test)
+            make: Callable[..., Edit] = getattr(edits, kind)
+            yield Fault(name, module, function, make(*expressions.split(" => ")), test)
 
 
 FAULTS = list(_faults(TABLE))

@@ -43,13 +43,9 @@ def settings() -> dict[str, Any]:
     """A private run of two rounds with everybody, without a public split."""
     raw = project_settings("csv-log")
     raw["partition"] = {"public_fraction": 0.0, "public": None}
-    raw["privacy"] |= {
-        "target_epsilon": None,
-        "noise_multiplier": 4.0,
-        "sampling_probability": 1.0,
-        "rounds": 2,
-    }
-    raw["privacy"] |= {"delta": 1e-3, "budget": {"epsilon": None, "delta": 1e-3}}
+    raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 4.0, "rounds": 2}
+    raw["privacy"] |= {"sampling_probability": 1.0, "delta": 1e-3}
+    raw["privacy"]["budget"] = {"epsilon": None, "delta": 1e-3}
     raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"]["starts"] = "released"
@@ -64,15 +60,10 @@ def write_log(ids: Sequence[str], seed: int = 0) -> None:
     for person in ids:
         for stay in range(2):
             for time in range(4):
-                numbers = [
-                    generator.uniform(4, 20),
-                    generator.uniform(0, 2),
-                    generator.random(),
-                    -generator.random(),
-                ]
-                glucose, insulin, dose, reward = (f"{number:.4f}" for number in numbers)
-                meal = generator.choice(["none", "snack", "meal"])
-                lines.append(f"{person},{stay},{time},{glucose},{insulin},{meal},{dose},{reward}")
+                glucose, insulin = generator.uniform(4, 20), generator.uniform(0, 2)
+                dose, reward = generator.random(), -generator.random()
+                values = f"{glucose:.4f},{insulin:.4f},none,{dose:.4f},{reward:.4f}"
+                lines.append(f"{person},{stay},{time},{values}")
     Path("log.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -113,9 +104,8 @@ def tables() -> dict[str, tuple[list[str], list[tuple[Any, ...]]]]:
     """Every table of the ledger that holds rows: its columns and its rows."""
     with closing(sqlite3.connect(LEDGER)) as database:
         found = {}
-        for (name,) in database.execute(
-            "select name from sqlite_master where type = 'table'"
-        ).fetchall():
+        named = database.execute("select name from sqlite_master where type = 'table'")
+        for (name,) in named.fetchall():
             cursor = database.execute(f'select * from "{name}" order by rowid')
             columns = [column[0] for column in cursor.description]
             if rows := cursor.fetchall():

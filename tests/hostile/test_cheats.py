@@ -5,6 +5,7 @@ is noticed.
 import functools
 import json
 import operator
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.projects import inside
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]
+LEDGER = "ledger-statement.json"
 # its number is written again at the next opening, as for ledgers of the first schema
 MAY_BE_ABSENT = "ledger_schema"
 
@@ -61,23 +63,15 @@ def test_every_value_row_and_order_of_the_ledger_is_guarded() -> None:
             if name != MAY_BE_ABSENT:
                 cheats[f"{name}: row {at} removed"] = [*rows[:at], *rows[at + 1 :]]
             for column, value in enumerate(row):
-                if value is not None and (
-                    not isinstance(value, str) or any(letter.isdigit() for letter in value)
-                ):
-                    edited = (*row[:column], changed(value), *row[column + 1 :])
-                    cheats[f"{name}: {columns[column]} of row {at}"] = [
-                        *rows[:at],
-                        edited,
-                        *rows[at + 1 :],
-                    ]
+                if value is None or (isinstance(value, str) and not re.search(r"\d", value)):
+                    continue
+                edited = (*row[:column], changed(value), *row[column + 1 :])
+                others = [*rows[:at], edited, *rows[at + 1 :]]
+                cheats[f"{name}: {columns[column]} of row {at}"] = others
             if at and len(row) > 1:  # contents exchanged, keys kept
-                one, other = (rows[at - 1][0], *row[1:]), (row[0], *rows[at - 1][1:])
-                cheats[f"{name}: rows {at - 1} and {at} exchanged"] = [
-                    *rows[: at - 1],
-                    one,
-                    other,
-                    *rows[at + 1 :],
-                ]
+                both = [(rows[at - 1][0], *row[1:]), (row[0], *rows[at - 1][1:])]
+                swapped = [*rows[: at - 1], *both, *rows[at + 1 :]]
+                cheats[f"{name}: rows {at - 1} and {at} exchanged"] = swapped
         for cheat, content in cheats.items():
             try:
                 project.rewrite_table(name, content)
@@ -150,10 +144,7 @@ def test_a_private_partition_that_was_edited_is_not_trained_on(
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A project with a public split, and its bundle; both read only."""
-    folder, bundle = (
-        tmp_path_factory.mktemp("sound") / "project",
-        tmp_path_factory.mktemp("bundle") / "bundle",
-    )
+    folder, bundle = (tmp_path_factory.mktemp(name) / name for name in ("project", "bundle"))
     run_stages(folder, tiny_params(), EPISODES)
     with inside(folder):
         status, _, err = primorl("release", str(bundle))
@@ -188,15 +179,9 @@ def test_every_number_of_a_bundle_is_checked(sound: dict[str, Path], tmp_path: P
     renew(bundle)
     assert primorl("release", "--check", str(bundle))[0] == 0
     accepted = []
-    for name in (
-        "dynamics/privacy.json",
-        "dynamics/config.json",
-        "policy/config.json",
-        "ledger-statement.json",
-    ):
-        copies = (
-            [name, name.replace("dynamics", "policy")] if name.endswith("privacy.json") else [name]
-        )
+    named = ("privacy.json", "config.json")
+    for name in (*(f"dynamics/{each}" for each in named), "policy/config.json", LEDGER):
+        copies = {name, name.replace("dynamics/privacy", "policy/privacy")}
         text = (bundle / name).read_text(encoding="utf-8")
         for path, value in leaves(json.loads(text)):
             content = json.loads(text)

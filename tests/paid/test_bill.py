@@ -33,6 +33,7 @@ from primorl.privacy.ledger.history import Request
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.evaluate.private import tiny_mdp
+from tests.pipeline.test_plan import QUESTION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
     charged,
@@ -175,29 +176,17 @@ def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch)
     trained(limited(here, None))
     monkeypatch.setattr(next_run, "changed_stages", lambda: {"partition"})
     assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
-    monkeypatch.setattr(next_run, "changed_stages", lambda: {"train_model"})
-    paid = preview(limited(here, None))
-    assert paid is not None
-    assert "nothing: all of it is paid" in str(paid)
     monkeypatch.setattr(next_run, "changed_stages", lambda: {"online"})
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
     assert "they are counted apart from the log's units" in str(arriving)
 
 
-def test_the_bill_says_what_does_not_fit_the_budget(here: Params) -> None:
-    for budget, refused in ((5.0, False), (1.0, True)):
-        found = preview(limited(here, budget))
-        assert found is not None
-        assert f"of a budget of {budget:g}" in str(found)
-        assert ("what does not fit is refused" in str(found)) is refused
-
-
 def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
     spaces = Spaces((0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2, True)
     info = replace(INFO, spaces=spaces, horizon=5, unit="person")
     known = SimpleNamespace(info=info, private_units=40, public_units=0)
-    asked = QuestionJob("behaviour", 20.0, 1e-5, 1.0, (-3.0, 7.0), draw=0, about=None)
+    asked = replace(QUESTION, return_bounds=(-3.0, 7.0))
     bounds = Bounds(observation="space", reward=(-1.0, 2.0))
 
     def told(question: QuestionJob) -> Any:

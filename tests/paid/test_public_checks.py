@@ -7,20 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import MANIFEST, MODEL, PUBLIC
+from primorl.base.paths import MANIFEST, PUBLIC
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.model.architecture import ModelConfig
 from primorl.paid.public_checks import Objections, objections
 from tests.data.builders import episode
 from tests.pipeline.training_project import (
-    charged,
-    trained,
-    unopened,
     with_changes,
     write_partitions,
 )
@@ -66,18 +60,3 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
             share = f"{100 * beyond / 40:.3g}%"
             assert f"bounds.reward: {share} of the public values of 'reward' lie outside" in line
             assert "maximum 3)" in line
-
-
-def test_training_refuses_unless_told_otherwise(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rewarded(np.zeros(20))
-    params = with_changes(small, dynamics={"train_anyway": False})
-    with monkeypatch.context() as watched:
-        unopened(watched)
-        with pytest.raises(PipelineError, match=r"every public reward is 0.*train_anyway"):
-            trained(params)
-    assert charged(params) == []
-    trained(with_changes(small))
-    warned, *_ = ModelConfig.read(MODEL).warnings
-    assert "every public reward is 0" in warned, "it bars a trial"

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,9 +110,6 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
         refused("mechanisms: not that of models/dynamics/privacy.json and models/beh")
     state(policy=both.to_json(), dynamics=model.to_json())
     refused("mechanisms: found models/dynamics and models/behaviour; there are statements of")
-    shutil.rmtree(POLICY)
-    place(POLICY, model.to_json(), clone_error=0.5)
-    refused("mechanisms: found none, yet the policy was chosen near a clone")
     write_json(POLICY / "privacy.json", both.to_json())
     write_json(Path("models/behaviour/privacy.json"), clone.to_json())
     run(chosen())

@@ -31,7 +31,10 @@ from tests.pipeline.training_project import (
 )
 
 DATA: dict[str, Any] = {"fingerprint": "f"}
-QUESTION = QuestionJob("behaviour", 10.0, 1e-5, 0.9, None, draw=0, about=None)
+OPEN: dict[str, Any] = {"return_bounds": None, "draw": 0, "about": None}
+QUESTION = QuestionJob(
+    question="behaviour", noise_multiplier=20.0, delta=1e-5, discount=1.0, **OPEN
+)
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> None:

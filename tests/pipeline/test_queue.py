@@ -45,13 +45,8 @@ def test_a_queue_of_two_trials_that_begin_together_pays_for_their_model_once(
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
-    settings = {
-        "PATH": path,
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(Path.cwd()),
-        "DVC_NO_ANALYTICS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    settings = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(Path.cwd())}
+    settings |= {"DVC_NO_ANALYTICS": "1", "OMP_NUM_THREADS": "1"}
 
     def run(*words: str) -> str:
         done = subprocess.run(

@@ -26,13 +26,8 @@ from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 
 OUTPUT = Path("models/dynamics")
-PRIVACY = {
-    "target_epsilon": None,
-    "noise_multiplier": 1.0,
-    "sampling_probability": 0.5,
-    "rounds": 4,
-    "delta": 1e-3,
-}
+PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5}
+PRIVACY |= {"rounds": 4, "delta": 1e-3}
 DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
 
 

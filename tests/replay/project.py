@@ -34,27 +34,11 @@ from tests.projects import ROOT, inside, write_settings
 from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good
 from tests.replay.tape import Tape, playing
 
-STAGES = (
-    "ingest",
-    "partition",
-    "plan",
-    "train_model",
-    "clone_behaviour",
-    "optimize_policy",
-    "evaluate_private",
-    "evaluate",
-    "report",
-    "online",
-)
+STAGES = ("ingest", "partition", "plan", "train_model", "clone_behaviour", "optimize_policy")
+STAGES += ("evaluate_private", "evaluate", "report", "online")
 COMMANDS = (
-    "plan",
-    "check --charges",
-    "summary",
-    "runs",
-    "ledger show",
-    "ledger show --json",
-    "ledger verify",
-    *("data describe", "data describe --json", "report"),
+    *("plan", "check --charges", "summary", "runs", "ledger show", "ledger show --json"),
+    *("ledger verify", "data describe", "data describe --json", "report"),
     "predict --policy models/policy --against-advice --observations today.csv --out actions.csv",
     "release out --policy models/policy --against-advice",
     "release --check out",
@@ -109,14 +93,10 @@ def with_simulator(*, neighbour: bool) -> None:
     raw["online"] |= {"users": 6, "cohort": 3, "steps": 20}
     write_settings(raw)
     episodes = [episode(20 + i % 3, seed=i, terminated=i % 4 == 0) for i in range(13)]
-    write_raw(
-        Path("data/raw"),
-        [*episodes, episode(9, 999, terminated=True) if neighbour else episode(30, 998)],
-    )
+    last = episode(9, 999, terminated=True) if neighbour else episode(30, 998)
+    write_raw(Path("data/raw"), [*episodes, last])
     write_json(Path("metrics/seconds/collect.json"), {"seconds": 1.0})
-    Path("today.csv").write_text(
-        "observation_0,observation_1,observation_2\n0.1,0.2,0.3\n", encoding="utf-8"
-    )
+    Path("today.csv").write_text("observation_0,observation_1,observation_2\n0.1,0.2,0.3\n")
 
 
 def log_of_people(*, neighbour: bool) -> None:
@@ -129,10 +109,8 @@ def log_of_people(*, neighbour: bool) -> None:
     raw["behaviour"]["hidden"] = [8]
     entry = yaml.safe_load((ROOT / "datasets/csv-log.yaml").read_text(encoding="utf-8"))
     entry["population"], entry["options"]["files"] = "log", "data/log.csv"
-    entry["options"]["columns"] |= {
-        "observation": ["glucose"],
-        "action": {"column": "dose", "count": 2},
-    }
+    actions = {"column": "dose", "count": 2}
+    entry["options"]["columns"] |= {"observation": ["glucose"], "action": actions}
     entry["bounds"] = {"observation": {"low": [2.0], "high": [25.0]}, "reward": [-1.0, 0.0]}
     entry["suggested"] |= {"partition": {}, "privacy": {"total_epsilon": 8.0}}
     entry["card"] = dict.fromkeys(("owner", "purpose", "contact", "licence"), "tests")
@@ -256,9 +234,8 @@ def differences(first: Outputs, second: Outputs) -> list[str]:
     """Name all in which two runs differ: releases, files, lines."""
     found = list(second.tape.faults)
     if len(second.tape.releases) != len(first.tape.releases):
-        found.append(
-            f"{len(second.tape.releases)} releases, {len(first.tape.releases)} in the first run"
-        )
+        made = [len(run.tape.releases) for run in (second, first)]
+        found.append(f"{made[0]} releases, {made[1]} in the first run")
     for name in sorted(first.content.keys() | second.content.keys()):
         one, other = first.content.get(name), second.content.get(name)
         if one is None or other is None:

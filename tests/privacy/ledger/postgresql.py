@@ -51,11 +51,7 @@ def server() -> Iterator["Server"]:
 
         call(
             "initdb",
-            "--no-sync",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--username=primorl",
+            *["--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "primorl"],
         )
         running = Server(folder, call)
         running.start()
