@@ -44,6 +44,10 @@ def edit(file: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace("7.5", "8.5"), encoding="utf-8")
 
 
+def add(file: Path) -> None:
+    file.with_name("log-3.csv").write_text(HEADER)
+
+
 def touch(file: Path) -> None:
     os.utime(file, (1, 1))
 
@@ -53,10 +57,7 @@ def touch(file: Path) -> None:
     [
         (edit, "1 changed, 0 gone, 0 new of 2"),
         (Path.unlink, "0 changed, 1 gone, 0 new of 2"),
-        (
-            lambda file: file.with_name("log-3.csv").write_text(HEADER),
-            "0 changed, 0 gone, 1 new of 3",
-        ),
+        (add, "0 changed, 0 gone, 1 new of 3"),
         (touch, None),
     ],
 )
@@ -65,7 +66,6 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     change: object,
     says: str | None,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twin: a file that has only a new time, whose digest is computed once."""
     assert callable(change)
@@ -78,7 +78,7 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert (says or "") in err
     main(["runs"])
     assert ("repro -f collect`, then `dvc repro`" in capsys.readouterr().err) == (says is not None)
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(watch, "_digest", None)
         assert (changed(project.dataset, project.chosen) is None) == (says is None)
     kept = shutil.copytree("data/raw", "kept")

@@ -60,14 +60,6 @@ def shown(primorl: Call, *words: str) -> list[dict[str, Any]]:
     return entries
 
 
-def test_an_empty_ledger_says_so_and_nothing_is_created(primorl: Call) -> None:
-    settings()
-    for words in (SHOW, VERIFY, (*SHOW, "--dataset", "pendulum")):
-        assert primorl(*words) == (0, "the ledger is empty: nothing was charged yet\n", "")
-    assert shown(primorl) == []
-    assert {entry.name for entry in Path().iterdir()} == {"params.yaml", "datasets"}
-
-
 def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     ledger: Ledger, primorl: Call
 ) -> None:

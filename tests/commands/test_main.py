@@ -148,7 +148,6 @@ def begin_ledger() -> None:
         (lambda: Path("params.yaml").write_text("seed: [\n", encoding="utf-8"), "params.yaml"),
         (lambda: SECRET.chmod(0o644), "chmod 600"),
         (lambda: SECRET.parent.chmod(0o755), "chmod 700"),
-        (SECRET.unlink, "without it the ledger cannot be read"),
     ],
 )
 def test_check_names_what_is_wrong_with_what_to_do(

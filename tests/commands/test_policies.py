@@ -44,14 +44,9 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
     status, out, err = primorl(*given, "--keep", "id", "--keep", "dose")
     assert (status, out) == (0, "out/actions.csv: 3 rows, actions of bundle\n")
     assert err.splitlines()[-1] == "abstained: 2 of 3 rows, which have no action"
-    header, first, *others = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
-    assert (header, first[:10], first[-7:]) == (
-        '"id","dose","up","down","abstained","reason"',
-        '"007","1",',
-        ",false,",
-    )
-    number, far = "age is not a finite number", "dose lies far outside the public range"
-    assert others == [f'"8","1",,,true,"{number}"', f'"9","99",,,true,"{far}"']
+    header, *rows = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
+    assert header == '"id","dose","up","down","abstained","reason"'
+    assert [row[:9] for row in rows] == ['"007","1"', '"8","1",,', '"9","99",']
     for wrong, says in (
         (IN, "error: models/policy/config.json: not there"),
         ((*given, "--observations", "none.csv"), "error: none.csv: not there"),

@@ -35,12 +35,7 @@ def found(small: Params, reward: list[float] | str = "public") -> Objections:
 
 
 def test_equal_rewards_stop_unless_a_longer_episode_earns_more(small: Params) -> None:
-    for reward, terminated, stopped in (
-        (0.0, False, 1),
-        (0.0, True, 1),
-        (1.0, False, 1),
-        (1.0, True, 0),
-    ):
+    for reward, terminated, stopped in ((0, False, 1), (0, True, 1), (1, False, 1), (1, True, 0)):
         rewarded(np.full(20, reward), terminated)
         assert len(found(small).stops) == stopped
         rewarded(np.append(np.full(19, reward), 5.0), terminated)

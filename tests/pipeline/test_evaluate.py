@@ -174,16 +174,11 @@ SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)
 
 
 def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
+    facts: Any = {"variant": "private", "environment": "Pendulum-v1"}
     for number, (seed, epochs) in enumerate(seeds.items()):
         folder = POLICY if number == 0 else POLICY / f"seeds/{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        save(
-            folder,
-            epochs,
-            variant="private",
-            environment="Pendulum-v1",
-            seeds=list(seeds) if number == 0 else None,
-        )
+        save(folder, epochs, seeds=None if number else list(seeds), **facts)
 
 
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:

@@ -101,12 +101,8 @@ def write_clone(*, high: float = 2.0, variant: str = "private", discrete: bool =
     layers = (torch.zeros(1, A, 3), torch.zeros(1, 1, A))
     policy = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), low, top, discrete)
     clone = BehaviourPolicy(policy, None if discrete else layers, None if discrete else (-5.0, 1.0))
-    facts: dict[str, Any] = {
-        "variant": variant,
-        "environment": "Pendulum-v1",
-        "rounds": 1,
-        "engine_version": 1,
-    }
+    facts: dict[str, Any] = {"variant": variant, "environment": "Pendulum-v1", "rounds": 1}
+    facts["engine_version"] = 1
     behaviour.save(BEHAVIOUR, clone, **facts, names=None, observation_range=None, public_loss=None)
     stated(12.0, "clone").write(BEHAVIOUR)
 

@@ -37,20 +37,10 @@ OBSERVED = [
 ]
 DOSES = {"name": "insulin", "codes": ["INSULIN"], "bins": [0, 4]}
 IN_RANGE = {"observation": "glucose", "low": 4, "high": 10, "inside": 1, "outside": -1}
-OPTIONS: dict[str, Any] = {
-    "folder": "meds",
-    "begins": ["ADMISSION//*"],
-    "ends": ["DISCHARGE"],
-    "terminates": ["MEDS_DEATH"],
-    "decision": {"every": 4, "unit": "hours"},
-    "observation": OBSERVED,
-    "action": [DOSES],
-    "reward": [
-        IN_RANGE,
-        {"codes": ["MEDS_DEATH"], "value": -10},
-        {"codes": ["MEAL"], "scale": 0.5},
-    ],
-}
+DEATH, MEALS = {"codes": ["MEDS_DEATH"], "value": -10}, {"codes": ["MEAL"], "scale": 0.5}
+OPTIONS: dict[str, Any] = {"folder": "meds", "begins": ["ADMISSION//*"], "ends": ["DISCHARGE"]}
+OPTIONS |= {"terminates": ["MEDS_DEATH"], "decision": {"every": 4, "unit": "hours"}}
+OPTIONS |= {"observation": OBSERVED, "action": [DOSES], "reward": [IN_RANGE, DEATH, MEALS]}
 
 
 def entry(options: dict[str, Any] | None = None, **changes: Any) -> MedsDataset:
