@@ -75,7 +75,6 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     started = time.perf_counter()
     if idle is None or not idle(checked):
         with stage_run(name, checked) as run:
-            run.params({"suggested": checked.suggested()})
             if run.first:
                 run.pipeline.params(checked.choices())
             body(checked, run)

@@ -21,7 +21,7 @@ DYNAMICS: dict[str, Any] = {
     "hidden": [64, 64],
     "beta_nll": 0.0,
     "learning_rate": 0.005,
-    "max_transitions_per_unit": None,
+    "max_transitions_per_unit": 10_000,
     "server_momentum": 0.6,
     "server_averaging": 0.9,
 }
@@ -32,16 +32,16 @@ Tests train on a few units, where no settings could learn.
 
 
 def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
-    """The repository's own settings with every ``auto`` decided, and what the dataset's file says
+    """The repository's own settings with every key decided, and what the dataset's file says
     as ``chosen``.
 
     What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the
-    dataset's own. One unit in fifty is public where the dataset suggests no share.
+    dataset's own. One unit in fifty is public where its recipe says nothing.
     """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     entry = yaml.safe_load((ROOT / f"datasets/{dataset}.yaml").read_text(encoding="utf-8"))
     raw["partition"] |= {
-        "public_fraction": entry["suggested"]["partition"].get("public_fraction", 0.02)
+        "public_fraction": entry["recipe"].get("partition", {}).get("public_fraction", 0.02)
     }
     checked = params.parse(raw | {"dataset": dataset}, ROOT / "params.yaml")
     content = params.plain(checked)
@@ -65,7 +65,6 @@ def write_settings(content: dict[str, Any], folder: Path = Path()) -> params.Par
     for file, said in (
         ("params.yaml", own),
         (f"datasets/{content['dataset']}.yaml", content["chosen"]),
-        ("datasets/defaults.yaml", {}),
     ):
         (folder / file).write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
     return params.load(folder / "params.yaml")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from primorl.config.decisions import BLOCKS
 from primorl.config.params import Params, names
-from primorl.config.suggestions import leaves
 from primorl.paid.jobs import RunPlan
 from primorl.paid.private import ALLOWED_STAGES
 
@@ -26,7 +26,7 @@ def content(file: str) -> Any:
 
 
 STAGES: dict[str, dict[str, Any]] = content("dvc.yaml")["stages"]
-DATASET, DEFAULTS = "datasets/${dataset}.yaml", "datasets/defaults.yaml"
+DATASET, PLAN = "datasets/${dataset}.yaml", "data/plan.json"
 PRIVATE = (
     *("data/raw", "data/trajectories", "data/partitions/private"),
     *("data/partitions/units.bin", "data/partitions/public_units.bin"),
@@ -58,14 +58,13 @@ policy again.
 """
 CODE, PAID = ("pipeline/", "primorl/"), "primorl.paid."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
-ALONE = (
-    "privacy.budget.",
-    "privacy.draw.",
-    "evaluation.private.draw.",
-    "dynamics.variant.",
-    "partition.public.",
-)
-SUGGESTIBLE = {key for key in leaves() if not f"{key}.".startswith(ALONE)}
+RECIPE = {*BLOCKS}
+PLANNED = {
+    "dynamics.variant": "model.variant",
+    "privacy.delta": "model.mechanism.delta",
+    "privacy.statistics": "model.mechanism.queries",
+}
+"""Keys whose values the stages after `plan` follow in its file."""
 METHODS = {"of", "entropy_of"}
 
 
@@ -143,18 +142,17 @@ def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
             )
     assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
     assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
-    assert "dynamics.variant" not in SUGGESTIBLE
     for stage in ("optimize_policy", "evaluate"):
-        assert follows(stage, "params.yaml", "dynamics.variant")
-        assert not follows(stage, DATASET, "suggested.dynamics.learning_rate")
+        assert follows(stage, PLAN, "model.variant")
         assert not follows(stage, "params.yaml", "dynamics.learning_rate")
+        assert not follows(stage, PLAN, "model.local.learning_rate")
 
 
 def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
     for dataset in names(ROOT / "datasets"):
         for file, key in {each for stage in STAGES for each in listed(stage)}:
             if file == "data/plan.json":  # which a stage makes
-                assert key in {field.name for field in fields(RunPlan)}
+                assert key.partition(".")[0] in {field.name for field in fields(RunPlan)}
                 continue
             value = content(file.replace("${dataset}", dataset))
             for part in key.split("."):
@@ -163,7 +161,7 @@ def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others(
+def test_a_stage_follows_the_params_it_reads_and_the_recipe_for_them(
     stage: str,
 ) -> None:
     modules = {f"pipeline.{stage}"} | {
@@ -172,16 +170,14 @@ def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others
     for file, key in {read for module in modules for read in params_read(module)}:
         if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
             continue  # another dataset is another file
-        assert follows(stage, file, key), f"{stage} reads {key} of {file}"
-    own = {key for file, key in listed(stage) if file == "params.yaml"}
-    for key in own:
-        if any(f"{leaf}.".startswith(f"{key}.") for leaf in SUGGESTIBLE):
-            assert follows(stage, DATASET, f"suggested.{key}"), f"{stage}: {key} as suggested"
-            assert follows(stage, DEFAULTS, key), f"{stage}: {key} of {DEFAULTS}"
-    for file, key in listed(stage):
-        block = key.removeprefix("suggested.")
-        if file == DEFAULTS or (file == DATASET and block != key):
-            assert any(f"{name}.".startswith(f"{block}.") for name in own), f"{stage}: {key}"
+        planned = next(
+            (PLANNED[mine] for mine in PLANNED if f"{key}.".startswith(f"{mine}.")), None
+        )
+        followed = follows(stage, file, key) or (planned and follows(stage, PLAN, planned))
+        assert followed, f"{stage} reads {key} of {file}"
+    blocks = {key.partition(".")[0] for file, key in listed(stage) if file == "params.yaml"}
+    if stage != "ingest" and blocks & RECIPE:  # which follows `partition.public` alone
+        assert follows(stage, DATASET, "recipe"), f"{stage}: {blocks & RECIPE} of the recipe"
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from docs.tools.markdown import ROOT
 from primorl.commands.main import app
+from primorl.config.decisions import leaves
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
@@ -167,11 +168,16 @@ def _of_dvc(words: Sequence[str]) -> Iterator[str]:
         named = [word for word in words[1:] if not word.startswith("-")]
         yield from (f"no stage {word}" for word in named if word not in stages)
     for change in (after for before, after in pairwise(words) if before in ("-S", "--set-param")):
+        key = change.partition("=")[0]
+        if key.startswith("+"):
+            if key[1:] not in leaves():
+                yield f"no setting {key[1:]}"
+            continue
         block: Any = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-        for part in change.partition("=")[0].split("."):
+        for part in key.split("."):
             block = block.get(part, ...) if isinstance(block, dict) else ...
         if block is ...:
-            yield f"params.yaml has no {change.partition('=')[0]}"
+            yield f"params.yaml has no {key}"
 
 
 def _of_module(module: str, words: Sequence[str]) -> Iterator[str]:

@@ -16,7 +16,6 @@ _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
     "dvc.yaml",
     "params.yaml",
-    "datasets/defaults.yaml",
     _DEFAULT,
     "pipeline/*.py",
     ".gitignore",

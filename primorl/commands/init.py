@@ -64,13 +64,7 @@ bounds:
     high: FILL IN  # 1 for a category
   reward: FILL IN  # [lowest, highest]
 score: null
-suggested:
-  partition: {{}}
-  privacy: {{}}
-  dynamics: {{}}
-  behaviour: {{}}
-  policy: {{}}
-  evaluation: {{}}
+recipe: {{}}
 # For the card and the report; `primorl release` needs all four, and an edit charges nothing:
 # card:
 #   owner: who answers for data and policy

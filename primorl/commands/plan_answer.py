@@ -13,7 +13,7 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
 from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS
-from primorl.config import reading, suggestions
+from primorl.config import decisions
 from primorl.config.params import Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
@@ -31,7 +31,7 @@ from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import RELATION_NAME
 
 T = TypeVar("T")
-_BY_RULE = (suggestions.FIT, reading.ORIGIN, suggestions.TOTAL)
+_BY_RULE = (decisions.FIT, decisions.PUBLIC, decisions.TOTAL)
 """Origins of settings that no file gives."""
 _LARGE = 2.0  # ε, from which a guarantee says little
 
@@ -325,7 +325,7 @@ def _today_line(own: OwnRun) -> str | None:
     if asked is None or (asked.return_bounds == "public" and manifest.public_units > 0):
         return None
     origin = ""
-    if asked.return_bounds is None or isinstance(asked.return_bounds, str):
+    if isinstance(asked.return_bounds, str):
         if isinstance(reward, str) or manifest.info.horizon is None or asked.discount != 1:
             return None
         low, high = (bound * manifest.info.horizon for bound in reward)

@@ -85,8 +85,8 @@ class Partition(Block):
             gives the word.
     """
 
-    public_fraction: Fraction | None
-    public: PublicUnits | None
+    public_fraction: Fraction | None = None
+    public: PublicUnits | None = None
     publish: Text | None = None
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class Partition(Block):
 class Budget(Block):
     """Budget of all runs on a dataset together; ``epsilon: null`` sets no limit."""
 
-    epsilon: Epsilon | None
-    delta: Delta
+    epsilon: Epsilon | None = None
+    delta: Delta = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,20 +117,20 @@ class Privacy(Block):
 
     ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another
     number pays for another draw of them. ``total_epsilon`` bounds model, clone and questions
-    together; `primorl.config.suggestions` makes the model's target of it.
+    together; `primorl.config.decisions` makes the model's target of it.
     """
 
     budget: Budget
-    total_epsilon: Epsilon | None
-    target_epsilon: Epsilon | None
-    noise_multiplier: Multiplier | None
-    delta: Delta
+    total_epsilon: Epsilon | None = None
+    target_epsilon: Epsilon | None = None
+    noise_multiplier: Multiplier | None = None
+    delta: Delta = 1e-5
     sampling_probability: Probability
     rounds: Steps
     clipping_norm: ClippingNorm
-    clipping: Literal["flat", "per_layer"]
+    clipping: Literal["flat", "per_layer"] = "flat"
     statistics: Statistics
-    draw: NaturalInt
+    draw: NaturalInt = 0
 
     def __post_init__(self) -> None:
         _one_of_two(
@@ -142,8 +142,7 @@ def _one_of_two(first: str, a: object, second: str, b: object) -> None:
     if (a is None) == (b is None):
         found = "neither" if a is None else "both"
         raise ValueError(
-            f"found {found} of {first} and {second}; give exactly one and set the other to null "
-            "or auto"
+            f"found {found} of {first} and {second}; give exactly one and leave the other empty"
         )
 
 
@@ -163,8 +162,8 @@ class Dynamics(LocalTraining, ServerTraining, Block):
         log_variance_bounds: of standardised targets.
     """
 
-    variant: Variant
-    train_anyway: bool
+    variant: Variant = "private"
+    train_anyway: bool = False
     model: Literal["linear", "network"]
     degree: Annotated[int, Within(ge=1, le=3)]
     start: Literal["random", "public"]
@@ -175,7 +174,7 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Block):
-    """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at
+    """The private clone of the behaviour; ``target_epsilon: 0`` makes none. ε holds at
     `Privacy.delta`.
 
     Attributes:
@@ -185,26 +184,26 @@ class Behaviour(Block):
         log_variance_bounds: of actions in a box, scaled to [-1, 1].
     """
 
-    target_epsilon: Epsilon | None
-    hidden: HiddenSizes
-    log_variance_bounds: LogVariances
+    target_epsilon: Annotated[float, Within(ge=0, le=1e6)]
+    hidden: HiddenSizes = (32,)
+    log_variance_bounds: LogVariances = (-5.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(SacConfig, Block):
-    """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the
+    """SAC in the pessimistic model (PriMORL, Algorithm 4); without ``seeds`` one policy, of the
     pipeline's seed.
     """
 
-    seeds: Seeds | None
+    seeds: Seeds | None = None
     uncertainty: Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"]
     penalty: NonNegative
     starts: Literal["reset", "public", "pool", "released"]
-    pool_reset_fraction: Probability
+    pool_reset_fraction: Probability = 0.1
 
 
 ReturnBounds = Annotated[
-    Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")],
+    Annotated[Literal["public", "reward"], Tag("word")] | Annotated[Range, Tag("numbers")],
     Discriminator(word_or_numbers),
 ]
 
@@ -216,24 +215,24 @@ class PrivateEvaluation(Block):
     Attributes:
         estimators: ε of each, by name; empty: nothing is asked.
         discount: γ of the value.
-        return_bounds: bounds of a trajectory's return, or ``public``: from the public returns;
-            None: by the rewards' bounds allow.
+        return_bounds: bounds of a trajectory's return; ``public``: from the public returns, where
+            there are any; ``reward``: those that the rewards' bounds allow.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
     estimators: Estimators
-    discount: Annotated[float, Within(gt=0, le=1)]
-    return_bounds: ReturnBounds | None
-    draw: NaturalInt
+    discount: Annotated[float, Within(gt=0, le=1)] = 1.0
+    return_bounds: ReturnBounds = "public"
+    draw: NaturalInt = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Block):
     """Episodes in the true environment, and questions to the private units."""
 
-    episodes: AtLeastTwo
-    epoch_episodes: AtLeastTwo
-    seed: Seed
+    episodes: AtLeastTwo = 100
+    epoch_episodes: AtLeastTwo = 10
+    seed: Seed = 1000
     private: PrivateEvaluation
 
 
@@ -257,17 +256,17 @@ class Online(Block):
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
-    users: Annotated[int, Within(ge=1, le=10**7)] | None
-    arrivals: InnerPath | None
-    appearances: Annotated[int, Within(ge=1, le=64)]
-    cohort: Annotated[int, Within(ge=1, le=10**6)]
-    target_epsilon: Epsilon | None
-    algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"]
-    learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)]
-    clipping_norm: ClippingNorm
-    steps: Steps | None
-    episodes: PositiveInt
-    draw: NaturalInt
+    users: Annotated[int, Within(ge=1, le=10**7)] | None = None
+    arrivals: InnerPath | None = None
+    appearances: Annotated[int, Within(ge=1, le=64)] = 1
+    cohort: Annotated[int, Within(ge=1, le=10**6)] = 250
+    target_epsilon: Epsilon | None = 1.0
+    algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"] = "dppg"
+    learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)] = 5.0
+    clipping_norm: ClippingNorm = 0.1
+    steps: Steps | None = None
+    episodes: PositiveInt = 1
+    draw: NaturalInt = 0
 
     @property
     def asked(self) -> bool:
@@ -279,15 +278,15 @@ class Online(Block):
 class LedgerStore(Block):
     """Place of the ledger."""
 
-    url: StoreUrl | None
+    url: StoreUrl | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking(Block):
     """Where MLflow keeps its runs; ``experiment: null`` is one for each dataset, of its name."""
 
-    uri: StoreUrl | None
-    experiment: Text | None
+    uri: StoreUrl | None = None
+    experiment: Text | None = None
 
 
 _Parallel = Annotated[int, Within(gt=0, le=1024)]
@@ -297,7 +296,7 @@ _Parallel = Annotated[int, Within(gt=0, le=1024)]
 class Compute(Block):
     """Settings that change speed and nothing else."""
 
-    device: Literal["auto", "cpu", "cuda"]
-    memory_mb: PositiveInt | None
-    data_mb: PositiveInt | None
-    threads: _Parallel | None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    memory_mb: PositiveInt | None = None
+    data_mb: PositiveInt | None = None
+    threads: _Parallel | None = None

@@ -225,20 +225,6 @@ class Ingestion(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suggested(Block):
-    """Values that suit this dataset, for keys of ``params.yaml`` that are ``auto``; see
-    `suggestions`.
-    """
-
-    partition: dict[str, Any]
-    privacy: dict[str, Any]
-    dynamics: dict[str, Any]
-    behaviour: dict[str, Any]
-    policy: dict[str, Any]
-    evaluation: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CardTexts(Block):
     """Declared texts for the card and the report.
 
@@ -282,7 +268,7 @@ class DatasetCommon(Block):
         bounds: public bounds of observations and rewards.
         score: how returns are normalised; None: they are not.
         ingestion: see `Ingestion`.
-        suggested: see `Suggested`.
+        recipe: values that suit these data, for keys of params.yaml (`primorl.config.decisions`).
         card: see `CardTexts`.
     """
 
@@ -295,7 +281,7 @@ class DatasetCommon(Block):
     bounds: Bounds
     score: Score | None
     ingestion: Ingestion
-    suggested: Suggested
+    recipe: Annotated[dict[str, Any], BeforeValidator(_or_nothing)] = field(default_factory=dict)
     card: Annotated[CardTexts, BeforeValidator(_or_nothing)] = field(default_factory=CardTexts)
 
 

@@ -1,8 +1,7 @@
 """The typed view of ``params.yaml`` and of the dataset that it names, checked once.
 
-``params.yaml`` says how a run is made, ``datasets/NAME.yaml`` says what the data are and which
-values suit them, and ``datasets/defaults.yaml`` says which values suit a dataset that suggests
-none. `suggestions` has the rules.
+``params.yaml`` says how a run is made, ``datasets/NAME.yaml`` what the data are and which recipe
+suits them. What neither says is a default of its class, or decided by a rule (`decisions`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
 from primorl.base.records import Seed
-from primorl.config import reading, suggestions
+from primorl.config import decisions
 from primorl.config.blocks import (
     Behaviour,
     Budget,
@@ -36,10 +35,6 @@ from primorl.config.texts import Block, Name
 
 T = TypeVar("T")
 DATASETS = "datasets"
-DEFAULTS = "defaults"
-"""The file in ``datasets/`` that is no dataset."""
-DEFAULTS_FILE = f"{DATASETS}/{DEFAULTS}.yaml"
-_FRACTION = "partition.public_fraction"
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
@@ -57,7 +52,7 @@ class Params(Block):
     """
 
     dataset: Name
-    seed: Seed
+    seed: Seed = 0
     chosen: Dataset
     partition: Partition
     privacy: Privacy
@@ -79,7 +74,7 @@ class Params(Block):
         """
         if (
             self.privacy.total_epsilon is not None
-            and self.origins.get(suggestions.TARGET, suggestions.TOTAL) != suggestions.TOTAL
+            and self.origins.get(decisions.TARGET, decisions.TOTAL) != decisions.TOTAL
         ):
             raise ValueError(
                 "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give "
@@ -112,7 +107,7 @@ class Params(Block):
         model = self.privacy.target_epsilon
         delta = self.privacy.delta
         beside = [
-            self.behaviour.target_epsilon or 0.0,
+            self.behaviour.target_epsilon,
             *self.evaluation.private.estimators.values(),
         ]
         if total is None or model is None or not self.holds_total or not any(beside):
@@ -131,7 +126,7 @@ class Params(Block):
     @property
     def target_key(self) -> str:
         """The key that decides the model's ε."""
-        return suggestions.TARGET if self.privacy.total_epsilon is None else suggestions.TOTAL
+        return decisions.TARGET if self.privacy.total_epsilon is None else decisions.TOTAL
 
     @property
     def holds_total(self) -> bool:
@@ -140,7 +135,7 @@ class Params(Block):
         """
         limit = (
             self.privacy.total_epsilon is not None
-            and self.origins.get(suggestions.TOTAL) != DEFAULTS_FILE
+            and self.origins.get(decisions.TOTAL) != decisions.DEFAULT
         )
         return limit and self.dynamics.variant == "private"
 
@@ -152,13 +147,13 @@ class Params(Block):
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
         wanted, file = [], f"{DATASETS}/{self.dataset}.yaml"
         if statistics.normaliser == "public":
-            wanted.append("privacy.statistics.normaliser: auto (private, charged)")
+            wanted.append("privacy.statistics.normaliser: empty (private, charged)")
         if alone and not statistics.starts:
-            wanted.append("privacy.statistics.starts: auto (true, charged)")
+            wanted.append("privacy.statistics.starts: empty (true, charged)")
         if taken:
-            wanted.append(f"policy.starts: {'released' if alone else 'reset'} (or auto)")
+            wanted.append("policy.starts: empty")
         if self.dynamics.early_stopping.patience is not None:
-            wanted.append("dynamics.early_stopping.patience: null")
+            wanted.append("dynamics.early_stopping.patience: empty")
         if bounds.observation == "public":
             wanted.append(f"bounds.observation: {{low, high}} in {file}")
         if bounds.reward == "public":
@@ -179,9 +174,7 @@ class Params(Block):
     @property
     def unfitted(self) -> frozenset[str]:
         """Keys with values that stand in for those still to be fitted to the data."""
-        return frozenset(
-            key for key, origin in self.origins.items() if origin == suggestions.TO_FIT
-        )
+        return frozenset(key for key, origin in self.origins.items() if origin == decisions.TO_FIT)
 
     def choices(self) -> dict[str, Any]:
         """Values to compare runs by, by dotted key, without addresses, speed and settings still to
@@ -208,33 +201,21 @@ class Params(Block):
         for key, value in taken.items():
             block, _, last = key.rpartition(".")
             found_at(content, block)[last] = value
-        return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
+        return from_plain(content, {**self.origins, **dict.fromkeys(taken, decisions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
         """Estimators and their ε beside a model of this ε; None: it has no guarantee.
 
         0 has no share.
         """
-        if self.origins.get(suggestions.ESTIMATORS) != suggestions.STATED:
+        if self.origins.get(decisions.ESTIMATORS) != decisions.STATED:
             return self.evaluation.private.estimators
-        return suggestions.estimators(epsilon) if epsilon else {}
+        return decisions.estimators(epsilon) if epsilon else {}
 
     @property
     def clones(self) -> bool:
         """Whether a clone of the behaviour is asked for."""
-        return self.behaviour.target_epsilon is not None
-
-    def suggested(self) -> dict[str, Any]:
-        """The values that were taken from a dataset's file or from the defaults, by dotted key."""
-        paired = {key for group in suggestions.ONE_OF for key in group}
-        taken = self.values(
-            key
-            for key, file in self.origins.items()
-            if file not in (PARAMS.name, suggestions.TO_FIT)
-        )
-        return {
-            key: value for key, value in taken.items() if value is not None or key not in paired
-        }
+        return self.behaviour.target_epsilon > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,33 +255,15 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     raw = _block(raw, path)
     folder = path.parent / DATASETS
     name = _dataset(raw, path)
-    own, common = folder / f"{name}.yaml", folder / f"{DEFAULTS}.yaml"
+    own = folder / f"{name}.yaml"
     entry = read_yaml(own, "")
-    defaults = read_yaml(common, "it holds the values for datasets that suggest none")
     if not isinstance(entry, dict):
         raise PipelineError(f"{own}: a block of keys is needed")
-    wrong: dict[Path, list[str]] = {path: [], own: [], common: []}
-    suggested = entry.get("suggested", {})
-    sources = [
-        suggestions.read(suggested, f"{DATASETS}/{name}.yaml", "suggested.", wrong[own]),
-        suggestions.read(defaults, f"{DATASETS}/{DEFAULTS}.yaml", "", wrong[common]),
-    ]
-    effective, origins, undecided = suggestions.decide(raw, sources)
-    suggestions.decide_shares(effective, origins, entry.get("environment"))
-    wrong[path] += undecided
-    by_default = origins.get(_FRACTION) == DEFAULTS_FILE
-    if (
-        entry.get("unit") != "trajectory"
-        and by_default
-        and effective["partition"]["public_fraction"]
-    ):
-        # Units are people: none is public by a default that nobody wrote for them.
-        effective["partition"]["public_fraction"], origins[_FRACTION] = (
-            0,
-            "primorl: units are people",
-        )
-    said = effective | {"chosen": entry, "origins": origins}
-    reading.decide_derived(said, origins, suggestions.TO_FIT)
+    wrong: dict[Path, list[str]] = {path: [], own: []}
+    said, origins = decisions.decide(raw, entry, f"{DATASETS}/{name}.yaml", wrong[own])
+    for block in _PLAIN:
+        said[block] = _given(said.get(block))
+    said |= {"chosen": entry, "origins": origins}
     return _checked(said, path, own, wrong)
 
 
@@ -311,8 +274,6 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
         made = checked(Params, said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
-            if suggestions.may_be_auto(key) and isinstance(found_at(said, key), str):
-                why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
             file, inner = (
                 (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
@@ -337,11 +298,10 @@ def load_reading(path: Path = PARAMS) -> Reading:
         PipelineError: the file cannot be read, or one of these keys is wrong.
     """
     raw = _block(read_yaml(path, _WHY), path, keys=False)
-    budget = found_at(raw, "privacy.budget")
     said = {
         "dataset": raw.get("dataset"),
-        "ledger": raw.get("ledger"),
-        "privacy": {"budget": budget},
+        "ledger": _given(raw.get("ledger")),
+        "privacy": {"budget": _given(found_at(raw, "privacy.budget"))},
     }
     return _validated(Reading, said, path)
 
@@ -372,7 +332,7 @@ def _validated(kind: type[T], said: dict[str, Any], file: Path) -> T:
 
 def names(folder: Path = Path(DATASETS)) -> list[str]:
     """The names of the datasets in a folder, sorted."""
-    return sorted(file.stem for file in folder.glob("*.yaml") if file.stem != DEFAULTS)
+    return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
 def plain(block: Any) -> dict[str, Any]:
@@ -392,6 +352,21 @@ def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = N
     """
     own = Path(DATASETS) / f"{content.get('dataset')}.yaml"
     return _checked({**content, "origins": dict(origins or {})}, PARAMS, own, {PARAMS: [], own: []})
+
+
+_PLAIN = ("online", "ledger", "tracking", "compute")
+_NULL_IS_A_VALUE = "target_epsilon"  # of `online`: not private
+
+
+def _given(block: Any) -> Any:
+    """Leave out the keys of a block that are empty: their class has a default."""
+    if block is None:
+        return {}
+    if not isinstance(block, dict):
+        return block
+    return {
+        key: value for key, value in block.items() if value is not None or key == _NULL_IS_A_VALUE
+    }
 
 
 def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:

@@ -36,9 +36,9 @@ class LocalTraining:
     """
 
     learning_rate: LearningRate
-    batch_size: Steps
-    local_epochs: Steps
-    weight_decay: WeightDecay
+    batch_size: Steps = 16
+    local_epochs: Steps = 1
+    weight_decay: WeightDecay = 0.0
     max_transitions_per_unit: PositiveInt | None
     beta_nll: Portion
 
@@ -61,8 +61,8 @@ class EarlyStopping:
 
     __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
 
-    every: Steps
-    patience: Steps | None
+    every: Steps = 5
+    patience: Steps | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -235,8 +235,7 @@ class QuestionJob:
         noise_multiplier: z.
         delta: at which ε is stated.
         discount: γ of the value.
-        return_bounds: of a trajectory's return, or from the public returns; None: as the rewards'
-            bounds allow.
+        return_bounds: of a trajectory's return; see `PrivateEvaluation`.
         draw: numbers the draws of the noise that were paid for.
         about: identity of the model in question; None: the question is about none.
     """
@@ -245,7 +244,7 @@ class QuestionJob:
     noise_multiplier: Annotated[float, Within(gt=0)]
     delta: Delta
     discount: Annotated[float, Within(gt=0, le=1)]
-    return_bounds: ReturnBounds | None
+    return_bounds: ReturnBounds
     draw: NaturalInt
     about: Hexadecimal | None
 

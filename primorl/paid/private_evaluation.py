@@ -111,7 +111,7 @@ def evaluation_problem(
         seed=seed,
     )
     declared = job.return_bounds
-    problem = problem.with_return_bounds(None if declared == "public" else declared)
+    problem = problem.with_return_bounds(None if isinstance(declared, str) else declared)
     if public.units == 0:
         return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
     recorded = PublicTrajectories.of(public).in_rollouts(ends)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from primorl.base.errors import PipelineError
-from primorl.config import suggestions
+from primorl.config import decisions
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -611,8 +611,7 @@ def clone_job(
 
 def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
     """Decide for a network, whose clip is what its noise leaves room for."""
-    key, epsilon, delta = suggestions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
-    assert epsilon is not None  # it is asked for
+    key, epsilon, delta = decisions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
     normaliser = params.privacy.statistics.normaliser
     begun = normaliser == "public" and public.units >= LEAST_UNITS
     noise = solved_noise(key, epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
@@ -679,8 +678,7 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
     Logits of discrete actions gained nothing from cubes, and noise is no share of their variance:
     degree 2, always. They have no spread to ask for.
     """
-    key, epsilon, delta = suggestions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
-    assert epsilon is not None  # it is asked for
+    key, epsilon, delta = decisions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
     spaces = manifest.info.spaces
     discrete = spaces.discrete_actions
     queries = {}
@@ -759,7 +757,7 @@ def question_jobs(
         QuestionJob(
             question=name,
             noise_multiplier=solved_noise(
-                f"{suggestions.ESTIMATORS}.{name}",
+                f"{decisions.ESTIMATORS}.{name}",
                 share,
                 delta,
                 1.0,

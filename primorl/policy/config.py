@@ -54,17 +54,17 @@ class SacConfig:
         ValueError: the buffer is smaller than one batch of rollouts.
     """
 
-    hidden: HiddenSizes
-    learning_rate: LearningRate
-    discount: Share
-    target_rate: Probability
+    hidden: HiddenSizes = (64, 64)
+    learning_rate: LearningRate = 3e-4
+    discount: Share = 0.99
+    target_rate: Probability = 0.005
     target_entropy: Finite
-    discrete_target_entropy: Share
+    discrete_target_entropy: Share = 0.3
     reward_scale: Positive
-    batch_size: Steps
+    batch_size: Steps = 256
     epochs: Steps
     updates_per_epoch: Steps
-    rollout_every: Steps
+    rollout_every: Steps = 250
     rollout_batch: Steps
     horizon: Steps
     buffer_size: BufferSize

@@ -25,12 +25,10 @@ def ingested(name: str, people: int) -> None:
 def test_ingest_takes_every_row_of_a_log(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So bounds, categories, ends and ids are those that the entry declares; no setting is
-    suggested.
-    """
+    """So bounds, categories, ends and ids are those that the entry declares; no recipe helps."""
     monkeypatch.chdir(tmp_path)
     log = LOGS[name]
-    assert not any(log.entry("log")["suggested"].values())  # type: ignore[attr-defined]
+    assert not log.entry("log")["recipe"]
     ingested(name, 12)
     parts = PartReader(Path("trajectories"), made_by="ingest").tables(columns=["unit_id"])
     logged = pq.read_table("log/log.parquet")

@@ -28,8 +28,7 @@ def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any)
     plain["unit"] = "trajectory"
     plain |= {"population": "tests", "termination": "learned", "ingestion": {}}
     plain["bounds"] = {"observation": "space", "reward": "public"}
-    sections = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
-    return checked(kind, plain | {"suggested": {name: {} for name in sections}} | changes)
+    return checked(kind, plain | changes)
 
 
 def entry(**changes: Any) -> MinariDataset:

@@ -9,8 +9,8 @@ import yaml
 
 from primorl.base.paths import MANIFEST, PUBLIC
 from primorl.config import params as params_module
+from primorl.config.decisions import FITTED
 from primorl.config.params import Params
-from primorl.config.suggestions import FITTED
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import public_start
@@ -43,7 +43,7 @@ def automatic(small: Params, **given: Any) -> Params:
     write_settings(raw)
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
-    for key, value in (dict.fromkeys(FITTED, "auto") | given).items():
+    for key, value in (dict.fromkeys(FITTED) | given).items():
         *path, name = key.replace("__", ".").split(".")
         block = raw
         for part in path:

@@ -15,7 +15,7 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
 from primorl.commands import plan_answer
-from primorl.config import suggestions
+from primorl.config import decisions
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Spaces
@@ -68,10 +68,10 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
     asked = limited(
         here, budget, target_epsilon=epsilon, noise_multiplier=None, sampling_probability=1.0
     )
-    questions = plain(here.evaluation.private) | {"estimators": suggestions.estimators(epsilon)}
+    questions = plain(here.evaluation.private) | {"estimators": decisions.estimators(epsilon)}
     return edited(
         asked,
-        behaviour={"target_epsilon": suggestions.clone(epsilon)},
+        behaviour={"target_epsilon": decisions.clone(epsilon)},
         evaluation={"private": questions},
     )
 
@@ -115,12 +115,12 @@ def test_a_total_bounds_model_clone_and_questions(
     """Twins: a model that takes all of the total; and a total that nobody set for this run or
     dataset.
     """
-    model = suggestions.model_of(1.0, DELTA)
+    model = decisions.model_of(1.0, DELTA)
 
     def of_total(model: float, origin: str = "params.yaml") -> Params:
         asked = at(here, None, model)
         privacy = replace(asked.privacy, total_epsilon=1.0)
-        return replace(asked, privacy=privacy, origins={suggestions.TOTAL: origin})
+        return replace(asked, privacy=privacy, origins={decisions.TOTAL: origin})
 
     check(of_total(model))
     with pytest.raises(ValueError, match=r"found 1\.0, and with behaviour.* comes to 1\.1"):
@@ -129,7 +129,7 @@ def test_a_total_bounds_model_clone_and_questions(
     monkeypatch.setattr(Params, "_check_total", lambda _: None)
     with pytest.raises(PipelineError, match=r"privacy.total_epsilon: found 1, .* costs about 1\.1"):
         check(of_total(1.0))
-    check(of_total(1.0, "datasets/defaults.yaml"))
+    check(of_total(1.0, decisions.DEFAULT))
 
 
 def test_what_is_paid_is_known_by_its_identity(

@@ -92,10 +92,10 @@ def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> N
         "partition__public_fraction": 0,
         "privacy__target_epsilon": 1.0,
         "privacy__noise_multiplier": None,
-        "privacy__statistics__normaliser": "auto",
-        "privacy__statistics__starts": "auto",
+        "privacy__statistics__normaliser": None,
+        "privacy__statistics__starts": None,
     }
-    params = automatic(small, **asked, dynamics__model="auto", dynamics__degree=2)
+    params = automatic(small, **asked, dynamics__model=None, dynamics__degree=2)
     answers = {}
     for units in (20, 100, 3000):
         chosen, found = fit(params, units)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from primorl.config.decisions import FITTED, TO_FIT
 from primorl.config.params import Params, from_plain
-from primorl.config.suggestions import FITTED, TO_FIT
 from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
@@ -81,5 +81,5 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert alone["policy.reward_scale"] == pytest.approx(3 * found["policy.reward_scale"])
     assert alone["policy.epochs"] == 2 * found["policy.epochs"]
     done = auto.fitted(found)
-    assert done.policy.horizon == done.suggested()["policy.horizon"] == 6
+    assert done.policy.horizon == 6
     assert not unfitted(done)

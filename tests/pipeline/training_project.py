@@ -13,8 +13,8 @@ import pytest
 from minari.data_collector import EpisodeBuffer as Episode
 
 from pipeline import plan, train_model
+from primorl.config import decisions
 from primorl.config import params as params_module
-from primorl.config import suggestions
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
 from primorl.paid import resolve
@@ -73,7 +73,7 @@ def quick_clone(
     solved = resolve.solved_noise
 
     def known(key: str, epsilon: float, *rest: Any, **named: Any) -> float:
-        clone = key == suggestions.CLONE
+        clone = key == decisions.CLONE
         return noise(epsilon) if clone else solved(key, epsilon, *rest, **named)
 
     monkeypatch.setattr(resolve, "_CLONE_ROUNDS", rounds)

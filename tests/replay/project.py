@@ -112,10 +112,9 @@ def log_of_people(*, neighbour: bool) -> None:
     actions = {"column": "dose", "count": 2}
     entry["options"]["columns"] |= {"observation": ["glucose"], "action": actions}
     entry["bounds"] = {"observation": {"low": [2.0], "high": [25.0]}, "reward": [-1.0, 0.0]}
-    entry["suggested"] |= {"partition": {}, "privacy": {"total_epsilon": 8.0}}
+    entry["recipe"] = {"privacy": {"total_epsilon": 8.0}}
     entry["card"] = dict.fromkeys(("owner", "purpose", "contact", "licence"), "tests")
     Path("datasets").mkdir()
-    shutil.copy(ROOT / "datasets/defaults.yaml", "datasets")
     Path("datasets/log.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")
     Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
     Path("data").mkdir()

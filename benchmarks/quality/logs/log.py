@@ -365,15 +365,5 @@ class Log(ABC):
                 "reward": [float(bound) for bound in self.reward],
             },
             "score": None,
-            "suggested": {
-                name: {}
-                for name in (
-                    "partition",
-                    "privacy",
-                    "dynamics",
-                    "behaviour",
-                    "policy",
-                    "evaluation",
-                )
-            },
+            "recipe": {},
         }

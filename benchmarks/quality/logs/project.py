@@ -182,14 +182,13 @@ def keep_public(file: Path, unit: str, whole: Path) -> None:
 def write_settings(log: Log, seed: int, changes: Mapping[str, object], folder: Path) -> None:
     """Write a project's settings: this checkout's, the log's entry and the changes."""
     (folder / DATASETS).mkdir(parents=True, exist_ok=True)
-    for file in (PIPELINE, DATASETS / "defaults.yaml"):
-        shutil.copy(ROOT / file, folder / file)
+    shutil.copy(ROOT / PIPELINE, folder / PIPELINE)
     settings = yaml.safe_load((ROOT / PARAMS).read_text(encoding="utf-8"))
     for key, value in {"compute.threads": 1, **changes, "dataset": log.name, "seed": seed}.items():
         *path, last = key.split(".")
         block = settings
         for part in path:
-            block = block[part]
+            block = block.setdefault(part, {})
         block[last] = value
     (folder / PARAMS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     entry = yaml.safe_dump(log.entry(str(_LOG)), sort_keys=False)
