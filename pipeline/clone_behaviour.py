@@ -31,7 +31,7 @@ def body(params: Params, run: StageRun) -> None:
     assert plan.clone is not None
     run.params({"clone": to_json(plan.clone)})
     with paid_training(plan.clone, params, partitions, run) as paid:
-        write_behaviour(BEHAVIOUR, plan, partitions, paid, run)
+        write_behaviour(BEHAVIOUR, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,6 @@ def process(world: World, identity: str) -> None:
         )
         with _released(
             MODEL,
-            Stub(origins={}),
             partitions,
             PaidModel(Stub(), setup, trained, ENGINE_VERSION, paid),
             run,

@@ -435,10 +435,3 @@ class RunPlan:
         """Write the file, atomically."""
         path.parent.mkdir(exist_ok=True)
         write_record(path, self)
-
-    @property
-    def origins(self) -> dict[str, str]:
-        """Where each setting came from that `params.yaml` left open, by dotted key."""
-        return {
-            key: each.origin for key, each in self.settings.items() if each.origin != PARAMS.name
-        }

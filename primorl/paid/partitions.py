@@ -1,7 +1,6 @@
 """The partitioned data as a stage knows them before it pays, and privacy statements about them."""
 
 import hashlib
-from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,8 +93,8 @@ class Partitions:
         }
 
 
-def privacy_statement(plan: Plan, manifest: Manifest, origins: Mapping[str, str]) -> Statement:
-    """State a model's privacy, before payment; ``origins`` says where each setting came from."""
+def privacy_statement(plan: Plan, manifest: Manifest) -> Statement:
+    """State a model's privacy, before payment."""
     statement = plan.statement(
         dataset_fingerprint=manifest.info.dataset_fingerprint,
         public_assumptions=assumptions(manifest),
@@ -105,7 +104,6 @@ def privacy_statement(plan: Plan, manifest: Manifest, origins: Mapping[str, str]
         statement,
         public_units=manifest.public_units,
         trajectories_per_person=manifest.info.trajectories_per_person,
-        settings_origin=dict(origins),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import MODEL
+from primorl.base.paths import MODEL, PLAN
 from primorl.config.blocks import Compute
 from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.data.storage.rows import UnitStore
@@ -17,7 +17,6 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine.public_start import public_start
 from primorl.engine.queries import ObservationColumns
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.paid.compute import execution
 from primorl.paid.jobs import CloneJob, ModelJob
@@ -35,18 +34,16 @@ def training_setup(
         PipelineError: the clone takes the scales of a released model, which is missing or another
             one.
     """
-    manifest, public = partitions.manifest, partitions.public
     setup: TrainingSetup
     if isinstance(job, ModelJob):
-        setup = _model_setup(job, manifest, public, compute)
+        setup = _model_setup(job, partitions, compute)
     else:
-        setup = _clone_setup(job, manifest, public, compute)
-    return from_public(setup, public) if job.start == "public" else setup
+        setup = _clone_setup(job, partitions, compute)
+    return from_public(setup, partitions.public) if job.start == "public" else setup
 
 
-def _model_setup(
-    job: ModelJob, manifest: Manifest, public: UnitStore, compute: Compute
-) -> TrainingSetup:
+def _model_setup(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
+    manifest, public = partitions.manifest, partitions.public
     assert job.normaliser != "model"
     return TrainingSetup(
         plan=job.plan(manifest),
@@ -62,12 +59,11 @@ def _model_setup(
     )
 
 
-def _clone_setup(
-    job: CloneJob, manifest: Manifest, public: UnitStore, compute: Compute
-) -> CloningSetup:
+def _clone_setup(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
+    manifest, public = partitions.manifest, partitions.public
     scales: Literal["public"] | Normaliser = "public"
     if job.normaliser == "model":
-        scales = _released_scales(job, manifest)
+        scales = _released_scales(job, partitions)
     return CloningSetup(
         plan=job.plan(manifest),
         architecture=job.network(manifest),
@@ -110,18 +106,17 @@ def _observation_columns(manifest: Manifest) -> ObservationColumns:
     return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
-def _released_scales(job: CloneJob, manifest: Manifest) -> Normaliser:
-    """Read the normaliser of the released model, which must be of this variant and of these data.
+def _released_scales(job: CloneJob, partitions: Partitions) -> Normaliser:
+    """Read the normaliser of the released model, which must be the one that the job names.
 
     Raises:
         PipelineError: the model is missing or broken, or it is another one.
     """
-    config, statement = ModelConfig.read(MODEL), Statement.read(MODEL)
-    same = config.variant == job.variant
-    same = same and statement.private == (job.variant == "private")
-    if not same or statement.dataset_fingerprint != manifest.info.dataset_fingerprint:
+    charge = Statement.read(MODEL).charge
+    paid = [each.id for each in partitions.account.charges if each.identity == job.scaled_by]
+    if charge not in paid:
         raise PipelineError(
-            f"{MODEL}: of other settings or data, and the clone would take its scales; run `dvc "
-            "repro train_model`"
+            f"{MODEL}: of other numbers or data than {PLAN} says, and the clone would take its "
+            "scales; run `dvc repro train_model`"
         )
     return GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser

@@ -308,7 +308,6 @@ def training_report(
 @contextmanager
 def _released(
     folder: Path,
-    plan: RunPlan,
     partitions: Partitions,
     paid: PaidModel,
     run: StageRun,
@@ -320,7 +319,7 @@ def _released(
     The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks
     of.
     """
-    statement = privacy_statement(paid.setup.plan, partitions.manifest, plan.origins)
+    statement = privacy_statement(paid.setup.plan, partitions.manifest)
     statement = paid.work.add_charge_to(statement)
     with replaced_directory(folder) as fresh:
         yield fresh
@@ -369,7 +368,7 @@ def write_model(
         )
     if "reward" in hidden:
         warnings = (*warnings, "noise hides how much the reward varies within its declared bounds")
-    with _released(folder, plan, partitions, paid, run, ["config.json"]) as fresh:
+    with _released(folder, partitions, paid, run, ["config.json"]) as fresh:
         shape, weights = setup.released(trained.weights, trained.answers, plan.model.members)
         ends = info.termination
         ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
@@ -391,9 +390,7 @@ def write_model(
             starts.save(fresh)
 
 
-def write_behaviour(
-    folder: Path, plan: RunPlan, partitions: Partitions, paid: PaidModel, run: StageRun
-) -> None:
+def write_behaviour(folder: Path, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see
     `write_model`.
     """
@@ -414,7 +411,7 @@ def write_behaviour(
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
-    with _released(folder, plan, partitions, paid, run, ["config.json", BEHAVIOUR_FILE]) as fresh:
+    with _released(folder, partitions, paid, run, ["config.json", BEHAVIOUR_FILE]) as fresh:
         behaviour.save(
             fresh,
             behaviour_policy(network, weights, normaliser, bounds),

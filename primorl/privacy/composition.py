@@ -64,9 +64,6 @@ def composed_statement(statements: Mapping[str, Statement]) -> Statement:
                     f"{what}/privacy.json: {key}: differs from that of the releases it is used "
                     "with; run `dvc repro`"
                 )
-    origin: dict[str, str] = {}
-    for statement in statements.values():
-        origin |= statement.settings_origin
     spent = [
         statement.spent_on_dataset
         for statement in statements.values()
@@ -74,7 +71,6 @@ def composed_statement(statements: Mapping[str, Statement]) -> Statement:
     ]
     return replace(
         _one_after_another(first, statements, BEFOREHAND),
-        settings_origin=origin,
         spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
     )
 

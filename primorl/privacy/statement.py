@@ -3,7 +3,7 @@
 This class is the file's only writer and reader.
 """
 
-from dataclasses import field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -217,10 +217,6 @@ class Statement:
         Annotated[int, Within(ge=0)] | None,
         "Units that are declared public, and so are not protected.",
     ] = None
-    settings_origin: Annotated[
-        dict[Line, Line],
-        "Settings that were taken from a dataset's suggestion: dotted key, then the file.",
-    ] = field(default_factory=dict)
     epsilon_replace_one: Annotated[
         _Epsilon | None,
         "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C "

@@ -68,7 +68,7 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     """
     total = ledger.account(version("ab")).total(DELTA)
     settings(2.0)
-    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")) | {"dynamics": None}
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")) | {"dynamics": "half"}
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert primorl("check")[2].startswith("error: params.yaml: ")
     first, second, third, fourth = entries = shown(primorl)

@@ -49,7 +49,7 @@ def cloned(params: Params) -> RememberingRun:
 
 
 def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
-    cloned(with_changes(data, behaviour={"target_epsilon": None}))
+    cloned(with_changes(data, behaviour={"target_epsilon": 0}))
     assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
     assert not BehaviourConfig.read(FOLDER).made
     assert not Path(".primorl/ledger.db").exists()

@@ -206,7 +206,8 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
     """
     older = shutil.copytree("models", tmp_path / "older"), shutil.copy(SUMMARY, tmp_path)
     charge = read_json(MODEL / "privacy.json")["charge"]
-    everywhere(settings_origin={"privacy.rounds": "datasets/x.yaml"})
+    stated = read_json(MODEL / "privacy.json")["public_assumptions"]
+    everywhere(public_assumptions=[*stated, "another public fact"])
     with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
         ledger.commit(charge, digests())
         bundle.verify(made(), void_ok=False)
