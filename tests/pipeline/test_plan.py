@@ -31,7 +31,7 @@ from tests.pipeline.training_project import (
 )
 
 DATA: dict[str, Any] = {"fingerprint": "f"}
-OPEN: dict[str, Any] = {"return_bounds": None, "draw": 0, "about": None}
+OPEN: dict[str, Any] = {"return_bounds": "reward", "draw": 0, "about": None}
 QUESTION = QuestionJob(
     question="behaviour", noise_multiplier=20.0, delta=1e-5, discount=1.0, **OPEN
 )
