@@ -18,11 +18,7 @@ def test_names_are_the_environments_where_it_has_some() -> None:
     assert len(found) == flatdim(space)
     assert set(found) == {"pulse", "colour=0", "colour=1", "colour=2", "pose/xy_0", "pose/xy_1"}
     assert names_of(Box(0, 1, (2,)), "observation") == ("observation_0", "observation_1")
-    assert names_of(MultiDiscrete([2, 1]), "observation") == (
-        "observation_0=0",
-        "observation_0=1",
-        "observation_1=0",
-    )
+    assert names_of(MultiDiscrete([2, 1]), "x") == ("x_0=0", "x_0=1", "x_1=0")
     assert names_of(Tuple([Discrete(2), Box(0, 1, (1,))]), "observation") == ("0=0", "0=1", "1")
 
 
