@@ -80,7 +80,6 @@ class Params(Block):
                 "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give "
                 "exactly one of the three"
             )
-        self._check_total()
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
         if nobody:
             self._check_without_public()
@@ -97,30 +96,6 @@ class Params(Block):
                 f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with "
                 "an environment, public with a public split, released with "
                 "privacy.statistics.starts: true"
-            )
-
-    def _check_total(self) -> None:
-        """Refuse a clone and questions that a total leaves no room for, counted as Gaussian
-        releases.
-        """
-        total = self.privacy.total_epsilon
-        model = self.privacy.target_epsilon
-        delta = self.privacy.delta
-        beside = [
-            self.behaviour.target_epsilon,
-            *self.evaluation.private.estimators.values(),
-        ]
-        if total is None or model is None or not self.holds_total or not any(beside):
-            return
-        from primorl.privacy.accounting.gaussian import composed_epsilon
-
-        together = composed_epsilon((each for each in [model, *beside] if each), delta)
-        if together > total:
-            raise ValueError(
-                f"privacy.total_epsilon: found {total!r}, and with behaviour.target_epsilon and "
-                f"evaluation.private.estimators it comes to {together:.4g}; ask for less there; "
-                f"or set total_epsilon to null and target_epsilon to {model!r}, the model's own, "
-                "and they come on top"
             )
 
     @property

@@ -235,10 +235,7 @@ def _charge(job: AnyJob, partitions: Partitions) -> Charge:
 
 
 def _refuse_total(params: Params, plan: RunPlan, manifest: Manifest) -> None:
-    """Refuse jobs that together cost more than a total that is a limit.
-
-    `Params` counts each as one Gaussian release; here all are counted as the ledger does.
-    """
+    """Refuse jobs that together cost more than a total that is a limit, as the ledger counts."""
     total, delta = params.privacy.total_epsilon, params.privacy.delta
     if total is None or not params.holds_total:
         return
@@ -609,6 +606,19 @@ def clone_job(
     return replace(job, scaled_by=model_identity) if job.normaliser == "model" else job
 
 
+def _clone(params: Params, **own: Any) -> CloneJob:
+    """Make a clone's job of what is decided for its class, and of the settings."""
+    return CloneJob(
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        draw=params.privacy.draw,
+        bounds=params.chosen.bounds,
+        log_variance_bounds=params.behaviour.log_variance_bounds,
+        scaled_by=None,
+        **own,
+    )
+
+
 def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
     """Decide for a network, whose clip is what its noise leaves room for."""
     key, epsilon, delta = decisions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
@@ -624,19 +634,14 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
         delta=delta,
         queries={},
     )
-    job = CloneJob(
-        variant=params.dynamics.variant,
-        seed=params.seed,
-        draw=params.privacy.draw,
-        bounds=params.chosen.bounds,
+    job = _clone(
+        params,
         model="network",
         degree=None,
         hidden=params.behaviour.hidden,
         taught=(),
-        log_variance_bounds=params.behaviour.log_variance_bounds,
         start="public" if begun else "random",
         normaliser="public" if normaliser == "public" else "model",
-        scaled_by=None,
         local=replace(_CLONE_LOCAL, learning_rate=0.1) if begun else _CLONE_LOCAL,
         server=_CLONE_SERVER,
         mechanism=mechanism,
@@ -685,19 +690,14 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
     if not discrete:
         queries = {heads.RESIDUALS: noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE)}
     noise = solved_noise(key, epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
-    job = CloneJob(
-        variant=params.dynamics.variant,
-        seed=params.seed,
-        draw=params.privacy.draw,
-        bounds=params.chosen.bounds,
+    job = _clone(
+        params,
         model="linear",
         degree=2,
         hidden=(),
         taught=params.behaviour.hidden,
-        log_variance_bounds=params.behaviour.log_variance_bounds,
         start="random",
         normaliser="model",
-        scaled_by=None,
         local=replace(_HEADS_LOCAL, learning_rate=_LOGIT_RATE) if discrete else _HEADS_LOCAL,
         server=_HEADS_SERVER,
         mechanism=Mechanism(

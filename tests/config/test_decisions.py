@@ -85,11 +85,6 @@ def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
         )
     )
     assert asked.privacy == log.privacy
-    more |= {"model_check": 1.5}
-    beyond = with_keys(
-        dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more
-    )
-    assert "evaluation.private.estimators it comes to 2." in refusal(beyond)
     assert params.parse(with_keys(privacy__total_epsilon=2.0)).privacy.target_epsilon == 2.0
     assert decisions.model_of(1e-6, 1e-5) == 5e-7, "δ alone allows it"
     for total in (0.01, 0.9, 8.0):
