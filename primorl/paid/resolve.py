@@ -140,21 +140,27 @@ _RESIDUALS_SHARE = 0.1
 
 
 def planned(params: Params, partitions: Partitions) -> RunPlan:
-    """Read the plan that was paid for with these settings and data, or else decide one.
+    """Decide the run's plan; numbers that were paid for with these settings and data stay.
 
     A version of the code that would decide other numbers must not charge the same people again
-    without being asked to.
+    without being asked to. The verdict and the warnings are this version's.
 
     Raises:
         PipelineError: see `resolve`.
     """
+    decided = resolve(params, partitions)
     with suppress(PipelineError):  # there is none, or one that this version cannot read
-        found = RunPlan.read(params, partitions, paid_plan(params, partitions))
+        kept = RunPlan.read(params, partitions, paid_plan(params, partitions))
         charges = partitions.account.charges
         known = {charge.identity for charge in charges if charge.state != "aborted"}
-        if any(job.identity in known for job in found.jobs):
-            return found
-    return resolve(params, partitions)
+        if any(job.identity in known for job in kept.jobs):
+            return replace(
+                kept,
+                can_learn=decided.can_learn,
+                reason=decided.reason,
+                warnings=decided.warnings,
+            )
+    return decided
 
 
 def resolve(params: Params, partitions: Partitions) -> RunPlan:

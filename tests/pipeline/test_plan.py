@@ -128,19 +128,24 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
 def test_another_version_does_not_decide_anew_what_was_paid_for(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = with_changes(data)
+    """Its verdict and its warnings hold all the same; other settings are decided by it."""
+    params, decide = with_changes(data), resolve.resolve
     plan.body(params, FakeRun())
     train_model.body(params, FakeRun())
-    paid = PLAN.read_bytes()
-    PLAN.unlink()
-    monkeypatch.setattr(resolve, "resolve", lambda *_: pytest.fail("decided anew"))
+    paid = RunPlan.load()
+
+    def otherwise(*given: Any) -> RunPlan:
+        model = decide(*given).model
+        return replace(decide(*given), model=replace(model, members=7), warnings=("new",))
+
+    monkeypatch.setattr(resolve, "resolve", otherwise)
     plan.body(params, FakeRun())
-    assert PLAN.read_bytes() == paid
+    assert RunPlan.load() == replace(paid, warnings=("new",))
     train_model.body(params, FakeRun())
     assert len(charged(params)) == 1
     for other in ({"draw": 1}, {"noise_multiplier": 3.0}):
-        with pytest.raises(pytest.fail.Exception, match="decided anew"):
-            plan.body(with_changes(data, privacy=other), FakeRun())
+        plan.body(with_changes(data, privacy=other), FakeRun())
+        assert RunPlan.load().model.members == 7
 
 
 def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
