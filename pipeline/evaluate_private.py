@@ -9,9 +9,9 @@ from primorl.base.paths import BEHAVIOUR, MANIFEST, PARTITIONS, POLICY, PRIVATE_
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
+from primorl.evaluate.private.results import unasked
 from primorl.paid.jobs import RunPlan
 from primorl.paid.partitions import Partitions
-from primorl.paid.questions import nothing_asked
 from primorl.policy.config import PolicyConfig
 from primorl.tracking import StageRun
 
@@ -20,7 +20,10 @@ def idle(_: Params) -> bool:
     """Write that nothing was asked, if the plan has no question."""
     if RunPlan.load().questions:
         return False
-    nothing_asked(Manifest.load(MANIFEST)).write(PRIVATE_EVALUATION)
+    manifest = Manifest.load(MANIFEST)
+    info = manifest.info
+    nothing = unasked(info.dataset, info.unit, manifest.private_units, info.horizon)
+    nothing.write(PRIVATE_EVALUATION)
     return True
 
 

@@ -38,8 +38,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
 from primorl.paid.accounts import begun_ledger, budget, dataset_version
-from primorl.paid.bill import Bill
-from primorl.paid.next_run import UNKNOWN, preview
+from primorl.paid.bill import UNKNOWN, Bill, preview
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts

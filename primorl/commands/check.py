@@ -128,7 +128,7 @@ def _space(_: "Params") -> Iterator[str]:
 
 def _say_charges(params: "Params") -> None:
     """Print the charges of the next run."""
-    from primorl.paid.next_run import UNKNOWN, preview
+    from primorl.paid.bill import UNKNOWN, preview
 
     found = preview(params)
     print(UNKNOWN if found is None else found)

@@ -17,11 +17,9 @@ from primorl.config import decisions
 from primorl.config.params import Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
-from primorl.paid.bill import Bill
-from primorl.paid.jobs import RunPlan, event_of
-from primorl.paid.next_run import MAKE_DATA, UNKNOWN
+from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill
+from primorl.paid.jobs import MEAN_SHARE, RunPlan, event_of
 from primorl.paid.partitions import Partitions
-from primorl.paid.questions import MEAN_SHARE
 from primorl.paid.resolve import planned
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses

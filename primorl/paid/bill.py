@@ -7,19 +7,29 @@ private byte.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from primorl.base.dvc import changed_stages
+from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.paid import accounts
 from primorl.paid.jobs import AnyJob, Charge, RunPlan, event_of
 from primorl.paid.partitions import Partitions
+from primorl.paid.resolve import planned
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded
+
+MAKE_DATA = {"collect", "ingest", "partition"}
+UNKNOWN = (
+    "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc "
+    "repro partition` charges nothing"
+)
+"""Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,38 @@ def name_charges(jobs: Sequence[Due]) -> str:
         epsilon = each.charge.epsilon
         names.append(f"{each.job.name} ({at_most(epsilon, 4)})" if epsilon else each.job.name)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
+    """Make the bill of the next run on the partitioned units; None: they will be made, or made
+    anew.
+
+    Args:
+        params: every choice.
+        changed: stages whose inputs changed; None: DVC is asked.
+
+    Raises:
+        PipelineError: the settings do not fit the data, or `dvc status` fails.
+    """
+    changed = changed_stages() if changed is None else changed
+    if not MANIFEST.exists() or changed & MAKE_DATA:
+        return None
+    partitions = Partitions.open(PARTITIONS, params)
+    if partitions.manifest.info.dataset != params.dataset:
+        return None
+    bill = Bill.of(params, planned(params, partitions), partitions)
+    return replace(bill, online=_online(params)) if params.online.asked and changed else bill
+
+
+def _online(params: Params) -> str:
+    from primorl.paid.arrivals import share_ids, whose_account  # which import torch
+
+    shared = share_ids(params)
+    uncounted = ", and what they are charged is not counted here" if shared else ""
+    return (
+        "; the stage `online` charges the users who arrive: "
+        f"{whose_account(shared=shared)}{uncounted}"
+    )
 
 
 def _shown(epsilon: float) -> str:

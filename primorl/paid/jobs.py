@@ -54,6 +54,9 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 if TYPE_CHECKING:
     from primorl.paid.partitions import Partitions
 
+MEAN_SHARE = 0.5
+"""Share of the privacy budget of the question `behaviour` that its mean has; the rest is for the
+quantiles."""
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 # of what cubes see of an observation: where people seldom are, a clone must not act wildly

@@ -32,17 +32,16 @@ from primorl.evaluate.private.problem import (
     public_return_bounds,
 )
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
-from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict, Veto
+from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict, Veto, unasked
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.paid import accounts
 from primorl.paid.compute import chosen_device, kept_bytes
-from primorl.paid.jobs import EVALUATE_PRIVATE, QuestionJob, identity_of
+from primorl.paid.jobs import EVALUATE_PRIVATE, MEAN_SHARE, QuestionJob, identity_of
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
-from primorl.paid.questions import MEAN_SHARE, nothing_asked
 from primorl.paid.work import Work, paid_work_in
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BehaviourConfig
@@ -304,11 +303,9 @@ def evaluation_record(
     free: Sequence[Answer],
 ) -> PrivateEvaluation:
     """Make the file's content."""
-    spent, record, check = (
-        answered[-1].work.spent,
-        nothing_asked(partitions.manifest, problem.discount),
-        None,
-    )
+    info = partitions.manifest.info
+    record = unasked(info.dataset, info.unit, problem.units, info.horizon, problem.discount)
+    spent, check = answered[-1].work.spent, None
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []
     for each in answered:

@@ -20,11 +20,10 @@ from primorl.config.datasets import Bounds
 from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Spaces
 from primorl.evaluate.private.question import noise_of
-from primorl.paid import next_run
+from primorl.paid import bill
 from primorl.paid.accounts import project_ledger
-from primorl.paid.bill import Bill
+from primorl.paid.bill import Bill, preview
 from primorl.paid.jobs import QuestionJob, event_of
-from primorl.paid.next_run import preview
 from primorl.paid.partitions import Partitions
 from primorl.paid.private_evaluation import BEHAVIOUR_RETURNS
 from primorl.paid.resolve import resolve
@@ -168,9 +167,9 @@ def test_what_is_paid_is_known_by_its_identity(
 
 def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(limited(here, None))
-    monkeypatch.setattr(next_run, "changed_stages", lambda: {"partition"})
+    monkeypatch.setattr(bill, "changed_stages", lambda: {"partition"})
     assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
-    monkeypatch.setattr(next_run, "changed_stages", lambda: {"online"})
+    monkeypatch.setattr(bill, "changed_stages", lambda: {"online"})
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
     assert "they are counted apart from the log's units" in str(arriving)

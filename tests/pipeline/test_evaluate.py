@@ -12,13 +12,11 @@ from mlflow.tracking import MlflowClient
 from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
-from primorl.base.paths import MANIFEST, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
-from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.results import Answer, Check, PrivateEvaluation, Verdict
+from primorl.evaluate.private.results import Answer, Check, PrivateEvaluation, Verdict, unasked
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
-from primorl.paid.questions import nothing_asked
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import composed_statement
@@ -51,7 +49,7 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), ROWS, DATA)
-    nothing_asked(Manifest.load(MANIFEST)).write(PRIVATE_EVALUATION)
+    unasked("pendulum-replay", "trajectory", 9, DATA.horizon).write(PRIVATE_EVALUATION)
     return folder_with_store
 
 

@@ -266,3 +266,24 @@ class PrivateEvaluation:
             PipelineError: missing, of another format version, or not as declared. One line.
         """
         return read_record(path, cls, "run `dvc repro evaluate_private`")
+
+
+def unasked(
+    dataset: str, unit: str, units: int, horizon: int | None, discount: float = 1.0
+) -> PrivateEvaluation:
+    """Make the file's content where no question was asked."""
+    return PrivateEvaluation(
+        dataset=dataset,
+        unit=unit,
+        units=units,
+        discount=discount,
+        horizon=horizon,
+        estimates=(),
+        histograms=(),
+        verdict=None,
+        statements={},
+        total=None,
+        model_sha256=None,
+        policy_sha256=None,
+        clone_sha256=None,
+    )
