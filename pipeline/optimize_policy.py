@@ -21,6 +21,7 @@ from primorl.paid.policy_fitting import (
     clone_reference,
     fitted_policy,
     needs_public,
+    planned_policy,
     unfitted,
 )
 from primorl.policy.config import BehaviourConfig
@@ -31,6 +32,7 @@ from primorl.tracking import StageRun
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``."""
+    params = params.fitted(planned_policy())
     released = Released.read(
         MODEL, variant=params.dynamics.variant, environment=params.chosen.environment
     )

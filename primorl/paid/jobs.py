@@ -362,6 +362,7 @@ class RunPlan:
         model: the training of the ensemble.
         clone: None: none is made.
         questions: none: nobody is asked.
+        policy: the block ``policy``; what the stage decides from the released model is None.
         jobs: what each of them costs.
         settings: that the jobs were made of, by dotted key of params.yaml.
     """
@@ -376,6 +377,7 @@ class RunPlan:
     model: ModelJob
     clone: CloneJob | None
     questions: tuple[QuestionJob, ...]
+    policy: dict[str, Any]
     jobs: tuple[Charge, ...]
     settings: dict[str, Setting]
 

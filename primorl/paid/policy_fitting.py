@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL
+from primorl.base.files import read_json
+from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, PLAN
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -30,10 +31,10 @@ RESETS = 4096
 # what a return of one standard deviation a step is scaled to, and its steps
 _RETURN = 10.0
 _LONGEST_RETURN = 100
-# times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
+# times as large without a clone: entropy starts high and falls slowly
 _ALONE = 3.0
 _LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
-_EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
+_BUFFER = 100_000
 _BOUNDS_IN_STD = 6.0
 
 
@@ -215,6 +216,12 @@ def clone_reference(
     return BehaviourPolicy.load(BEHAVIOUR, device), comparison
 
 
+def planned_policy() -> dict[str, Any]:
+    """Read the settings that the stage ``plan`` decided, by dotted key."""
+    planned = read_json(PLAN)["policy"].items()
+    return {f"policy.{key}": value for key, value in planned if value is not None}
+
+
 def unfitted(params: Params) -> bool:
     """Whether a key of the block ``policy`` is for the stage to decide."""
     return any(key.startswith("policy.") for key in params.unfitted)
@@ -228,7 +235,7 @@ def needs_public(params: Params, termination: str) -> bool:
 def fitted_policy(
     params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool
 ) -> dict[str, Any]:
-    """Values for all keys of the block ``policy`` that can be fitted.
+    """Values for the keys of the block ``policy`` that need the released model.
 
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about
     10, which the entropy and the divergence are measured against. A batch of rollouts has about
@@ -241,19 +248,7 @@ def fitted_policy(
     scaled = _RETURN * (1.0 if near_clone else _ALONE)
     return {
         "policy.reward_scale": scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
-        "policy.target_entropy": -float(model.architecture.action_size),
-        "policy.uncertainty": "standardised_difference",
-        "policy.penalty": 1.0,
         "policy.horizon": horizon,
-        "policy.starts": _starts(params, public),
-        "policy.epochs": _EPOCHS if near_clone else 2 * _EPOCHS,
-        "policy.updates_per_epoch": _UPDATES,
         "policy.rollout_batch": batch,
         "policy.buffer_size": max(_BUFFER, batch * held),
     }
-
-
-def _starts(params: Params, public: PublicLog) -> str:
-    if public.store is not None:
-        return "public"
-    return "released" if params.privacy.statistics.starts else "reset"

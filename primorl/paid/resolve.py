@@ -14,7 +14,7 @@ from typing import Any
 
 from primorl.base.errors import PipelineError
 from primorl.config import decisions
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
@@ -137,6 +137,7 @@ _HEADS_SERVER = replace(
     _CLONE_SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING
 )
 _RESIDUALS_SHARE = 0.1
+_EPOCHS, _UPDATES = 24, 250  # of the policy
 
 
 def planned(params: Params, partitions: Partitions) -> RunPlan:
@@ -159,6 +160,7 @@ def planned(params: Params, partitions: Partitions) -> RunPlan:
                 can_learn=decided.can_learn,
                 reason=decided.reason,
                 warnings=decided.warnings,
+                policy=decided.policy,
             )
     return decided
 
@@ -199,6 +201,7 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
         model=model,
         clone=clone,
         questions=questions,
+        policy=_policy(params, manifest),
         jobs=tuple(charges),
         settings=_settings(chosen),
     )
@@ -725,6 +728,33 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
         if heads.affords(lost, network):
             break
     return job
+
+
+# ---- the policy
+
+
+def _policy(params: Params, manifest: Manifest) -> dict[str, Any]:
+    """Decide the settings of the policy that need no released model; the others are None.
+
+    Without a clone epochs are twice as many, as entropy starts high and falls slowly.
+    """
+    starts = "public" if manifest.public_units else "reset"
+    if params.privacy.statistics.starts:
+        starts = "released"
+    chosen = params.fitted(
+        {
+            "policy.uncertainty": "standardised_difference",
+            "policy.penalty": 1.0,
+            "policy.starts": starts,
+            "policy.epochs": _EPOCHS if params.clones else 2 * _EPOCHS,
+            "policy.updates_per_epoch": _UPDATES,
+            "policy.target_entropy": -float(manifest.info.spaces.action_size),
+        }
+    )
+    return {
+        key: None if f"policy.{key}" in chosen.unfitted else value
+        for key, value in plain(chosen.policy).items()
+    }
 
 
 # ---- the questions

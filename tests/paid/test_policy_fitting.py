@@ -17,6 +17,10 @@ from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
 from tests.projects import project_settings
 
+LEFT_TO_THE_STAGE = {
+    *("policy.reward_scale", "policy.horizon"),
+    *("policy.rollout_batch", "policy.buffer_size"),
+}
 POLICY_KEYS = {key for key in FITTED if key.startswith("policy.")}
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
@@ -70,16 +74,13 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert public.store is not None
     assert unfitted(auto)
     found = fitted_policy(auto, public, MODEL, near_clone=True)
-    assert set(found) == POLICY_KEYS
+    assert set(found) == LEFT_TO_THE_STAGE
     spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
     assert found["policy.reward_scale"] == pytest.approx(10 / (spread * 6))
-    assert (found["policy.horizon"], found["policy.target_entropy"]) == (6, -1.0)
+    assert found["policy.horizon"] == 6
     assert found["policy.horizon"] * found["policy.rollout_batch"] == pytest.approx(5000, abs=6)
-    assert 5000 <= found["policy.epochs"] * found["policy.updates_per_epoch"] <= 8000
-    assert found["policy.starts"] == "public"
     alone = fitted_policy(auto, public, MODEL, near_clone=False)
     assert alone["policy.reward_scale"] == pytest.approx(3 * found["policy.reward_scale"])
-    assert alone["policy.epochs"] == 2 * found["policy.epochs"]
     done = auto.fitted(found)
     assert done.policy.horizon == 6
-    assert not unfitted(done)
+    assert done.unfitted == POLICY_KEYS - LEFT_TO_THE_STAGE

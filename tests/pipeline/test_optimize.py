@@ -13,10 +13,10 @@ import torch
 from pipeline import optimize_policy
 from primorl import load_policy
 from primorl.base.errors import PipelineError
-from primorl.base.files import read_json
-from primorl.base.paths import BEHAVIOUR, MODEL, POLICY, PUBLIC
+from primorl.base.files import read_json, write_json
+from primorl.base.paths import BEHAVIOUR, MODEL, PLAN, POLICY, PUBLIC
 from primorl.base.records import ElapsedTime
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.model.architecture import ModelConfig
 from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
@@ -43,6 +43,9 @@ def few_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(params: Params, stage: ModuleType = optimize_policy) -> RememberingRun:
     run = RememberingRun()
+    given = plain(params.policy)
+    left_open = {key.removeprefix("policy.") for key in params.unfitted}
+    write_json(PLAN, {"policy": {key: given[key] for key in given.keys() - left_open}})
     if stage is optimize_policy or not stage.idle(params):
         stage.body(params, run)
     return run
@@ -52,7 +55,7 @@ def trained(params: Params, stage: ModuleType = optimize_policy) -> RememberingR
 def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
     ensemble = write_model(STATEMENT)
     run = trained(tiny(small, starts=starts))
-    assert not Path("data").exists()
+    assert [path.name for path in Path("data").iterdir()] == ["plan.json"]
     assert read_json(POLICY / "privacy.json") == STATEMENT
     assert sorted(item.name for item in POLICY.iterdir()) == list(FILES)
     assert run.logged["epsilon"] == "1.19"

@@ -13,7 +13,8 @@ import pytest
 from pipeline import plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
-from primorl.config.params import Params
+from primorl.config.decisions import FITTED, TO_FIT
+from primorl.config.params import Params, from_plain, plain
 from primorl.paid import jobs, resolve
 from primorl.paid.jobs import ModelJob, QuestionJob, RunPlan, identity_of
 from primorl.paid.partitions import Partitions
@@ -146,6 +147,20 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
     for other in ({"draw": 1}, {"noise_multiplier": 3.0}):
         plan.body(with_changes(data, privacy=other), FakeRun())
         assert RunPlan.load().model.members == 7
+
+
+def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> None:
+    """The rest is decided beforehand, and what is given holds."""
+    origins = dict.fromkeys((key for key in FITTED if key.startswith("policy.")), TO_FIT)
+    raw = plain(with_changes(data))
+    left_open = from_plain(raw, {key: origins[key] for key in origins if "penalty" not in key})
+    plan.body(left_open, FakeRun())
+    policy = RunPlan.load().policy
+    unknown = {key for key, value in policy.items() if value is None} - {"seeds"}
+    assert unknown == {"reward_scale", "horizon", "rollout_batch", "buffer_size"}
+    assert (policy["starts"], policy["target_entropy"]) == ("public", -1.0)
+    assert policy["penalty"] == raw["policy"]["penalty"]
+    assert 5000 <= policy["epochs"] * policy["updates_per_epoch"] <= 16_000
 
 
 def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
