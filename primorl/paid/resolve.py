@@ -467,6 +467,12 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
         PipelineError: names the first such choice.
     """
     _check_declared(params, manifest, public)
+    q, units = params.privacy.sampling_probability, manifest.private_units
+    if q * units < 1:
+        raise PipelineError(
+            f"params.yaml: privacy.sampling_probability: found {q:g}, at which less than one of "
+            f"{units} units joins a round; allowed is at least 1/{units}"
+        )
     patience = params.dynamics.early_stopping.patience
     if patience is not None and not manifest.public_units:
         raise _needs_public(

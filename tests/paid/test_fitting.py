@@ -47,6 +47,12 @@ def test_a_fit_reads_no_private_row(data: Params, monkeypatch: pytest.MonkeyPatc
     assert fit(params) == first
 
 
+def test_a_round_that_hardly_anybody_joins_is_refused(data: Params) -> None:
+    fit(automatic(data, privacy__sampling_probability=0.12))
+    with pytest.raises(PipelineError, match=r"found 0\.1, at which less than one of 9 units"):
+        fit(automatic(data, privacy__sampling_probability=0.1))
+
+
 def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
