@@ -67,8 +67,7 @@ class Params(Block):
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse settings that need public units where there are none, and rollouts that begin
-        nowhere.
+        """Refuse a total beside another ε, and rollouts that begin nowhere.
 
         Found out after training, another model would have to be paid for.
         """
@@ -81,8 +80,6 @@ class Params(Block):
                 "exactly one of the three"
             )
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
-        if nobody:
-            self._check_without_public()
         if "policy.starts" in self.unfitted:
             return
         if starts in ("reset", "pool") and self.chosen.environment is None:
@@ -113,31 +110,6 @@ class Params(Block):
             and self.origins.get(decisions.TOTAL) != decisions.DEFAULT
         )
         return limit and self.dynamics.variant == "private"
-
-    def _check_without_public(self) -> None:
-        """Name at once all keys that must be set where no unit is public."""
-        bounds = self.chosen.bounds
-        statistics = self.privacy.statistics
-        alone = self.chosen.environment is None
-        taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
-        wanted, file = [], f"{DATASETS}/{self.dataset}.yaml"
-        if statistics.normaliser == "public":
-            wanted.append("privacy.statistics.normaliser: empty (private, charged)")
-        if alone and not statistics.starts:
-            wanted.append("privacy.statistics.starts: empty (true, charged)")
-        if taken:
-            wanted.append("policy.starts: empty")
-        if self.dynamics.early_stopping.patience is not None:
-            wanted.append("dynamics.early_stopping.patience: empty")
-        if bounds.observation == "public":
-            wanted.append(f"bounds.observation: {{low, high}} in {file}")
-        if bounds.reward == "public":
-            wanted.append(f"bounds.reward: [low, high] in {file}")
-        if wanted:
-            keys = ", ".join(wanted)
-            raise ValueError(
-                f"partition.public_fraction: found 0, so nobody is public; set, all at once, {keys}"
-            )
 
     @property
     def policy_seeds(self) -> tuple[int, ...]:
