@@ -23,6 +23,7 @@ from primorl.base.records import (
 )
 from primorl.config.columns import BoxActions, TabularColumns
 from primorl.config.meds import MedsOptions
+from primorl.config.reading import shown
 from primorl.config.texts import (
     Block,
     FilledText,
@@ -322,8 +323,8 @@ class TabularDataset(DatasetCommon):
         columns, action = self.options.columns, self.options.columns.action
         if self.unit != (columns.unit or "trajectory"):
             raise ValueError(
-                "unit must be the column that options.columns.unit names, or trajectory where "
-                "that is null"
+                f"unit: found {shown(self.unit)}; allowed is {columns.unit or 'trajectory'}, as "
+                "options.columns.unit says (trajectory where that is null)"
             )
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None

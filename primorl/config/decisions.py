@@ -118,7 +118,11 @@ def decide(
     Returns:
         The content with values in place, and where each came from, by dotted key.
     """
-    given = {key: value for key, value in _flat(_blocks(raw), "") if value is not None}
+    given = {
+        key: value
+        for key, value in _flat(_blocks(raw), "")
+        if value is not None or not _is_known(key)
+    }
     recipe = _read_recipe(entry.get("recipe"), wrong)
     for group in ONE_OF:
         if any(key in given for key in group):
@@ -290,7 +294,7 @@ def _read_recipe(content: Any, wrong: list[str]) -> dict[str, Any]:
         return found
     for key, value in _flat(content, ""):
         reason = _alone(key)
-        if value is None:
+        if value is None and _is_known(key):
             continue
         if reason is not None:
             wrong.append(f"recipe.{shown_key(key)}: {reason}; it is set in params.yaml alone")
@@ -323,6 +327,11 @@ def _flat(block: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{key}.")
         else:
             yield key, value
+
+
+def _is_known(key: str) -> bool:
+    """Whether a key exists. An empty one that does not is a misspelt one."""
+    return key in leaves() or _is_block(key)
 
 
 def _is_block(key: str) -> bool:

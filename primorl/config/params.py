@@ -5,7 +5,7 @@ suits them. What neither says is a default of its class, or decided by a rule (`
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,8 +76,8 @@ class Params(Block):
             and self.origins.get(decisions.TARGET, decisions.TOTAL) != decisions.TOTAL
         ):
             raise ValueError(
-                "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give "
-                "exactly one of the three"
+                "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give one "
+                "of the three and leave the others empty"
             )
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
         if "policy.starts" in self.unfitted:
@@ -208,8 +208,8 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         raise PipelineError(f"{own}: a block of keys is needed")
     wrong: dict[Path, list[str]] = {path: [], own: []}
     said, origins = decisions.decide(raw, entry, f"{DATASETS}/{name}.yaml", wrong[own])
-    for block in _PLAIN:
-        said[block] = _given(said.get(block))
+    for block, kind in _PLAIN.items():
+        said[block] = _given(said.get(block), kind)
     said |= {"chosen": entry, "origins": origins}
     return _checked(said, path, own, wrong)
 
@@ -247,8 +247,8 @@ def load_reading(path: Path = PARAMS) -> Reading:
     raw = _block(read_yaml(path, _WHY), path, keys=False)
     said = {
         "dataset": raw.get("dataset"),
-        "ledger": _given(raw.get("ledger")),
-        "privacy": {"budget": _given(found_at(raw, "privacy.budget"))},
+        "ledger": _given(raw.get("ledger"), LedgerStore),
+        "privacy": {"budget": _given(found_at(raw, "privacy.budget"), Budget)},
     }
     return _validated(Reading, said, path)
 
@@ -301,19 +301,18 @@ def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = N
     return _checked({**content, "origins": dict(origins or {})}, PARAMS, own, {PARAMS: [], own: []})
 
 
-_PLAIN = ("online", "ledger", "tracking", "compute")
+_PLAIN = {"online": Online, "ledger": LedgerStore, "tracking": Tracking, "compute": Compute}
 _NULL_IS_A_VALUE = "target_epsilon"  # of `online`: not private
 
 
-def _given(block: Any) -> Any:
+def _given(block: Any, kind: type[Block]) -> Any:
     """Leave out the keys of a block that are empty: their class has a default."""
     if block is None:
         return {}
     if not isinstance(block, dict):
         return block
-    return {
-        key: value for key, value in block.items() if value is not None or key == _NULL_IS_A_VALUE
-    }
+    empty = {each.name for each in fields(kind)} - {_NULL_IS_A_VALUE}
+    return {key: value for key, value in block.items() if value is not None or key not in empty}
 
 
 def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
@@ -340,7 +339,8 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
             if there
             else f"{DATASETS}/ has no file"
         )
-        raise PipelineError(f"{path}: dataset: found {shown(name)}; {allowed}")
+        found = "nothing" if name is None else shown(name)
+        raise PipelineError(f"{path}: dataset: found {found}; {allowed}")
     return str(name)
 
 

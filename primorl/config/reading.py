@@ -193,6 +193,11 @@ def explain(key: str, error: Any) -> str:
     if kind == "tuple_type":
         message = "a list is needed"
     message = (message[0].lower() + message[1:]).replace("input should be", "allowed is", 1)
+    message, _, _ = message.partition(", unable to parse")
+    if kind == "literal_error" and "word" in error["loc"]:
+        message += ", or numbers"
+    if found == "auto":
+        message += "; leave it empty to have it decided"
     # A rule about several keys says itself what it found; a store's address may carry a password.
     quiet = (
         isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")

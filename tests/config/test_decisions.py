@@ -220,3 +220,20 @@ def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -
     )
     assert not by_noise.clones
     assert decisions.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}
+
+
+def test_a_misspelt_key_is_refused_where_it_is_empty_too() -> None:
+    unknown = "unknown key; remove it or check its spelling"
+    assert f"policy.penalti: {unknown}" in refusal(with_keys(policy__penalti=None))
+    assert f"online.usrs: {unknown}" in refusal(with_keys(online__usrs=None))
+    cook({"policy": {"penalti": None, "penalty": None}})
+    assert refusal(OPEN) == f"{OWN}: recipe.policy.penalti: {unknown}"
+
+
+def test_an_error_names_all_that_a_key_may_be() -> None:
+    bounds = with_keys(evaluation__private__return_bounds="publik")
+    assert "found 'publik'; allowed is 'public' or 'reward', or numbers" in refusal(bounds)
+    number = "found 'auto'; allowed is a valid number; leave it empty to have it decided"
+    assert f"policy.penalty: {number}" in refusal(with_keys(policy__penalty="auto"))
+    cook({"policy": {"penalty": "auto"}})
+    assert f"recipe.policy.penalty: {number}" in refusal(OPEN)
