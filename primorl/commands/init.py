@@ -105,7 +105,7 @@ def init(
         print(f"fill in datasets/{name}.yaml, from what is known beforehand and not from the rows")
         if there:
             print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
-        print(f"then: cd {target} && primorl check && dvc repro partition && primorl plan")
+        print(f"then: cd {target} && primorl check && dvc repro plan && primorl plan")
         print("these charge nothing; last: dvc repro, which charges")
 
 

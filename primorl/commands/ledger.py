@@ -170,7 +170,7 @@ def _summary(
             f"({at_most(total.epsilon_fixed, 4)} if all settings were fixed beforehand)"
         )
     if budget.epsilon is None:
-        yield "  budget: none (privacy.budget.epsilon is null)"
+        yield "  budget: none (privacy.budget.epsilon is empty)"
     else:
         yield (
             f"  budget: ε {at_most(budget.epsilon, 6)}, left "

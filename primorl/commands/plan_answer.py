@@ -290,7 +290,7 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
     yield f"this run costs ε {at_most(together, 4)} at δ {at_most(delta)}: {parts}"
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "
-        f"{right_guesses(events):.1f} times in 100 whether one "
+        f"{at_most(right_guesses(events))} times in 100 whether one "
         f"{own.partitions.manifest.info.unit} took part (a coin: 50)"
     )
     if together >= _LARGE:
@@ -304,6 +304,8 @@ def _learning_lines(own: OwnRun) -> Iterator[str]:
     if plan.can_learn is not None:
         yield f"can it learn? {plan.can_learn}: {plan.reason}"
     for warning in plan.warnings:
+        if warning == plan.reason:
+            continue
         yield f"  warning: {warning}"
     asked = LENGTHS in plan.model.mechanism.queries
     if manifest.public_units == 0 and manifest.info.environment is None and not asked:
@@ -363,7 +365,9 @@ def _ledger_lines(own: OwnRun, bill: Bill, changed: Set[str]) -> Iterator[str]:
     if changed & MAKE_DATA:
         yield f"  {UNKNOWN}"
         return
-    if not bill.unpaid:
+    if bill.refused:
+        yield "  next `dvc repro`: its stage plan stops, as these settings cannot learn; no charge"
+    elif not bill.unpaid:
         yield "  next `dvc repro`: all of it is paid, nothing is charged"
     else:
         words = []
@@ -372,7 +376,7 @@ def _ledger_lines(own: OwnRun, bill: Bill, changed: Set[str]) -> Iterator[str]:
             words.append(f"{each.job.name} {price}")
         yield f"  next `dvc repro` charges ε: {', '.join(words)}"
     if bill.budget is None:
-        yield "  budget: none (privacy.budget.epsilon is null)"
+        yield "  budget: none (privacy.budget.epsilon is empty)"
         return
     left = left_of(bill.budget.epsilon, total.epsilon)
     yield f"  budget: ε {at_most(bill.budget.epsilon, 6)}, left {left}"

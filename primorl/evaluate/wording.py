@@ -218,7 +218,9 @@ def _predictions(check: Check, *, trial: bool) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    """Begin with a capital letter, unless a file's name comes first."""
+    named = "/" in text.partition(" ")[0]
+    return f"{text}." if named else f"{text[:1].upper()}{text[1:]}."
 
 
 def unprotected(statement: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from primorl.model.architecture import Variant
 from primorl.paid import accounts
 from primorl.paid.jobs import AnyJob, Charge, RunPlan, event_of
 from primorl.paid.partitions import Partitions
-from primorl.paid.resolve import planned
+from primorl.paid.resolve import is_refused, planned
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded
@@ -58,6 +58,7 @@ class Bill:
         account: everything that was charged to the same units.
         delta: δ of the budget.
         budget: the limit of all of it; None: there is none.
+        refused: whether the stage ``plan`` stops the run, which cannot learn.
         online: words about users of the stage ``online``, who have an account of their own.
     """
 
@@ -67,10 +68,16 @@ class Bill:
     account: Account
     delta: float
     budget: Budget | None
+    refused: bool = False
     online: str = ""
 
     def __str__(self) -> str:
         """List the unpaid charges, and ε before and after them."""
+        if self.refused:
+            return (
+                "the next `dvc repro` charges nothing: its stage plan stops, as these settings "
+                "cannot learn (`primorl plan`)"
+            )
         if not self.unpaid:
             return f"the next `dvc repro` charges nothing: all of it is paid{self.online}"
         if self.variant != "private":
@@ -116,6 +123,7 @@ class Bill:
             account=account,
             delta=params.privacy.budget.delta,
             budget=accounts.budget(params, partitions.manifest.private_units),
+            refused=is_refused(params, plan),
         )
 
     @property

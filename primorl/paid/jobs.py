@@ -412,7 +412,8 @@ class RunPlan:
         stated = [each.identity for each in found.jobs]
         if stated != [identity_of(job, partitions.identity) for job in found.paid_jobs]:
             raise PipelineError(
-                f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
+                f"{path}: jobs: not those of its numbers on {partitions.folder}: the file or the "
+                f"data are others since; {_REMEDY}"
             )
         if (what := found._contradiction(partitions.manifest, stated[0])) is not None:
             raise PipelineError(f"{path}: {what}; {_REMEDY}")

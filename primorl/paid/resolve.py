@@ -209,6 +209,11 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
     return found
 
 
+def is_refused(params: Params, plan: RunPlan) -> bool:
+    """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
+    return plan.can_learn == "no" and not params.dynamics.train_anyway
+
+
 def refuse_useless(params: Params, plan: RunPlan) -> None:
     """Refuse to pay for a private training that cannot learn, unless params.yaml says to train
     anyway.
@@ -216,10 +221,11 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
     Raises:
         PipelineError: the verdict is no.
     """
-    if plan.can_learn == "no" and not params.dynamics.train_anyway:
+    if is_refused(params, plan):
         raise PipelineError(
-            f"params.yaml: {params.target_key}: {plan.reason}. Nothing was charged; to train all "
-            "the same, set dynamics.train_anyway: true"
+            f"params.yaml: {params.target_key}: {plan.reason}. Nothing was charged; a larger ε or "
+            "more people help, narrower bounds too; to train all the same, set "
+            "dynamics.train_anyway: true"
         )
 
 

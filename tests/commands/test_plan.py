@@ -15,6 +15,7 @@ from primorl.paid.accounts import project_ledger
 from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
+from primorl.privacy.accounting.rounding import at_most
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
 from tests.paid.conftest import small
@@ -112,7 +113,7 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     lines = said(primorl).splitlines()
     event = accounting.training_event(1.0, 20.0, 5)
     assert lines[0].startswith("this run costs ε "), "the cost comes first"
-    assert f"rightly at most {right_guesses([event]):.1f} times in 100" in lines[1]
+    assert f"rightly at most {at_most(right_guesses([event]))} times in 100" in lines[1]
     spent = accounting.spent(earlier, delta).epsilon_pld
     (line,) = (each for each in lines if f"{data.dataset}: ε " in each)
     assert float(line.split("ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
@@ -120,7 +121,7 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     edit("params.yaml", privacy={"budget": {"epsilon": 1e-3, "delta": delta}})
     assert "does not fit" in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": None, "delta": delta}})
-    assert "budget: none (privacy.budget.epsilon is null)" in said(primorl)
+    assert "budget: none (privacy.budget.epsilon is empty)" in said(primorl)
 
 
 def test_the_clone_and_the_questions_are_counted_with_the_model(
