@@ -305,7 +305,7 @@ _PLAIN = {"online": Online, "ledger": LedgerStore, "tracking": Tracking, "comput
 _NULL_IS_A_VALUE = "target_epsilon"  # of `online`: not private
 
 
-def _given(block: Any, kind: type[Block]) -> Any:
+def _given(block: Any, kind: type[Any]) -> Any:
     """Leave out the keys of a block that are empty: their class has a default."""
     if block is None:
         return {}
