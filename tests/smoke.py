@@ -23,7 +23,7 @@ partition: {public_fraction: 0.2}
 privacy: {target_epsilon: 5.0, sampling_probability: 0.2, rounds: 25, clipping_norm: 0.35}
 dynamics:
   {train_anyway: true, start: random, ensemble_size: 3, log_variance_bounds: [-10.0, 0.5],
-   hidden: [16], beta_nll: 0.0, learning_rate: 0.005, max_transitions_per_unit: null,
+   hidden: [16], beta_nll: 0.0, learning_rate: 0.005, max_transitions_per_unit: 1000,
    server_momentum: 0.6, server_averaging: 0.9}
 policy:
   {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000,
@@ -159,8 +159,8 @@ def shrink(path: Path, changes: str) -> None:
 
 def overlay(content: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
-        expect(key in content, f"the settings have the key {key}")
         if isinstance(value, dict):
+            content[key] = content.get(key) or {}
             overlay(content[key], value)
         else:
             content[key] = value
