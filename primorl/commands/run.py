@@ -29,6 +29,6 @@ def run() -> None:
         from primorl.paid.bill import MAKE_DATA, preview
 
         show_dvc("repro", "--quiet", "plan")
-        print(preview(load(), changed - MAKE_DATA), flush=True)
+        print(preview(load(), changed - {*MAKE_DATA, "plan"}), flush=True)
         show_dvc("repro")
     summary(links=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from primorl.base.dvc import changed_stages
-from primorl.base.paths import MANIFEST, PARTITIONS
+from primorl.base.paths import MANIFEST, PARTITIONS, PLAN
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.paid import accounts
@@ -22,7 +22,7 @@ from primorl.paid.partitions import Partitions
 from primorl.paid.resolve import is_refused, planned
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import Budget, BudgetExceeded
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, paid_identities
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (
@@ -114,7 +114,7 @@ class Bill:
             accounts.refuse_missing_charges(ledger)
             if ledger is not None:
                 account = ledger.account(partitions.version)
-        known = {charge.identity for charge in account.charges if charge.state != "aborted"}
+        known = paid_identities(account.charges)
         jobs = zip(plan.paid_jobs, plan.jobs, strict=True)
         return cls(
             partitions=partitions,
@@ -197,7 +197,9 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
     partitions = Partitions.open(PARTITIONS, params)
     if partitions.manifest.info.dataset != params.dataset:
         return None
-    bill = Bill.of(params, planned(params, partitions), partitions)
+    # What DVC finds unchanged the stage `plan` has decided; to solve for it again takes a second.
+    decided = RunPlan.read if PLAN.exists() and "plan" not in changed else planned
+    bill = Bill.of(params, decided(params, partitions), partitions)
     return replace(bill, online=_online(params)) if params.online.asked and changed else bill
 
 

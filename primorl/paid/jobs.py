@@ -144,10 +144,6 @@ class TrainingJob:
     server: ServerTraining
     mechanism: Mechanism
 
-    def plan(self, manifest: Manifest) -> Plan:
-        """Plan the mechanism on the units of the manifest."""
-        raise NotImplementedError
-
 
 @record
 class ModelJob(TrainingJob):
@@ -185,7 +181,7 @@ class ModelJob(TrainingJob):
         )
 
     def plan(self, manifest: Manifest) -> Plan:
-        """See `TrainingJob.plan`."""
+        """Plan the mechanism on the units of the manifest."""
         spaces = manifest.info.spaces
         sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
         asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
@@ -223,7 +219,7 @@ class CloneJob(TrainingJob):
         )
 
     def plan(self, manifest: Manifest) -> Plan:
-        """See `TrainingJob.plan`."""
+        """Plan the mechanism on the units of the manifest."""
         network = self.network(manifest)
         asked = {heads.RESIDUALS: heads.of_residuals(network.targets)}
         return self.mechanism.plan(manifest, network, asked)

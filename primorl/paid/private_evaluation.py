@@ -47,6 +47,7 @@ from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment
+from primorl.privacy.ledger.history import paid_identities
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
@@ -227,7 +228,7 @@ def paid_evaluation(
         partial(mean_change, exact), problem.observation_size + problem.action_size, device
     )
     with closing(accounts.project_ledger(params)) as ledger:
-        known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
+        known = paid_identities(ledger.charges())
         asked = []
         for job in jobs:
             question = QUESTIONS[job.question]

@@ -1,6 +1,6 @@
 """Requests to the ledger, and the history of its records: dataset versions and charges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -133,6 +133,11 @@ class Charge:
                     f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`, "
                     "or pay for another draw (privacy.draw)"
                 )
+
+
+def paid_identities(charges: Iterable["Charge"]) -> set[str]:
+    """Collect the identities of work that is paid for; an aborted charge pays for nothing."""
+    return {charge.identity for charge in charges if charge.state != "aborted"}
 
 
 @dataclass(frozen=True)
