@@ -8,10 +8,10 @@ from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, PARTITIONS
 from primorl.base.records import to_json
 from primorl.config.params import Params
-from primorl.paid.jobs import RunPlan
-from primorl.paid.partitions import Partitions
 from primorl.policy.config import write_nothing
 from primorl.tracking import StageRun
+from primorl.work.jobs import RunPlan
+from primorl.work.partitions import Partitions
 
 
 def idle(_: Params) -> bool:
@@ -24,7 +24,7 @@ def idle(_: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
-    from primorl.paid.training import paid_training, write_behaviour
+    from primorl.work.training import paid_training, write_behaviour
 
     partitions = Partitions.open(PARTITIONS, params)
     plan = RunPlan.read(params, partitions)

@@ -10,10 +10,10 @@ from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import unasked
-from primorl.paid.jobs import RunPlan
-from primorl.paid.partitions import Partitions
 from primorl.policy.config import PolicyConfig
 from primorl.tracking import StageRun
+from primorl.work.jobs import RunPlan
+from primorl.work.partitions import Partitions
 
 
 def idle(_: Params) -> bool:
@@ -32,7 +32,8 @@ def body(params: Params, run: StageRun) -> None:
     statements.
     """
     from primorl.evaluate.private.model_values import values_in_model
-    from primorl.paid.private_evaluation import (
+    from primorl.policy.exported import DeterministicPolicy
+    from primorl.work.private_evaluation import (
         ROLLOUTS,
         EvaluatedFiles,
         act_of,
@@ -41,7 +42,6 @@ def body(params: Params, run: StageRun) -> None:
         evaluation_record,
         paid_evaluation,
     )
-    from primorl.policy.exported import DeterministicPolicy
 
     partitions = Partitions.open(PARTITIONS, params)
     jobs = RunPlan.read(params, partitions).questions

@@ -31,7 +31,7 @@ def body(params: Params, run: StageRun) -> None:
     Everything that can be refused before anybody is met is refused before the ledger is asked. The
     ledger is asked before the first user is met.
     """
-    from primorl.paid.online import online_run, paid_online, write_online
+    from primorl.work.online import online_run, paid_online, write_online
 
     started = time.perf_counter()
     asked = online_run(params)

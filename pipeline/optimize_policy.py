@@ -15,8 +15,12 @@ from primorl.data.storage.schema import Manifest
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import NONE
-from primorl.paid.compute import policy_device
-from primorl.paid.policy_fitting import (
+from primorl.policy.config import BehaviourConfig
+from primorl.policy.replay import ReplayBuffer
+from primorl.policy.training import Released, write_trained
+from primorl.tracking import StageRun
+from primorl.work.compute import policy_device
+from primorl.work.policy_fitting import (
     PublicLog,
     clone_reference,
     fitted_policy,
@@ -24,10 +28,6 @@ from primorl.paid.policy_fitting import (
     planned_policy,
     unfitted,
 )
-from primorl.policy.config import BehaviourConfig
-from primorl.policy.replay import ReplayBuffer
-from primorl.policy.training import Released, write_trained
-from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:

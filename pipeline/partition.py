@@ -8,8 +8,8 @@ from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.partitioning import partition
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
-from primorl.paid.accounts import publish, version_of
 from primorl.tracking import StageRun
+from primorl.work.accounts import publish, version_of
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -5,9 +5,9 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
-from primorl.paid.partitions import Partitions
-from primorl.paid.resolve import planned, refuse_useless
 from primorl.tracking import StageRun
+from primorl.work.partitions import Partitions
+from primorl.work.resolve import planned, refuse_useless
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -7,12 +7,12 @@ from primorl.base.paths import MODEL, PARTITIONS
 from primorl.base.processes import is_worker
 from primorl.base.records import to_json
 from primorl.config.params import Params
-from primorl.paid.bill import Bill
-from primorl.paid.compute import run_worker
-from primorl.paid.jobs import RunPlan, paid_plan
-from primorl.paid.partitions import Partitions
-from primorl.paid.training import paid_training, work_for_first, write_model
 from primorl.tracking import StageRun
+from primorl.work.bill import Bill
+from primorl.work.compute import run_worker
+from primorl.work.jobs import RunPlan, paid_plan
+from primorl.work.partitions import Partitions
+from primorl.work.training import paid_training, work_for_first, write_model
 
 
 def body(params: Params, run: StageRun) -> None:

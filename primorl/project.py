@@ -37,14 +37,14 @@ from primorl.config.reading import read_yaml
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
-from primorl.paid.accounts import begun_ledger, budget, dataset_version
-from primorl.paid.bill import UNKNOWN, Bill, preview
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
 from primorl.run import Run as VerifiedRun
 from primorl.tracking.store import results, viewer
+from primorl.work.accounts import begun_ledger, budget, dataset_version
+from primorl.work.bill import UNKNOWN, Bill, preview
 
 _MAPPINGS = ("partition.public", "evaluation.private.estimators")
 """Settings whose value is a mapping."""

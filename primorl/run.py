@@ -36,11 +36,11 @@ from primorl.model.architecture import Variant
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
-from primorl.paid.accounts import open_public
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import FILE, Statement
 from primorl.privacy.verification import verify, verify_with_parts
+from primorl.work.accounts import open_public
 
 _STARTS = 4096  # drawn from the released first states
 _REMEDY = "run `dvc repro`"

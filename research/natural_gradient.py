@@ -24,10 +24,10 @@ from primorl.model.workspace import Workspace
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within
-from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy, uniforms
+from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.permute_and_flip import ONE, choose, sum_scores
 

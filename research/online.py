@@ -45,10 +45,10 @@ from primorl.online.learning import (
 )
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
-from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators import environments
+from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.paper_mode import AnnealedDPPG, CarriedCritic, CarriedUsers, loose
 from research.rows import FIGURES, Row, completed, read

@@ -27,10 +27,10 @@ from torch import Tensor
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalised, returns_to_go, within
-from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.environments import Floats
+from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 
 _CRITIC, _FIRST, _SECOND, _STEPS = (

@@ -27,8 +27,8 @@ from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import PolicyGradient, Regression, policy_gradients
-from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.paper_mode import NoiseAlone
 from research.rows import Row, completed

@@ -14,8 +14,8 @@ import yaml
 
 from primorl.config.decisions import BLOCKS
 from primorl.config.params import Params, names
-from primorl.paid.jobs import RunPlan
-from primorl.paid.private import ALLOWED_STAGES
+from primorl.work.jobs import RunPlan
+from primorl.work.private import ALLOWED_STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,14 +49,14 @@ EDGES = (
     "primorl.tracking",
     "primorl.privacy.ledger",
     "pipeline.runner",
-    *("primorl.paid.accounts", "primorl.paid.compute"),
-    *("primorl.paid.bill", "primorl.paid.public_checks"),  # foretell, refuse and warn
+    *("primorl.work.accounts", "primorl.work.compute"),
+    *("primorl.work.bill", "primorl.work.public_checks"),  # foretell, refuse and warn
 )
-BY_FILE = ("primorl.paid.policy_fitting", "primorl.run")
+BY_FILE = ("primorl.work.policy_fitting", "primorl.run")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a
 policy again.
 """
-CODE, PAID = ("pipeline/", "primorl/"), "primorl.paid."
+CODE, PAID = ("pipeline/", "primorl/"), "primorl.work."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
 RECIPE = {*BLOCKS}
 PLANNED = {
@@ -137,7 +137,7 @@ def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
     deps = [dep for stage in STAGES.values() for dep in stage["deps"]]
     assert sum(dep.endswith(".py") for dep in deps) <= 20
     for stage in ("optimize_policy", "evaluate"):
-        for paid in ("primorl/engine", "primorl/paid/training.py"):
+        for paid in ("primorl/engine", "primorl/work/training.py"):
             assert not any(
                 within(dep, [paid]) or within(paid, [dep]) for dep in STAGES[stage]["deps"]
             )

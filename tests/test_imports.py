@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
         ("evaluate", "import primorl.engine.training", False),
         ("base", "import primorl.config.params", False),
         ("paid", "from primorl.data.private import open_units", False),
-        ("commands", "from primorl.paid.private import open_private", False),
+        ("commands", "from primorl.work.private import open_private", False),
         ("simulators", "import primorl.data.storage.schema", False),
     ],
 )

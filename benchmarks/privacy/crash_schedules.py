@@ -54,13 +54,13 @@ from primorl.base.paths import LEDGER, LEDGER_HEAD, MODEL, SECRET
 from primorl.engine import training
 from primorl.engine.heads import SCALES
 from primorl.engine.training import ENGINE_VERSION, TrainingState
-from primorl.paid import work
-from primorl.paid.training import PaidModel, _released
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Request, Version
 from primorl.tracking import StageRun
 from primorl.tracking.store import Log
 from primorl.tracking.store import Store as Tracking
+from primorl.work import work
+from primorl.work.training import PaidModel, _released
 from tests.faults.edits import expression, module_file, planted
 from tests.faults.table import CHARGES, FAULTS, Fault
 from tests.privacy.ledger import postgresql

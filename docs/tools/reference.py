@@ -14,9 +14,9 @@ import primorl
 from primorl.base.errors import PipelineError
 from primorl.commands.main import app
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.paid.bill import Bill
 from primorl.policy.loaded import ObservationError, Policy
 from primorl.project import Run
+from primorl.work.bill import Bill
 
 FUNCTIONS = ("load_policy", "load_model")
 CLASSES = (Policy, GaussianEnsemble, primorl.Project, Run, Bill, primorl.Statement, primorl.Plan)

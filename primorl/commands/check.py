@@ -59,7 +59,7 @@ def check(
 def _settings(params: "Params") -> Iterator[str]:
     """Settings that only a stage would find wrong."""
     if params.online.asked:
-        from primorl.paid.arrivals import Arrivals
+        from primorl.work.arrivals import Arrivals
 
         if params.chosen.environment is None:
             raise PipelineError(
@@ -128,7 +128,7 @@ def _space(_: "Params") -> Iterator[str]:
 
 def _say_charges(params: "Params") -> None:
     """Print the charges of the next run."""
-    from primorl.paid.bill import UNKNOWN, preview
+    from primorl.work.bill import UNKNOWN, preview
 
     found = preview(params)
     print(UNKNOWN if found is None else found)

@@ -54,7 +54,7 @@ def _check_units() -> None:
     from primorl.base.files import home
     from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARAMS
     from primorl.config.params import load_reading
-    from primorl.paid.accounts import open_public
+    from primorl.work.accounts import open_public
 
     if MANIFEST.exists() and (PARAMS.exists() or (home() / LEDGER_HEAD).exists()):
         open_public(load_reading())
@@ -73,7 +73,7 @@ def _declared(
     from primorl.base.paths import MANIFEST, PARAMS
     from primorl.config.params import load
     from primorl.data.storage.schema import Manifest
-    from primorl.paid.public_checks import bounded, cuts_last_rows
+    from primorl.work.public_checks import bounded, cuts_last_rows
 
     params = load(PARAMS) if PARAMS.exists() else None
     dataset = params.chosen if params is not None and params.dataset == about["dataset"] else None

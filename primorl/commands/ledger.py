@@ -71,7 +71,7 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.paid.accounts import begun_ledger, refuse_missing_charges
+    from primorl.work.accounts import begun_ledger, refuse_missing_charges
 
     params = load_reading()
     ledger = begun_ledger(params)
@@ -88,7 +88,7 @@ def _check(ledger: "Ledger") -> None:
             the partitions were made under another secret.
     """
     from primorl.data.storage.schema import Manifest
-    from primorl.paid.accounts import check_secret, refuse_missing_charges
+    from primorl.work.accounts import check_secret, refuse_missing_charges
 
     refuse_missing_charges(ledger)
     if MANIFEST.exists():

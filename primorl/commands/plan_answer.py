@@ -17,16 +17,16 @@ from primorl.config import decisions
 from primorl.config.params import Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
-from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill
-from primorl.paid.jobs import MEAN_SHARE, RunPlan, event_of
-from primorl.paid.partitions import Partitions
-from primorl.paid.resolve import planned
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import RELATION_NAME
+from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill
+from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
+from primorl.work.partitions import Partitions
+from primorl.work.resolve import planned
 
 T = TypeVar("T")
 _BY_RULE = (decisions.FIT, decisions.PUBLIC, decisions.TOTAL)
@@ -342,7 +342,7 @@ def _today_line(own: OwnRun) -> str | None:
 
 
 def _online_line(params: Params) -> str:
-    from primorl.paid.arrivals import Arrivals, whose_account
+    from primorl.work.arrivals import Arrivals, whose_account
 
     asked, arrivals = params.online, Arrivals.of(params)
     each = "no guarantee"

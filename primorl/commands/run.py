@@ -26,7 +26,7 @@ def run() -> None:
         print("nothing changed since the last run: nothing is run or charged", file=sys.stderr)
     else:
         from primorl.config.params import load
-        from primorl.paid.bill import MAKE_DATA, preview
+        from primorl.work.bill import MAKE_DATA, preview
 
         show_dvc("repro", "--quiet", "plan")
         print(preview(load(), changed - {*MAKE_DATA, "plan"}), flush=True)

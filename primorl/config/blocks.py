@@ -104,7 +104,7 @@ class Budget(Block):
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Block):
     """Queries of the private units beside the rounds; each takes its share of the ε
-    (`primorl.paid.resolve`).
+    (`primorl.work.resolve`).
     """
 
     normaliser: Literal["public", "private"]
@@ -238,7 +238,7 @@ class Evaluation(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Online(Block):
-    """Learning from users who come after training; each is met once. See `primorl.paid.online`.
+    """Learning from users who come after training; each is met once. See `primorl.work.online`.
 
     Attributes:
         users: N, how many come at most; None: none, or all of ``arrivals``.

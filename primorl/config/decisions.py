@@ -228,7 +228,7 @@ def model_of(total: float, delta: float) -> float:
     """ε of a model that costs ``total`` at ``delta`` together with its shares, to three digits,
     rounded down.
 
-    All count as Gaussian releases, which they are with linear heads. `primorl.paid.resolve` holds
+    All count as Gaussian releases, which they are with linear heads. `primorl.work.resolve` holds
     what they are to the total.
     """
     from primorl.privacy.accounting.gaussian import composed_epsilon

@@ -29,9 +29,6 @@ from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import OnlineSummary, Summary
 from primorl.evaluate.wording import ADVICE
-from primorl.paid.accounts import begun_ledger, dataset_version, refuse_missing_charges
-from primorl.paid.online import MADE_ONLINE
-from primorl.paid.private_evaluation import ROLLOUTS
 from primorl.policy.advice import AGAINST, follows
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json
@@ -64,6 +61,9 @@ from primorl.release.contents import (
 )
 from primorl.release.recheck import account_figures, spent
 from primorl.run import Run
+from primorl.work.accounts import begun_ledger, dataset_version, refuse_missing_charges
+from primorl.work.online import MADE_ONLINE
+from primorl.work.private_evaluation import ROLLOUTS
 
 CLONE_NOTE = (
     "the mean return of the clone of today's practice in the released model, not measured: wrong "

@@ -33,7 +33,6 @@ from primorl.evaluate.recommendation import of_answers
 from primorl.evaluate.summary import OnlineSummary
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel
-from primorl.paid.online import RELEASES, user_epsilon
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -62,6 +61,7 @@ from primorl.release.contents import (
     read_bundle,
 )
 from primorl.release.recheck import check_ledger, check_model, check_payment, check_policy
+from primorl.work.online import RELEASES, user_epsilon
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""

@@ -10,10 +10,10 @@ from primorl.base.files import write_json
 from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.paid.accounts import dataset_version, project_ledger
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.history import Version
+from primorl.work.accounts import dataset_version, project_ledger
 from tests.data.builders import episode
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request

@@ -22,12 +22,12 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.paid.accounts import project_ledger
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.work.accounts import project_ledger
 from tests.commands.charging import charged, partitioned, settings
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot

@@ -20,7 +20,7 @@ import primorl as package
 from primorl.base.errors import PipelineError
 from primorl.commands import plan_answer
 from primorl.config import params
-from primorl.paid.accounts import project_ledger
+from primorl.work.accounts import project_ledger
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version

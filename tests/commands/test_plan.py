@@ -11,17 +11,17 @@ import pytest
 
 from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params, load
-from primorl.paid.accounts import project_ledger
-from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
+from primorl.work.accounts import project_ledger
+from primorl.work.partitions import Partitions
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
-from tests.paid.conftest import small
-from tests.paid.fitted_project import automatic, fit, quick, write_data
 from tests.pipeline.training_project import quick_clone, watch_private
 from tests.privacy.ledger.ledgers import request
+from tests.work.conftest import small
+from tests.work.fitted_project import automatic, fit, quick, write_data
 
 __all__ = ["small"]
 

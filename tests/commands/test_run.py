@@ -27,7 +27,7 @@ def test_it_runs_only_what_changed_and_says_before_what_it_charges(
     done: list[tuple[str, ...]] = []
     monkeypatch.setattr(dvc, "show_dvc", lambda *words: done.append(words))
     monkeypatch.setattr(Status, "changed_stages", lambda _: changed)
-    monkeypatch.setattr("primorl.paid.bill.preview", lambda *_: f"bill after {len(done)}")
+    monkeypatch.setattr("primorl.work.bill.preview", lambda *_: f"bill after {len(done)}")
     status, out, err = primorl("run")
     assert status == 0, err
     assert "dataset " in out

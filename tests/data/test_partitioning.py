@@ -25,7 +25,7 @@ from primorl.data.partitioning import partition
 from primorl.data.storage import parquet
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import Manifest
-from primorl.paid.accounts import dataset_version
+from primorl.work.accounts import dataset_version
 from tests.data.builders import (
     INFO,
     entry,

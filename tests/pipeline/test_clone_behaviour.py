@@ -15,11 +15,11 @@ from primorl.base.errors import PipelineError
 from primorl.config.params import Params
 from primorl.engine import public_start
 from primorl.engine.training import ENGINE_VERSION
-from primorl.paid.jobs import RunPlan
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.plan import Plan
+from primorl.work.jobs import RunPlan
 from tests.data.builders import INFO
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (

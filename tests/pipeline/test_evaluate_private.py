@@ -14,11 +14,11 @@ from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import BLOCK
 from primorl.evaluate.private.results import PrivateEvaluation
-from primorl.paid import private_evaluation
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
+from primorl.work import private_evaluation
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private

@@ -15,10 +15,10 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
 from primorl.config.decisions import FITTED, TO_FIT
 from primorl.config.params import Params, from_plain, plain
-from primorl.paid import jobs, resolve
-from primorl.paid.jobs import ModelJob, QuestionJob, RunPlan, identity_of
-from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.work import jobs, resolve
+from primorl.work.jobs import ModelJob, QuestionJob, RunPlan, identity_of
+from primorl.work.partitions import Partitions
 from tests.data.builders import episode
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (

@@ -96,7 +96,7 @@ def test_an_edit_of_the_engine_charges_nobody(
     everybody = with_changes(data, privacy=alike, dynamics={"batch_size": 64})
     trained(everybody)
     first, weights = snapshot(MODEL), model().weights[0]
-    monkeypatch.setattr("primorl.paid.training.ENGINE_VERSION", ENGINE_VERSION + 1)
+    monkeypatch.setattr("primorl.work.training.ENGINE_VERSION", ENGINE_VERSION + 1)
     trained(everybody)
     assert len(charged(data)) == 1
     assert snapshot(MODEL) == first

@@ -20,14 +20,14 @@ from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
-from primorl.paid.policy_fitting import PublicLog
-from primorl.paid.resolve import _QUERY_NOISE
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.work.policy_fitting import PublicLog
+from primorl.work.resolve import _QUERY_NOISE
 from tests.data.builders import INFO, episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun

@@ -17,10 +17,10 @@ from primorl.config import decisions
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
-from primorl.paid import resolve
-from primorl.paid.accounts import project_ledger
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.plan import Plan
+from primorl.work import resolve
+from primorl.work.accounts import project_ledger
 from tests.data.builders import table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun

@@ -8,10 +8,10 @@ import pytest
 from dp_accounting import dp_event
 
 from primorl.config import params
-from primorl.paid.accounts import project_ledger
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Request, Version
 from primorl.release.build import release
+from primorl.work.accounts import project_ledger
 from tests.projects import inside
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, run_stages, tiny_params

@@ -21,7 +21,7 @@ from pipeline import (
 from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.model.architecture import PublicLosses
-from primorl.paid.training import write_model
+from primorl.work.training import write_model
 from tests.data.builders import episode, write_raw
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings

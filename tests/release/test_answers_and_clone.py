@@ -20,7 +20,6 @@ from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, of_answers
 from primorl.evaluate.summary import Summary, stated
-from primorl.paid.accounts import project_ledger
 from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
@@ -40,6 +39,7 @@ from primorl.release.contents import (
     SPREAD,
     is_bundle,
 )
+from primorl.work.accounts import project_ledger
 from tests.data.builders import snapshot
 from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
 from tests.evaluate.test_recommendation import answer

@@ -24,11 +24,11 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.consent import HashDraw
 from primorl.data.partitioning import partition
-from primorl.paid.accounts import open_public, project_ledger
 from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
+from primorl.work.accounts import open_public, project_ledger
 from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside

@@ -27,8 +27,8 @@ from primorl.base.files import write_json
 from primorl.commands.main import main
 from primorl.engine import linear
 from primorl.model.architecture import PublicLosses
-from primorl.paid import private_evaluation
 from primorl.privacy.accounting import figures
+from primorl.work import private_evaluation
 from tests.data.builders import episode, write_raw
 from tests.projects import ROOT, inside, write_settings
 from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good

@@ -24,12 +24,12 @@ from torch import Tensor
 from primorl.data.identity.membership import Fingerprint
 from primorl.engine import local_update
 from primorl.online.learning import Trajectories
-from primorl.paid.online import SimulatedUsers
-from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger import ledger
 from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
+from primorl.work.online import SimulatedUsers
+from primorl.work.partitions import Partitions
 
 FINGERPRINT = "fingerprint"
 _NOW = time.time()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from primorl.online.updates import PolicyGradient
-from primorl.paid.online import SimulatedUsers
+from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.online import TASKS, NobodyThere, Run, cases, multiplier
 from research.paper_mode import CarriedUsers

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.paid.accounts import begun_ledger, project_ledger
+from primorl.work.accounts import begun_ledger, project_ledger
 from tests.data.builders import snapshot
 from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import execute, request, version

@@ -29,13 +29,6 @@ from primorl.engine.shards import Group, Request, serve
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, train
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
-from primorl.paid import accounts
-from primorl.paid.compute import joined, kept_bytes
-from primorl.paid.jobs import CloneJob, ModelJob, RunPlan, identity_of
-from primorl.paid.partitions import Partitions, log_statement, privacy_statement
-from primorl.paid.private import open_private
-from primorl.paid.setups import training_setup
-from primorl.paid.work import Work, paid_work
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BEHAVIOUR_FILE
@@ -43,6 +36,13 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.ledger.history import Charge
 from primorl.tracking import StageRun
+from primorl.work import accounts
+from primorl.work.compute import joined, kept_bytes
+from primorl.work.desk import Work, paid_work
+from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
+from primorl.work.partitions import Partitions, log_statement, privacy_statement
+from primorl.work.private import open_private
+from primorl.work.setups import training_setup
 
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model

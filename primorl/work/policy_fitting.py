@@ -21,11 +21,11 @@ from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators, evidence
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import LEARNED, NONE
-from primorl.paid.accounts import open_public
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
 from primorl.policy.training import CloneReference
 from primorl.simulators.environments import reset_states
+from primorl.work.accounts import open_public
 
 RESETS = 4096
 # what a return of one standard deviation a step is scaled to, and its steps

@@ -10,18 +10,18 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.model.termination import NONE, RULES
-from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, read_public
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
+from primorl.work.accounts import begun_ledger, check_secret, dataset_version, read_public
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitioned dataset; `primorl.paid.private.open_private` alone opens its private rows.
+    """The partitioned dataset; `primorl.work.private.open_private` alone opens its private rows.
 
     Attributes:
         folder: ``data/partitions``.

@@ -16,13 +16,13 @@ from primorl.base.dvc import changed_stages
 from primorl.base.paths import MANIFEST, PARTITIONS, PLAN
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
-from primorl.paid import accounts
-from primorl.paid.jobs import AnyJob, Charge, RunPlan, event_of
-from primorl.paid.partitions import Partitions
-from primorl.paid.resolve import is_refused, planned
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, paid_identities
+from primorl.work import accounts
+from primorl.work.jobs import AnyJob, Charge, RunPlan, event_of
+from primorl.work.partitions import Partitions
+from primorl.work.resolve import is_refused, planned
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (
@@ -204,7 +204,7 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
 
 
 def _online(params: Params) -> str:
-    from primorl.paid.arrivals import share_ids, whose_account  # which import torch
+    from primorl.work.arrivals import share_ids, whose_account  # which import torch
 
     shared = share_ids(params)
     uncounted = ", and what they are charged is not counted here" if shared else ""

@@ -12,7 +12,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.settings import LEAST_UNITS
 from primorl.model.termination import LEARNED, NONE, RULES
-from primorl.paid.public_checks import observation_bounds
+from primorl.work.public_checks import observation_bounds
 
 
 def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:

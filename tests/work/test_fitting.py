@@ -12,9 +12,9 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
 from tests.data.builders import episode, table
-from tests.paid.fitted_project import automatic, fit, quick, write_data
 from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import charged, states, trained, unopened
+from tests.work.fitted_project import automatic, fit, quick, write_data
 
 
 @pytest.fixture

@@ -20,9 +20,15 @@ from primorl.engine import heads
 from primorl.engine.policy_network import Network
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.model.architecture import CanLearn
-from primorl.paid.accounts import noise_of_share, solved_noise
-from primorl.paid.choices import check_choices, check_clone, check_questions, warn_of_delta
-from primorl.paid.jobs import (
+from primorl.privacy.accounting.epsilon import spent
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.account import total_of
+from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
+from primorl.privacy.mechanism.plan import Plan
+from primorl.work.accounts import noise_of_share, solved_noise
+from primorl.work.choices import check_choices, check_clone, check_questions, warn_of_delta
+from primorl.work.jobs import (
     AnyJob,
     Charge,
     CloneJob,
@@ -37,14 +43,8 @@ from primorl.paid.jobs import (
     origins_of,
     paid_plan,
 )
-from primorl.paid.partitions import Partitions
-from primorl.paid.public_checks import objections
-from primorl.privacy.accounting.epsilon import spent
-from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.ledger.account import total_of
-from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
-from primorl.privacy.mechanism.plan import Plan
+from primorl.work.partitions import Partitions
+from primorl.work.public_checks import objections
 
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,

@@ -14,8 +14,8 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import public_start
-from primorl.paid import resolve
-from primorl.paid.resolve import Fit
+from primorl.work import resolve
+from primorl.work.resolve import Fit
 from tests.data.builders import INFO, episode
 from tests.pipeline.training_project import write_partitions
 from tests.projects import write_settings

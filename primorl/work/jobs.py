@@ -1,6 +1,6 @@
 """The plan of a run, ``data/plan.json``: every number of its paid jobs.
 
-The stage ``plan`` decides them once (`primorl.paid.resolve`); later stages read them. A job is
+The stage ``plan`` decides them once (`primorl.work.resolve`); later stages read them. A job is
 charged as the event of the very numbers that run, so an edited file is charged for what it says,
 and work that was paid for is found by the job's identity. Loading this module needs no torch.
 """
@@ -44,15 +44,15 @@ from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
-from primorl.paid.accounts import digest
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.work.accounts import digest
 
 if TYPE_CHECKING:
-    from primorl.paid.partitions import Partitions
+    from primorl.work.partitions import Partitions
 
 MEAN_SHARE = 0.5
 """Share of the privacy budget of the question `behaviour` that its mean has; the rest is for the

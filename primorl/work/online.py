@@ -33,12 +33,6 @@ from primorl.online.learning import (
 )
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
-from primorl.paid import accounts
-from primorl.paid.accounts import digest, solved_noise
-from primorl.paid.arrivals import Arrivals
-from primorl.paid.compute import chosen_device
-from primorl.paid.partitions import log_statement
-from primorl.paid.work import Work, paid_work
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
@@ -48,6 +42,12 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, Floats, GymBatch
 from primorl.tracking import StageRun
+from primorl.work import accounts
+from primorl.work.accounts import digest, solved_noise
+from primorl.work.arrivals import Arrivals
+from primorl.work.compute import chosen_device
+from primorl.work.desk import Work, paid_work
+from primorl.work.partitions import log_statement
 
 STAGE = "online"
 STANDARD_DEVIATION = 1.0

@@ -37,12 +37,6 @@ from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
-from primorl.paid import accounts
-from primorl.paid.compute import chosen_device, kept_bytes
-from primorl.paid.jobs import EVALUATE_PRIVATE, MEAN_SHARE, QuestionJob, identity_of
-from primorl.paid.partitions import Partitions, assumptions
-from primorl.paid.private import open_private
-from primorl.paid.work import Work, paid_work_in
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -51,6 +45,12 @@ from primorl.privacy.ledger.history import paid_identities
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
+from primorl.work import accounts
+from primorl.work.compute import chosen_device, kept_bytes
+from primorl.work.desk import Work, paid_work_in
+from primorl.work.jobs import EVALUATE_PRIVATE, MEAN_SHARE, QuestionJob, identity_of
+from primorl.work.partitions import Partitions, assumptions
+from primorl.work.private import open_private
 
 BEHAVIOUR_RETURNS = Behaviour(levels=9, mean_share=MEAN_SHARE)
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)

@@ -9,7 +9,7 @@ import torch
 
 from primorl.base.processes import is_worker
 from primorl.config.blocks import Compute
-from primorl.paid import compute
+from primorl.work import compute
 from tests.projects import ROOT
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}

@@ -12,13 +12,13 @@ from typing import Generic
 from primorl.base.files import home
 from primorl.base.paths import CHECKPOINTS
 from primorl.config.params import Params
-from primorl.paid.accounts import budget, project_ledger
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.tracking import StageRun
+from primorl.work.accounts import budget, project_ledger
 
 
 @dataclass(frozen=True)

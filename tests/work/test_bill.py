@@ -20,15 +20,15 @@ from primorl.config.datasets import Bounds
 from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Spaces
 from primorl.evaluate.private.question import noise_of
-from primorl.paid import bill
-from primorl.paid.accounts import project_ledger
-from primorl.paid.bill import Bill, preview
-from primorl.paid.jobs import QuestionJob, event_of
-from primorl.paid.partitions import Partitions
-from primorl.paid.private_evaluation import BEHAVIOUR_RETURNS
-from primorl.paid.resolve import resolve
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Request
+from primorl.work import bill
+from primorl.work.accounts import project_ledger
+from primorl.work.bill import Bill, preview
+from primorl.work.jobs import QuestionJob, event_of
+from primorl.work.partitions import Partitions
+from primorl.work.private_evaluation import BEHAVIOUR_RETURNS
+from primorl.work.resolve import resolve
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.evaluate.private import tiny_mdp

@@ -14,8 +14,8 @@ from primorl.base.errors import PipelineError
 from primorl.config.blocks import Online
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
-from primorl.paid.arrivals import Arrivals, in_cohorts, share_ids
-from primorl.paid.online import RELEASES, update_of
+from primorl.work.arrivals import Arrivals, in_cohorts, share_ids
+from primorl.work.online import RELEASES, update_of
 from tests.data.builders import episode, table
 from tests.projects import project_settings, write_settings
 

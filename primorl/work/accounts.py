@@ -28,12 +28,12 @@ from primorl.data.identity.membership import (
 )
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import DatasetInfo, Manifest
-from primorl.paid.ledger_place import ledger_url
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import Store
 from primorl.tracking import StageRun
+from primorl.work.ledger_place import ledger_url
 
 
 def project_ledger(params: Params | Reading) -> Ledger:

@@ -8,8 +8,8 @@ from primorl.base.errors import PipelineError
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
-from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger.history import Charge
+from primorl.work.partitions import Partitions
 
 ALLOWED_STAGES = ("train_model", "clone_behaviour", "evaluate_private")
 """Stages that may open private rows, each for a charge of its own."""

@@ -18,11 +18,11 @@ from primorl.engine.public_start import public_start
 from primorl.engine.queries import ObservationColumns
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
-from primorl.paid.compute import execution
-from primorl.paid.jobs import CloneJob, ModelJob
-from primorl.paid.partitions import Partitions
-from primorl.paid.public_checks import observation_bounds
 from primorl.privacy.statement import Statement
+from primorl.work.compute import execution
+from primorl.work.jobs import CloneJob, ModelJob
+from primorl.work.partitions import Partitions
+from primorl.work.public_checks import observation_bounds
 
 
 def training_setup(
