@@ -27,7 +27,8 @@ from primorl.engine.public_start import Units, train_pooled
 from primorl.engine.settings import PooledTraining
 from primorl.evaluate.returns import episode_returns
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, SeedGenerators
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import LEARNED
 from primorl.policy.config import SacConfig

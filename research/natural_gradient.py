@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from primorl.evaluate.statistics import MeanInterval
-from primorl.model.workspace import Workspace
+from primorl.model.numerics import Workspace
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within

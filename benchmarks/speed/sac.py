@@ -19,7 +19,8 @@ from torch.distributions import Normal
 
 from benchmarks.machine import interleaved, row, write
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, SeedGenerators
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, ReplayColumns

@@ -40,7 +40,6 @@ from primorl.data.private import open_units
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
 from primorl.engine import heads
-from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Group, serve
@@ -48,7 +47,7 @@ from primorl.engine.training import train
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.question import Asked, Question, ask
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -257,7 +256,7 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
         "execution": Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
     }
     if what == "clone":
-        shape: Any = PolicyNetwork(S, 1, False, (32, 32), -5.0, 1.0)
+        shape: Any = CloneNetwork(S, 1, False, (32, 32), -5.0, 1.0)
     elif what == "network":
         shape = Architecture(S, 1, 3, (64, 64), -10.0, 0.5)
     else:

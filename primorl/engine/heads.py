@@ -10,8 +10,8 @@ from primorl.model.features import OneHot, one_hot_inputs
 from primorl.privacy.mechanism.queries import BoundedSum, Contribution, Fractions
 
 if TYPE_CHECKING:
-    from primorl.engine.policy_network import Network
     from primorl.engine.settings import ServerTraining
+    from primorl.model.architecture import Network
     from primorl.privacy.mechanism.plan import Plan
 
 ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9

@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from primorl.engine.policy_network import PolicyNetwork
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
 
 _MEMBER_SEED = 7_000_000
@@ -85,14 +84,14 @@ def raw_log_variance(wanted: Tensor, low: float, high: float) -> Tensor:
 
 
 def distilled(
-    heads: PolicyNetwork,
+    heads: CloneNetwork,
     weights: Weights,
     normaliser: Normaliser,
     bounds: Bounds,
     spread: Tensor,
     hidden: tuple[int, ...],
     seed: int,
-) -> tuple[PolicyNetwork, Weights, Normaliser]:
+) -> tuple[CloneNetwork, Weights, Normaliser]:
     """Distil a linear clone into a network, on made-up observations: post-processing.
 
     So all that is made of a clone stays as it is: its files, ONNX, policies that begin as it does.

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.settings import LocalTraining
-from primorl.model.architecture import TERMINATION_GAIN
+from primorl.model.architecture import TERMINATION_GAIN, CloneNetwork, Network
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.workspace import Workspace
+from primorl.model.numerics import Workspace
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.sampling import Entropy, uniforms
 
@@ -228,7 +227,7 @@ class Kernel:
         `_clip` follows, which says where it is.
         """
         rectified, rate, decay = (
-            isinstance(self.shape, PolicyNetwork),
+            isinstance(self.shape, CloneNetwork),
             self.local.learning_rate,
             self.local.weight_decay,
         )
@@ -336,8 +335,8 @@ class _LossGradient:
         self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace
     ) -> None:
         self._shape, self._flag = shape, shape.columns > shape.targets
-        self._squashed = isinstance(shape, PolicyNetwork)
-        self._discrete = isinstance(shape, PolicyNetwork) and shape.discrete_actions
+        self._squashed = isinstance(shape, CloneNetwork)
+        self._discrete = isinstance(shape, CloneNetwork) and shape.discrete_actions
         self._beta = 0.0 if self._squashed else beta_nll
         if shape.spread or self._discrete:
             parts = [workspace.apart("loss", i, pairs, rows, shape.targets) for i in range(4)]

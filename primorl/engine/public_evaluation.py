@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.engine.policy_network import Network, PolicyNetwork
-from primorl.model.architecture import PublicLosses
+from primorl.model.architecture import CloneNetwork, Network, PublicLosses
 from primorl.model.ensemble import (
     Normaliser,
     Weights,
@@ -92,7 +91,7 @@ def constant_loss(shape: Network, targets: Tensor, counted: Tensor | None = None
         targets: standardised, ``[R, columns]``.
         counted: which of the Gaussian's columns count, bool ``[targets]``; None: all.
     """
-    if isinstance(shape, PolicyNetwork) and shape.discrete_actions:
+    if isinstance(shape, CloneNetwork) and shape.discrete_actions:
         shares = targets.double().mean(0)
         return float(-torch.special.xlogy(shares, shares).sum())
     values = targets[:, : shape.targets].double()
@@ -119,7 +118,7 @@ def losses_of_rows(
     Takes standardised ``inputs [N, B, inputs]`` and ``targets [.., B, columns]``, and gives losses
     ``[N, B]`` and means or probabilities ``[N, B, columns]``.
     """
-    if not isinstance(network, PolicyNetwork):
+    if not isinstance(network, CloneNetwork):
         return row_losses(network, weights, inputs, targets, beta_nll)
     hidden = inputs
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from primorl.engine.local_update import CohortSource
-from primorl.engine.policy_network import Network
 from primorl.engine.public_evaluation import (
     PublicEvaluation,
     PublicEvaluator,
@@ -24,8 +23,9 @@ from primorl.engine.settings import (
     PooledTraining,
 )
 from primorl.engine.training import Trained
-from primorl.model.adam import Adam
+from primorl.model.architecture import Network
 from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.numerics import Adam
 
 _CPU = torch.device("cpu")
 _HELD_OUT = 4  # one unit in so many

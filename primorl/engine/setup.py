@@ -19,7 +19,6 @@ from primorl.engine.heads import (
 )
 from primorl.engine.linear import released_heads, without_noise
 from primorl.engine.local_update import CohortSource, Kernel
-from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.queries import (
     AnsweredScales,
     FirstStatesQuery,
@@ -31,7 +30,7 @@ from primorl.engine.queries import (
     normaliser_of_scales,
 )
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, CloneNetwork, Network
 from primorl.model.ensemble import Bounds, Normaliser, Weights
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -289,7 +288,7 @@ class CloningSource:
 
 @dataclass(frozen=True)
 class CloningSetup(TrainingSetup):
-    """Private behaviour cloning of a `PolicyNetwork`.
+    """Private behaviour cloning of a `CloneNetwork`.
 
     Observations are standardised, actions scaled to [-1, 1].
 
@@ -297,7 +296,7 @@ class CloningSetup(TrainingSetup):
     do.
     """
 
-    architecture: PolicyNetwork
+    architecture: CloneNetwork
     taught: tuple[int, ...] = ()
 
     def without_noise(self, weights: Weights) -> Weights:

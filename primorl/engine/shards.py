@@ -22,7 +22,8 @@ from primorl.base.errors import PipelineError
 from primorl.engine.local_update import CohortSource
 from primorl.engine.rounds import Rounds
 from primorl.engine.setup import TrainingSetup
-from primorl.model.ensemble import Normaliser, Weights, flat, shaped
+from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.numerics import flat, shaped
 
 _SILENCE = timedelta(hours=24)  # before the first round every process reads its whole shard
 _NOTHING = torch.empty(0)

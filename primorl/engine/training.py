@@ -14,14 +14,14 @@ from torch import Tensor
 from primorl.base.files import finite
 from primorl.engine.heads import LATE
 from primorl.engine.local_update import CohortSource
-from primorl.engine.policy_network import Network
 from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.shards import Group, Request, ShardedRounds, joined
-from primorl.model.architecture import PublicLosses
-from primorl.model.ensemble import Normaliser, Weights, flat, shaped
+from primorl.model.architecture import Network, PublicLosses
+from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.numerics import flat, shaped
 from primorl.privacy.mechanism.plan import Plan
 
 ENGINE_VERSION = 1

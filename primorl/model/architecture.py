@@ -1,4 +1,5 @@
-"""Sizes of the dynamics ensemble, and its file ``config.json``.
+"""Sizes of what the engine trains, the dynamics ensemble and the clone, and the model's
+``config.json``.
 
 Loading this module needs no torch.
 """
@@ -239,6 +240,82 @@ class Architecture:
             weights[-2][..., -1] = 0.0
             weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
         return weights
+
+
+@dataclass(frozen=True)
+class CloneNetwork:
+    """Sizes of a cloned policy and the fixed bounds of its log-variance.
+
+    An MLP from the standardised observation, of the form of the policies that SAC trains: ReLU
+    layers. Actions in a box, scaled to [-1, 1], are Gaussian:
+    mean tanh(output) and log-variance, side by side. Discrete actions have a logit each.
+
+    ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
+
+    With ``features`` there is one linear layer of them, which gives the mean action itself, or the
+    logits; the spread is asked for after the rounds (`primorl.engine.linear`).
+    """
+
+    observation_size: int
+    action_size: int
+    discrete_actions: bool
+    hidden: tuple[int, ...]
+    log_variance_low: float
+    log_variance_high: float
+    members: ClassVar[int] = 1
+    features: Polynomials | None = field(default=None, repr=False)
+
+    @property
+    def inputs(self) -> int:
+        """S, or the number of features."""
+        return self.observation_size if self.features is None else self.features.size
+
+    @property
+    def spread(self) -> bool:
+        """Whether log-variances are outputs beside the means."""
+        return not self.discrete_actions and self.features is None
+
+    @property
+    def targets(self) -> int:
+        """A."""
+        return self.action_size
+
+    @property
+    def columns(self) -> int:
+        """A: there is no flag."""
+        return self.action_size
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Names of the columns of a target row."""
+        return tuple(f"action_{i}" for i in range(self.action_size))
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """(in, out) of every layer; the last gives logits, or means before tanh and raw
+        log-variances.
+        """
+        outputs = (1 + self.spread) * self.action_size
+        return tuple(itertools.pairwise((self.inputs, *self.hidden, outputs)))
+
+    @property
+    def parameters(self) -> int:
+        """Weights: the dimension of one noise draw."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+    def initial_weights(self, seed: int) -> tuple[Tensor, ...]:
+        """Draw hidden weights uniformly within ±1/√in from a public seed.
+
+        The output begins at zero: all are equal.
+        """
+        weights = uniform_weights(self.members, self.layers, seed)
+        for last in weights[-2:]:
+            last.zero_()
+        return weights
+
+
+Network = Architecture | CloneNetwork
+"""N equal MLPs side by side that the engine trains: the dynamics ensemble or a cloned policy."""
 
 
 def uniform_weights(

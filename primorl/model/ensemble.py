@@ -1,9 +1,8 @@
 """Standardised inputs and targets of the dynamics model, from public data only."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,52 +123,6 @@ def _positive(scale: Tensor) -> Tensor:
     return torch.where(scale > 1e-6, scale, torch.ones_like(scale))
 
 
-class SeedGenerators:
-    """One generator for each of G seeds, all on one device; of n rows, the first n/G are the first
-    seed's, and so on.
-
-    So a seed's numbers do not depend on which others are there.
-    """
-
-    def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        self.generators = tuple(generators)
-        self.device = generators[0].device
-
-    @classmethod
-    def of(cls, seeds: Sequence[int], device: torch.device) -> "SeedGenerators":
-        """A generator on ``device`` for each seed."""
-        return cls([torch.Generator(device).manual_seed(seed) for seed in seeds])
-
-    def randn(self, rows: int, *shape: int) -> Tensor:
-        """Standard normal, ``[rows, ...]``."""
-        return self._drawn(torch.randn, rows, shape)
-
-    def rand(self, rows: int, *shape: int) -> Tensor:
-        """Uniform in [0, 1), ``[rows, ...]``."""
-        return self._drawn(torch.rand, rows, shape)
-
-    def randint(self, high: int, rows: int, *shape: int) -> Tensor:
-        """Uniform in 0 … high - 1, int64 ``[rows, ...]``."""
-        return self._drawn(partial(torch.randint, high), rows, shape)
-
-    def exponential(self, rows: int, *shape: int) -> Tensor:
-        """Exponential with rate 1, ``[rows, ...]``."""
-        return self._drawn(_exponential, rows, shape)
-
-    def _drawn(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
-        size = (rows // len(self.generators), *shape)
-        parts = [
-            draw(size, generator=generator, device=self.device) for generator in self.generators
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _exponential(
-    size: tuple[int, ...], *, generator: torch.Generator, device: torch.device
-) -> Tensor:
-    return torch.empty(size, device=device).exponential_(generator=generator)
-
-
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size;
 # RecursionError: deep nesting.
 _BROKEN = (
@@ -185,25 +138,6 @@ _BROKEN = (
 FEWEST_ENDS, END_MARGIN = 20, 0.1
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
-
-
-def flat(weights: Sequence[Tensor]) -> Tensor:
-    """Join tensors to one vector."""
-    return torch.cat([part.detach().flatten() for part in weights])
-
-
-def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
-    """Cut `flat` weights up again into the shapes of ``like``, views of ``vector``.
-
-    Raises:
-        ValueError: it has another length.
-    """
-    sizes = [part.numel() for part in like]
-    if vector.shape != (sum(sizes),):
-        raise ValueError
-    return tuple(
-        part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True)
-    )
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:

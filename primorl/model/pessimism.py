@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.numerics import SeedGenerators
 from primorl.model.termination import RULES
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from primorl.model.workspace import Workspace
+from primorl.model.numerics import Workspace
 from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, mlp
 from primorl.policy.networks import initial_layers
 

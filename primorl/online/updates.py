@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.model.workspace import Workspace
+from primorl.model.numerics import Workspace
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, filled
 from primorl.online.network import PolicyNetwork, StepGradients
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import PublicLosses
-from primorl.model.ensemble import SeedGenerators, soft_bounded
+from primorl.model.ensemble import soft_bounded
+from primorl.model.numerics import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, SPREAD, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy, Layers

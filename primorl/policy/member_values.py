@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel, Step
 from primorl.policy.config import DOUBT_SHARE, CandidateRecord
 from primorl.policy.exported import DeterministicPolicy

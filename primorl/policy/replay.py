@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import in_bounds

@@ -25,8 +25,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from primorl.base.errors import PipelineError
-from primorl.model.adam import Adam
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import Adam, SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.config import SacConfig

@@ -39,9 +39,8 @@ from primorl.config.params import Params, plain
 from primorl.config.texts import Range, Variant
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
-from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.settings import LocalTraining, ServerTraining
-from primorl.model.architecture import Architecture, CanLearn
+from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import training_event
@@ -202,13 +201,13 @@ class CloneJob(TrainingJob):
     taught: AnyHiddenSizes
     scaled_by: Hexadecimal | None
 
-    def network(self, manifest: Manifest) -> PolicyNetwork:
+    def network(self, manifest: Manifest) -> CloneNetwork:
         """Size the network, or linear heads, for the data of the manifest."""
         spaces, features = manifest.info.spaces, None
         if self.degree is not None:
             features = Polynomials(spaces.observation_size, spaces.one_hot, self.degree, _TAILS)
         low, high = self.log_variance_bounds
-        return PolicyNetwork(
+        return CloneNetwork(
             observation_size=spaces.observation_size,
             action_size=spaces.action_size,
             discrete_actions=spaces.discrete_actions,

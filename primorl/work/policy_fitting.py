@@ -18,7 +18,8 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories
-from primorl.model.ensemble import GaussianEnsemble, SeedGenerators, evidence
+from primorl.model.ensemble import GaussianEnsemble, evidence
+from primorl.model.numerics import SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import LEARNED, NONE
 from primorl.policy.behaviour import BehaviourPolicy, released

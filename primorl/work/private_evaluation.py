@@ -34,7 +34,8 @@ from primorl.evaluate.private.problem import (
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict, Veto, unasked
 from primorl.model.architecture import ModelConfig
-from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.numerics import SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released

@@ -17,9 +17,8 @@ from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
-from primorl.engine.policy_network import Network
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
-from primorl.model.architecture import CanLearn
+from primorl.model.architecture import CanLearn, Network
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.rounding import at_most

@@ -21,13 +21,12 @@ from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.linear import distilled
-from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation
 from primorl.engine.rounds import check_setup
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Group, Request, serve
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, train
-from primorl.model.architecture import ModelConfig
+from primorl.model.architecture import CloneNetwork, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
@@ -397,7 +396,7 @@ def write_behaviour(folder: Path, partitions: Partitions, paid: PaidModel, run: 
     info, trained = partitions.manifest.info, paid.trained
     setup, bounds = paid.setup, paid.setup.bounds
     network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
-    assert isinstance(network, PolicyNetwork)
+    assert isinstance(network, CloneNetwork)
     if isinstance(setup, CloningSetup) and network.features is not None:
         network, weights, normaliser = distilled(
             network,
@@ -428,7 +427,7 @@ def write_behaviour(folder: Path, partitions: Partitions, paid: PaidModel, run: 
 
 
 def behaviour_policy(
-    network: PolicyNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
+    network: CloneNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
 ) -> BehaviourPolicy:
     """Build the policy of trained weights, on the CPU; weights of policies are ``[1, out, in]``."""
     layers = [

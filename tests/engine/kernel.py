@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from primorl.engine.local_update import LocalBatches
-from primorl.engine.policy_network import Network, PolicyNetwork
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, CloneNetwork, Network
 from primorl.model.features import Polynomials
 
 KINDS = (
@@ -37,12 +36,12 @@ def network(
             size, actions, members, (), -10.0, 0.5, kind == KINDS[5], heads, spread=False
         )
     if kind in KINDS[6:]:
-        return PolicyNetwork(
+        return CloneNetwork(
             size, actions, kind == KINDS[7], (), -5.0, 1.0, Polynomials(size, (), 2)
         )
     if kind.startswith("dynamics"):
         return Architecture(size, actions, members, hidden, -10.0, 0.5, kind == KINDS[1])
-    return PolicyNetwork(size, actions, kind == KINDS[3], hidden, -5.0, 1.0)
+    return CloneNetwork(size, actions, kind == KINDS[3], hidden, -5.0, 1.0)
 
 
 def weights_of(shape: Network, seed: int = 0) -> tuple[Tensor, ...]:
@@ -55,10 +54,10 @@ def weights_of(shape: Network, seed: int = 0) -> tuple[Tensor, ...]:
 
 def targets_of(shape: Network, rows: Sequence[int], drawn: torch.Generator) -> Tensor:
     """Random targets of the shape ``rows``, such as the network has."""
-    if isinstance(shape, PolicyNetwork) and shape.discrete_actions:
+    if isinstance(shape, CloneNetwork) and shape.discrete_actions:
         choice = torch.randint(shape.action_size, tuple(rows), generator=drawn)
         return torch.nn.functional.one_hot(choice, shape.action_size).float()
-    if isinstance(shape, PolicyNetwork):
+    if isinstance(shape, CloneNetwork):
         return torch.rand(*rows, shape.action_size, generator=drawn) * 2 - 1
     targets = torch.randn(*rows, shape.columns, generator=drawn)
     if shape.learned_termination:

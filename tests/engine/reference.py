@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from primorl.engine.local_update import LocalBatches
-from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.settings import LocalTraining
-from primorl.model.architecture import TERMINATION_GAIN, Architecture
+from primorl.model.architecture import TERMINATION_GAIN, Architecture, CloneNetwork, Network
 
 
 def member_loss(
@@ -52,7 +51,7 @@ def _of_ends(output: Tensor, y: Tensor, shape: Architecture) -> Tensor | float:
     )
 
 
-def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNetwork) -> Tensor:
+def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: CloneNetwork) -> Tensor:
     """Mean over rows of -log π(action): of torch's categorical, or of its normal without the
     constant.
     """
@@ -112,7 +111,7 @@ def reference_sum(
                     continue
                 x, y = batches.inputs[step, unit][rows], batches.targets[step, unit][rows]
                 leaves = [w.requires_grad_() for w in current]
-                if isinstance(shape, PolicyNetwork):
+                if isinstance(shape, CloneNetwork):
                     loss = policy_loss(leaves, x, y, shape)
                 else:
                     loss = member_loss(leaves, x, y, shape, local.beta_nll)

@@ -14,7 +14,7 @@ from primorl.engine.settings import Execution
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.shards import Group, joined, serve
 from primorl.engine.training import TrainingState, train
-from primorl.model.ensemble import flat
+from primorl.model.numerics import flat
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy
 from tests.engine.test_linear import Log, log_of, setup_of
 

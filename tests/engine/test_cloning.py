@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.queries import ObservationColumns
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import Execution
 from primorl.engine.setup import CloningSetup
 from primorl.engine.training import train
+from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -34,7 +34,7 @@ def test_rows_are_observations_and_scaled_actions() -> None:
 
 
 def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
-    shape, side = PolicyNetwork(3, 2, discrete, (16,), -5.0, 1.0), torch.full((3,), 3.0)
+    shape, side = CloneNetwork(3, 2, discrete, (16,), -5.0, 1.0), torch.full((3,), 3.0)
     ends = (
         (torch.zeros(2), torch.ones(2))
         if discrete

@@ -12,7 +12,7 @@ from primorl.engine.rounds import check_setup
 from primorl.engine.settings import Execution
 from primorl.engine.training import train
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import SeedGenerators
 from primorl.policy.behaviour import KLConstraint
 from primorl.policy.sac import DiscreteSac, Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip

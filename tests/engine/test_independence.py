@@ -19,7 +19,7 @@ from primorl.engine import local_update
 from primorl.engine.local_update import Kernel
 from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, chunks
 from primorl.engine.settings import Execution
-from primorl.model import workspace
+from primorl.model import numerics
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
 from primorl.model.features import Polynomials
@@ -115,7 +115,7 @@ def test_gaps_give_every_pair_its_own_end(kind: str, monkeypatch: pytest.MonkeyP
     check_independence(Kernel(shape, local, clip), range(1, 20), 7)
     if not ended:
         return  # heads without ends take products, differences and sums alone
-    monkeypatch.setattr(workspace, "_GAP", 0)
+    monkeypatch.setattr(numerics, "_GAP", 0)
     with pytest.raises(PipelineError, match=r"compute\.device"):
         check_independence(Kernel(shape, local, clip), range(1, 20), 7)
 

@@ -20,7 +20,6 @@ from primorl.engine.heads import (
     contributions,
 )
 from primorl.engine.linear import distilled, without_noise
-from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.queries import (
     FirstStatesQuery,
     LengthsQuery,
@@ -29,7 +28,7 @@ from primorl.engine.queries import (
     ScalesQuery,
 )
 from primorl.engine.training import TrainingState, train
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, outputs
 from primorl.model.features import FARTHEST, Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -201,7 +200,7 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
 @pytest.mark.parametrize("discrete", [False, True])
 def test_a_distilled_network_acts_as_its_heads(discrete: bool) -> None:
     actions = 3 if discrete else 1
-    heads = PolicyNetwork(5, actions, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
+    heads = CloneNetwork(5, actions, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
     drawn = torch.Generator().manual_seed(0)
     weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
     mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from primorl.engine import local_update
 from primorl.engine.local_update import Kernel
-from primorl.engine.policy_network import Network
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import Execution
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, Network
 from primorl.model.ensemble import Normaliser
-from primorl.model.workspace import Workspace
+from primorl.model.numerics import Workspace
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

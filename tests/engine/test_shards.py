@@ -13,7 +13,7 @@ import torch
 from primorl.base.errors import PipelineError
 from primorl.engine.shards import Group, joined
 from primorl.engine.training import train
-from primorl.model.ensemble import flat
+from primorl.model.numerics import flat
 from tests.engine import shard
 from tests.projects import ROOT
 

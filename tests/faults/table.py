@@ -180,7 +180,7 @@ engine/test_training.py
             now.done + 1
 engine/test_independence.py
     test_neighbours_and_places_do_not_matter
-        sensitivity-shared-lanes: workspace Workspace.apart: value_of stride => size
+        sensitivity-shared-lanes: numerics Workspace.apart: value_of stride => size
     test_a_unit_moves_the_sum_by_its_own_update_exactly
         sensitivity-rounded-sum: local_update Kernel.sum: call .trunc_ => update.mul_(1 / grid)
         sensitivity-order-of-others: local_update _first_order: expression lengths.unsqueeze(1)

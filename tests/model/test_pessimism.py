@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import (
     UNCERTAINTIES,
     PessimisticModel,

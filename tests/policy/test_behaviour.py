@@ -13,7 +13,8 @@ from torch import Tensor
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import SeedGenerators, soft_bounded
+from primorl.model.ensemble import soft_bounded
+from primorl.model.numerics import SeedGenerators
 from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.config import BehaviourConfig, PolicyConfig

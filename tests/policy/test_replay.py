@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import SeedGenerators
 from primorl.policy.replay import ReplayBuffer, Scaling
 
 CPU = torch.device("cpu")

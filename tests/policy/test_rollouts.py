@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import SeedGenerators
 from primorl.policy.replay import Rollouts, Scaling
 from tests.policy.pendulum import CONFIG, PendulumStep
 

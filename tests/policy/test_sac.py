@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import one_hot
 
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling

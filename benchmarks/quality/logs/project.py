@@ -33,7 +33,7 @@ from primorl.base.paths import (
     SUMMARY,
 )
 from primorl.data.storage.parquet import PartReader
-from primorl.model.ensemble import SeedGenerators
+from primorl.model.numerics import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy

@@ -1,0 +1,148 @@
+"""Memory, random numbers and the optimiser that all networks share."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CPU = torch.device("cpu")
+_GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
+_USUAL: Any = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
+
+
+class Workspace:
+    """Memory that one chunk after another is trained in: a system hands out fresh pages slowly, for
+    a tenth of a round.
+
+    Sensitive: it holds the last chunk's updates until the next one overwrites them.
+    """
+
+    def __init__(self, device: torch.device = _CPU) -> None:
+        self._device = device
+        self._held: dict[tuple[str, int], Tensor] = {}
+
+    def take(
+        self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """A tensor of ``shape`` with arbitrary content."""
+        size, key = math.prod(shape), (name, layer)
+        if key not in self._held or self._held[key].numel() < size:
+            self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
+        return self._held[key][:size].view(shape)
+
+    def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int) -> Tensor:
+        """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise
+        operation runs across pairs.
+
+        Such an operation takes as many numbers at once as the processor's registers hold, and those
+        that are left at the end of a row of numbers by other instructions, with other last bits.
+        Where it may run across pairs, the end falls into one pair or another, depending on how many
+        there are. Behind a gap, every pair has its own end.
+        """
+        size = rows * columns
+        stride = size + _GAP
+        return self.take(name, layer, (pairs * stride,)).as_strided(
+            (pairs, rows, columns), (stride, columns, 1)
+        )
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) on a few tensors, which it moves in place, with the usual β = (0.9,
+    0.999), ε = 1e-8.
+
+    The kernel of ``torch.optim.AdamW(fused=True)``: called directly, since that class's bookkeeping
+    takes longer than a small network's arithmetic, and loads PyTorch's compiler, which takes as
+    long to load as PyTorch.
+
+    Args:
+        tensors: to move.
+        gradients: of each, in which they are found at every step.
+        learning_rate: step size.
+        weight_decay: decoupled (Loshchilov and Hutter 2019).
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        learning_rate: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self._settings = _USUAL | {"lr": learning_rate, "weight_decay": weight_decay}
+        self._steps = [torch.zeros((), device=tensor.device) for tensor in tensors]
+        first, second = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
+        self._state: Any = list(tensors), list(gradients), first, second, [], self._steps
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every tensor along its gradient."""
+        torch._foreach_add_(self._steps, 1)
+        torch._fused_adamw_(*self._state, **self._settings)
+
+
+class SeedGenerators:
+    """One generator for each of G seeds, all on one device; of n rows, the first n/G are the first
+    seed's, and so on.
+
+    So a seed's numbers do not depend on which others are there.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = tuple(generators)
+        self.device = generators[0].device
+
+    @classmethod
+    def of(cls, seeds: Sequence[int], device: torch.device) -> "SeedGenerators":
+        """A generator on ``device`` for each seed."""
+        return cls([torch.Generator(device).manual_seed(seed) for seed in seeds])
+
+    def randn(self, rows: int, *shape: int) -> Tensor:
+        """Standard normal, ``[rows, ...]``."""
+        return self._drawn(torch.randn, rows, shape)
+
+    def rand(self, rows: int, *shape: int) -> Tensor:
+        """Uniform in [0, 1), ``[rows, ...]``."""
+        return self._drawn(torch.rand, rows, shape)
+
+    def randint(self, high: int, rows: int, *shape: int) -> Tensor:
+        """Uniform in 0 … high - 1, int64 ``[rows, ...]``."""
+        return self._drawn(partial(torch.randint, high), rows, shape)
+
+    def exponential(self, rows: int, *shape: int) -> Tensor:
+        """Exponential with rate 1, ``[rows, ...]``."""
+        return self._drawn(_exponential, rows, shape)
+
+    def _drawn(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
+        size = (rows // len(self.generators), *shape)
+        parts = [
+            draw(size, generator=generator, device=self.device) for generator in self.generators
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _exponential(
+    size: tuple[int, ...], *, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    return torch.empty(size, device=device).exponential_(generator=generator)
+
+
+def flat(weights: Sequence[Tensor]) -> Tensor:
+    """Join tensors to one vector."""
+    return torch.cat([part.detach().flatten() for part in weights])
+
+
+def shaped(vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Cut `flat` weights up again into the shapes of ``like``, views of ``vector``.
+
+    Raises:
+        ValueError: it has another length.
+    """
+    sizes = [part.numel() for part in like]
+    if vector.shape != (sum(sizes),):
+        raise ValueError
+    return tuple(
+        part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True)
+    )
