@@ -143,7 +143,7 @@ READERS: dict[str, Callable[[], object]] = {"params.yaml": params.load}
 READERS |= {name: partial(run, stage) for stage, names in OF_STAGES.items() for name in names}
 READERS["metrics/private_evaluation.json"] = partial(run, evaluate)
 READERS["metrics/summary.json"] = lambda: release(Path("new"), params.load(), void_ok=False)
-for each in (*sorted(contents.FILES), contents.MANIFEST):
+for each in (*sorted(contents.NEEDED), contents.MANIFEST):
     READERS[f"out/{each}"] = partial(bundle.verify, Path("out"), void_ok=False)
 
 
@@ -153,9 +153,8 @@ def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name:
     for payload, content in PAYLOADS.items():
         path.write_bytes(content)
         if name.startswith("out/") and not name.endswith(contents.MANIFEST):
-            write_json(
-                project / "out" / contents.MANIFEST, to_json(contents.manifest_of(project / "out"))
-            )
+            out = project / "out"
+            write_json(out / contents.MANIFEST, to_json(contents.make_manifest(out)))
         with pytest.raises(PipelineError) as refused:
             READERS[name]()
         said = str(refused.value)

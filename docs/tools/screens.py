@@ -50,7 +50,6 @@ def main() -> None:
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
-            ("card", (project / "out" / "card.html").as_uri(), "h1"),
             ("mlflow-run", f"{address}/#/{newest_run(project)}?{_TRAINING}", "text=Description"),
             (
                 "mlflow-runs",

@@ -125,7 +125,7 @@ def release(
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     void_ok: VoidOk = False,
     policy: Annotated[
-        Literal["models/policy", "models/behaviour", "models/online"] | None,
+        Literal["models/policy", "models/behaviour"] | None,
         option("FOLDER", "The policy to release.  [default: the recommended one]"),
     ] = None,
     against_advice: _AgainstAdvice = False,
@@ -143,8 +143,6 @@ def release(
           model, policy, statement, card and what the ledger says, checked, in out/v1
       primorl release out/v1 --policy models/policy --against-advice
           this policy, although another one or none is recommended
-      primorl release out/v2 --policy models/online
-          the policy that learned from users, without the model
       primorl release --check out/v1
           check a bundle from anybody: complete, consistent, and nothing in it runs
       primorl release out/v1 --sign release.key
@@ -154,8 +152,8 @@ def release(
     from primorl.config import params
     from primorl.policy.config import PolicyConfig
     from primorl.release import build, bundle
-    from primorl.release.card import promised
-    from primorl.release.contents import ONLINE, SIGNATURE
+    from primorl.release.card import describe_guarantee
+    from primorl.release.contents import SIGNATURE
 
     for given, name, allowed in (
         (policy is not None or against_advice, "--policy, --against-advice", not check),
@@ -177,15 +175,13 @@ def release(
             against_advice=against_advice,
         )
         done = "made and checked" if sign is None else "made, checked and signed"
-        print(f"{directory}: {done}; {promised(directory)}")
+        print(f"{directory}: {done}; {describe_guarantee(directory)}")
         if words := _advice(directory / "policy"):
             print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
         return
     bundle.verify(directory, void_ok=void_ok, key=key)
-    print(f"{directory}: sound; {promised(directory)}")
+    print(f"{directory}: sound; {describe_guarantee(directory)}")
     unknown = ["the returns that the card quotes", "texts of people"]
-    if (directory / ONLINE).exists():
-        unknown += ["whether a ledger has its charge, and whether it hides an offline policy"]
     if key is not None:
         print(f"signed by the owner of {key}")
     elif (directory / SIGNATURE).exists():

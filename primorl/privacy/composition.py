@@ -87,10 +87,10 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
         ValueError: an event is not of a kind that this project accounts.
     """
     names = [each.what for each in whole.mechanisms] or list(parts)[:1]
-    if not names or len(set(names)) < len(names) or not parts.keys() >= set(names):
+    if not names or names != [each for each in parts if each in names]:
         raise PipelineError(
             f"{path}: mechanisms: found {' and '.join(names) or 'none'}; there are statements of "
-            f"{' and '.join(parts) or 'none'}, and each counts once; run `dvc repro`"
+            f"{' and '.join(parts) or 'none'}, and each counts once, in this order; run `dvc repro`"
         )
     several = bool(whole.mechanisms)
     expected = (

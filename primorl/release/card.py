@@ -1,26 +1,35 @@
 """The card of a bundle: model, policy and statement explained to people who are not experts.
 
 Every number comes from the files of the bundle, so anybody can make the card again and compare.
-``declared.json`` has the texts of people. The words are in ``templates``. Here is also the
-guarantee of a bundle or a report as a whole: model, clone and the private units' answers, one after
-another.
+``declared.json`` has the texts of people. The words are in ``templates``, one item a line: ``#
+title``, the guarantee without a mark, ``## heading``, ``- point``, ``| name | value``; a line that
+is indented by two spaces goes on with the item before it. Every value is escaped: a name in a file
+cannot bring markup along.
+
+Here is also the guarantee of a bundle or a report as a whole: model, clone and the private units'
+answers, one after another.
 """
 
+import html
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from jinja2 import TemplateError
+from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.evaluate.wording import (
     ADVICE,
+    UNBELIEVED,
     WHOSE,
     comparable,
+    gain,
     guarantee,
     model_check,
     plural,
@@ -29,29 +38,24 @@ from primorl.evaluate.wording import (
     unprotected,
 )
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.accounting.figures import true_positive_rate
+from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
-from primorl.privacy.accounting.rounding import percent_at_most
+from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most
 from primorl.privacy.composition import joint_event
 from primorl.release.contents import (
     ANSWERS,
-    CARDS,
+    CARD,
     CLONE,
     DECLARED,
     EVALUATION,
     LEDGER,
     MANIFEST,
     MODEL,
-    ONLINE,
     POLICY,
     SIGNATURE,
-    files_of,
+    list_files,
 )
-from primorl.release.document import Document, Row, Section, written
 
-_CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
-_GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
-_MOST_COLUMNS = 60
 DECLARED_TEXTS = {
     "owner": "owner",
     "purpose": "purpose",
@@ -59,26 +63,36 @@ DECLARED_TEXTS = {
     "licence": "licence of the data",
 }
 """Names of the texts that people declare, by key."""
-_STUDIED = "this bundle"
-_CLONING = "clone_behaviour"  # the stage of its charges
+_CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
+_GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
+_MOST_COLUMNS = 60
+_CLONING = "clone_behaviour"  # the stage of its charges
+_MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
+_LINK = re.compile(r"https?:|www\.", re.IGNORECASE)  # becomes a link by itself in many readers
+_BAR = "\x1f"  # stands for a bar within a value
 
 Content = Mapping[str, Any]
 """The content of a JSON file."""
+Row = tuple[str, str]
 
 
-def render(folder: Path) -> dict[str, str]:
-    """Write the card, by file name, from the other files of the bundle in ``folder``, which were
-    checked before.
+class Section(NamedTuple):
+    """Points in plain text, and rows of a table with two columns."""
+
+    points: list[str]
+    rows: list[Row]
+
+
+def render(folder: Path) -> str:
+    """Write the card from the other files of the bundle in ``folder``, which were checked before.
 
     Raises:
         PipelineError: a card cannot state these figures.
     """
-    files = sorted({*files_of(folder)} - {*CARDS, MANIFEST, SIGNATURE})
-    content = {name: read_json(folder / name) for name in files if name.endswith(".json")}
+    files = sorted({*list_files(folder)} - {CARD, MANIFEST, SIGNATURE})
     try:
-        made = card(content, [(name, file_sha256(folder / name)) for name in files])
-        return dict(zip(CARDS, (made.markdown(), made.html()), strict=True))
+        return card(_read(folder), [(name, file_sha256(folder / name)) for name in files])
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
         raise PipelineError(
             f"{folder}: found figures, or a text with an address, that no card can state "
@@ -86,16 +100,18 @@ def render(folder: Path) -> dict[str, str]:
         ) from None
 
 
-def promised(folder: Path) -> str:
+def describe_guarantee(folder: Path) -> str:
     """State the guarantee of a whole checked bundle in one line."""
-    files = [name for name in files_of(folder) if name.endswith(".json")]
-    return _promise(*_counted({name: read_json(folder / name) for name in files}))
+    return _describe(*_combine(_read(folder)))
 
 
-def _counted(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
-    """The guarantee of a bundle, and what it counts beside the model."""
-    if ONLINE in content:
-        return content[POLICY[2]], []
+def _read(folder: Path) -> dict[str, Content]:
+    names = [name for name in list_files(folder) if name.endswith(".json")]
+    return {name: read_json(folder / name) for name in names}
+
+
+def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
+    """Compute the guarantee of a bundle, and name what it counts beside the model."""
     ledger, answers = content[LEDGER], content.get(ANSWERS)
     clone = counted_clone(content.get(CLONE), ledger)
     included = [] if clone is None else ["clone of the behaviour"]
@@ -103,42 +119,47 @@ def _counted(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
     return whole(content[MODEL[2]], clone, answers, ledger["delta"]), included
 
 
-def _promise(bundle: Content, included: Sequence[str]) -> str:
+def _describe(bundle: Content, included: Sequence[str]) -> str:
     return guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
 
 
-def card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> Document:
-    """Make the card of a bundle.
+def card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> str:
+    """Write the card of a bundle in Markdown, with tables as GitHub has them.
 
     Args:
         content: of its JSON files, by name.
         digests: SHA-256 of the files that the card describes, by name.
     """
-    bundle, included = _counted(content)
+    bundle, included = _combine(content)
     sound = bundle["private"] and not bundle["void"]
-    words: dict[str, Any] = {
-        "bundle": bundle,
-        "sound": sound,
-        "promise": _promise(bundle, included),
-        "studied": _STUDIED,
-        "success": success(bundle) if sound else None,
-        "digests": digests,
-    }
-    if ONLINE in content:
-        statement = content[POLICY[2]]
-        words |= {"units": plural(statement["unit"]), "statement": statement}
-        made = written("online", summary=content[ONLINE], **words)
-    else:
-        made = written("card", **words, **_facts(content))
-    made.sound = sound
-    return made
+    lines: list[str] = []
+    for mark, text in _items(
+        "card",
+        bundle=bundle,
+        sound=sound,
+        promise=_describe(bundle, included),
+        studied="this bundle",
+        success=success(bundle) if sound else None,
+        digests=digests,
+        **_facts(content),
+    ):
+        if mark == "|":
+            if not lines[-1].startswith("|"):
+                lines += ["", "| | |", "|---|---|"]
+            name, value = map(_escape, _cells(text))
+            lines.append(f"| {name} | {value} |")
+        elif mark == "-":
+            lines.append(f"- {_escape(text)}")
+        else:
+            lines += ["", f"{mark} {_escape(text)}" if mark else f"**{_escape(text)}**", ""]
+    return "\n".join(lines).strip() + "\n"
 
 
 def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
-    """The variables of the card of a policy with its model."""
+    """Collect the variables of the card's template."""
     statement, policy, summary = content[MODEL[2]], content[POLICY[1]], content[EVALUATION]
     answers, declared = content.get(ANSWERS), content.get(DECLARED, {})
-    ledger, clone = content[LEDGER], content.get(CLONE)
+    clone = content.get(CLONE)
     asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
     verdict = Verdict.of(answers["verdict"]) if answers else None
     believable = verdict is None or verdict.believed
@@ -159,7 +180,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "model": content[MODEL[1]],
         "policy": policy,
         "summary": summary,
-        "ledger": ledger,
+        "ledger": content[LEDGER],
         "answers": answers,
         "declared": {key: text for key, text in declared.items() if key in DECLARED_TEXTS},
         "names": DECLARED_TEXTS,
@@ -167,7 +188,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "observation_names": _given_names(policy.get("observation_names")),
         "action_names": _given_names(policy.get("action_names")),
         "columns": columns(policy),
-        "charges": _charges(ledger),
+        "charges": _group_charges(content[LEDGER]),
         "estimates": estimates,
         "doubts": doubts,
         "mechanisms": mechanisms,
@@ -183,7 +204,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
 
 
 def success(statement: Content) -> float | None:
-    """In percent, how often at most a guess at even odds is right: (1 + δ(0)) / 2.
+    """Compute how often at most a guess at even odds is right, (1 + δ(0)) / 2 in percent.
 
     None: the profile is missing.
     """
@@ -194,8 +215,8 @@ def success(statement: Content) -> float | None:
 
 
 def curve(statement: Content) -> tuple[tuple[float, float], ...]:
-    """The trade-off curve: false positive rates, and the largest true positive rates that the
-    profile allows.
+    """Compute the trade-off curve: false positive rates, and the largest true positive rates that
+    the profile allows.
     """
     profile = [(point["epsilon"], point["delta"]) for point in statement.get("profile", ())]
     return tuple((rate, true_positive_rate(profile, rate)) for rate in _CURVE) if profile else ()
@@ -203,34 +224,8 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
 
 def meaning(statement: Content, studied: str) -> Section:
     """Write the section on the success of an attack on ``studied``."""
-    return written(
-        "meaning", bundle=statement, studied=studied, units=plural(statement["unit"])
-    ).sections[0]
-
-
-def columns(policy: Content) -> list[Row]:
-    """List the names of observations and actions with their public ranges; empty where the data
-    name none.
-    """
-    seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
-    if not _given_names((*seen, *done)):
-        return []
-    lows, highs = (
-        policy.get(f"observation_{side}") or [None] * len(seen) for side in ("low", "high")
-    )
-    rows = []
-    for name, low, high in zip(seen, lows, highs, strict=False):
-        rows.append(
-            (name, "observed" if low is None or high is None else f"observed, {low:g} to {high:g}")
-        )
-    for name in done:
-        rows.append((name, "an action" if policy["discrete_actions"] else "set by the policy"))
-    if len(rows) > _MOST_COLUMNS:
-        rows = [
-            *rows[:_MOST_COLUMNS],
-            (f"and {len(rows) - _MOST_COLUMNS} more", "see config.json of the policy"),
-        ]
-    return rows
+    units = plural(statement["unit"])
+    return _section("meaning", bundle=statement, studied=studied, units=units)
 
 
 def practice(summary: Content, discount: float = 1.0) -> Section:
@@ -243,24 +238,46 @@ def practice(summary: Content, discount: float = 1.0) -> Section:
     rows = comparable(summary, discount)
     answers = summary.get("private_evaluation") or ()
     asked = any(each["of"] == "behaviour" and each["what"] == MEAN_RETURN for each in answers)
-    return written(
+    return _section(
         "compared",
         summary=summary,
         known=asked or summary.get("public_return_ci95") is not None,
         today=next((row.ends for row in rows if not row.of_policy and not row.by_model), None),
         policy=next((row.ends for row in rows if row.of_policy and not row.by_model), None),
-    ).sections[0]
+    )
+
+
+def columns(policy: Content) -> list[Row]:
+    """List the names of observations and actions with their public ranges; empty where the data
+    name none.
+    """
+    seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
+    if not _given_names((*seen, *done)):
+        return []
+    unknown = [None] * len(seen)
+    lows = policy.get("observation_low") or unknown
+    highs = policy.get("observation_high") or unknown
+    rows = []
+    for name, low, high in zip(seen, lows, highs, strict=False):
+        known = low is not None and high is not None
+        rows.append((name, f"observed, {low:g} to {high:g}" if known else "observed"))
+    for name in done:
+        rows.append((name, "an action" if policy["discrete_actions"] else "set by the policy"))
+    left = len(rows) - _MOST_COLUMNS
+    if left > 0:
+        return [*rows[:_MOST_COLUMNS], (f"and {left} more", "see config.json of the policy")]
+    return rows
 
 
 def _given_names(names: Sequence[str] | None) -> Sequence[str]:
-    """The names of columns or actions; empty where all were generated, such as ``3`` or
+    """Return the names of columns or actions; empty where all were generated, such as ``3`` or
     ``observation_3``.
     """
     return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
 
 
-def _charges(ledger: Content) -> list[tuple[Content, list[str]]]:
-    """The ledger's charges with their days; those that differ in nothing else are one."""
+def _group_charges(ledger: Content) -> list[tuple[Content, list[str]]]:
+    """Pair the ledger's charges with their days; those that differ in nothing else are one."""
     alike: dict[tuple[Any, ...], tuple[Content, list[str]]] = {}
     for record in ledger["records"]:
         key = tuple(record[name] for name in ("stage", "epsilon", "delta", "state", "same_version"))
@@ -268,9 +285,12 @@ def _charges(ledger: Content) -> list[tuple[Content, list[str]]]:
     return list(alike.values())
 
 
+# The guarantee as a whole
+
+
 def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
-    """The clone that a guarantee counts: the bundle's, or else all that the ledger has on these
-    data.
+    """Return the clone that a guarantee counts: the bundle's, or else all that the ledger has on
+    these data.
 
     A policy shows by itself no more of the clone that it was made near than its ``config.json``
     says, which a stranger may have changed. So a clone that was paid for is counted also where the
@@ -281,21 +301,18 @@ def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
         ledger: ``ledger-statement.json``.
 
     Returns:
-        The keys that `whole` needs of a statement; None: no clone with a guarantee was ever paid
-        for.
+        The keys that `whole` needs of a statement; None: no clone with a guarantee was paid for.
     """
     if clone is not None:
         return clone
-    events = [
-        record["event"]
-        for record in ledger["records"]
-        if record["stage"] == _CLONING and record["same_version"] and record["epsilon"] is not None
-    ]
-    return (
-        {"event": event_to_json(joint_event(events)), "private": True, "void": []}
-        if events
-        else None
-    )
+    events = []
+    for record in ledger["records"]:
+        private = record["same_version"] and record["epsilon"] is not None
+        if private and record["stage"] == _CLONING:
+            events.append(record["event"])
+    if not events:
+        return None
+    return {"event": event_to_json(joint_event(events)), "private": True, "void": []}
 
 
 def whole(
@@ -314,23 +331,17 @@ def whole(
         answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
     """
-    own = [
-        *([] if clone is None else [clone]),
-        *({} if answers is None else answers["statements"]).values(),
-    ]
+    asked = {} if answers is None else answers["statements"]
+    own = [*([] if clone is None else [clone]), *asked.values()]
     if not own:
         return statement
-    void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
-    combined = {
-        **statement,
-        "void": list(void),
-        "private": statement["private"] and all(each["private"] for each in own),
-    }
-    if not combined["private"]:
+    everything = (statement, *own)
+    void = dict.fromkeys(reason for each in everything for reason in each["void"])
+    combined = {**statement, "void": list(void)}
+    if not all(each["private"] for each in everything):
         return _unbounded(combined)
-    return _of_cost(
-        combined, total([cost(event_from_json(each["event"])) for each in (statement, *own)]), delta
-    )
+    costs = [cost(event_from_json(each["event"])) for each in everything]
+    return _with_figures(combined, total(costs), delta)
 
 
 def with_account(
@@ -349,55 +360,127 @@ def with_account(
         return released
     stated = [(each.get("charge"), cost(event_from_json(each["event"]))) for each in own]
     spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
+    if not math.isfinite(spent.epsilon(delta)):
+        return _unbounded(released)
     # The figures of this run's statements are tighter. They hold alone where the ledger has nothing
     # else and no more.
     nothing_else = charged.keys() <= {charge for charge, _ in stated}
-    if nothing_else and spent.epsilon(delta) <= total([each for _, each in stated]).epsilon(
-        delta
-    ) * (1 + 1e-9):
+    own_epsilon = total([each for _, each in stated]).epsilon(delta)
+    if nothing_else and spent.epsilon(delta) <= own_epsilon * (1 + 1e-9):
         return released
-    return (
-        _of_cost(released, spent, delta)
-        if math.isfinite(spent.epsilon(delta))
-        else _unbounded(released)
-    )
+    return _with_figures(released, spent, delta)
 
 
-def _of_cost(statement: Content, spent: Cost, delta: float) -> Content:
+def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
     """Return a statement with the figures of the privacy filter, at several δ from ``delta`` on."""
-    epsilon = spent.epsilon(delta)
     pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
-    profile = [
-        (0.0, min(_at_zero(e, d) for e, d in pairs)),
-        *sorted(pair for pair in pairs if pair[0] > 0),
-    ]
-    rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
+    at_zero = min(_total_variation(e, d) for e, d in pairs)
+    profile = [(0.0, at_zero), *sorted(pair for pair in pairs if pair[0] > 0)]
+    attacks = []
+    for attack in statement.get("attacks", ()):
+        rate = attack["false_positive_rate"]
+        power = true_positive_rate(profile, rate)
+        attacks.append({"false_positive_rate": rate, "true_positive_rate": power})
     return {
         **statement,
-        "epsilon": epsilon,
+        "epsilon": spent.epsilon(delta),
         "delta": delta,
         "profile": [{"epsilon": e, "delta": d} for e, d in profile],
         "groups": [],
-        "attacks": [
-            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)}
-            for rate in rates
-        ],
+        "attacks": attacks,
     }
 
 
 def _unbounded(statement: Content) -> Content:
-    """A statement of which nothing is guaranteed any more."""
-    nothing: dict[str, Any] = {
-        "epsilon": None,
-        "delta": None,
-        "profile": [],
-        "groups": [],
-        "attacks": [],
-    }
-    return {**statement, "private": False} | nothing
+    """Return a statement of which nothing is guaranteed any more."""
+    nothing = {"private": False, "epsilon": None, "delta": None}
+    return {**statement, **nothing, "profile": [], "groups": [], "attacks": []}
 
 
-def _at_zero(epsilon: float, delta: float) -> float:
-    """δ(0), the total variation, that (ε, δ) allows: (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
+def _total_variation(epsilon: float, delta: float) -> float:
+    """Bound δ(0) by (ε, δ): (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
     half = epsilon / 2
     return min(1.0, (math.tanh(half) + delta * (1 - math.tanh(half))) * (1 + 1e-12))
+
+
+# Words and escaping
+
+
+def _items(template: str, **facts: Any) -> Iterator[Row]:
+    """Fill in a template; yield the mark and the text of each item.
+
+    Raises:
+        ValueError: a fact has an address, which becomes a link by itself.
+    """
+    rendered = _environment().get_template(f"{template}.j2").render(facts)
+    if _LINK.search(rendered):
+        raise ValueError("found an address of the network in a text")
+    for line in re.sub(r"\n {2,}", " ", rendered).splitlines():
+        mark, _, text = line.partition(" ")
+        if mark in ("#", "##", "-", "|"):
+            yield mark, text
+        elif line:
+            yield "", line
+
+
+def _section(template: str, **facts: Any) -> Section:
+    """Fill in the template of one section, in plain text."""
+    found = Section([], [])
+    for mark, text in _items(template, **facts):
+        if mark == "|":
+            name, value = _cells(text)
+            found.rows.append((name.replace(_BAR, "|"), value.replace(_BAR, "|")))
+        elif mark == "-":
+            found.points.append(text.replace(_BAR, "|"))
+    return found
+
+
+def _cells(row: str) -> Row:
+    name, _, value = row.partition(" | ")
+    return name, value
+
+
+def _escape(text: str) -> str:
+    """Write ``text`` as literal Markdown on one line, HTML included: Jinja has no such escaping."""
+    plain = html.escape(" ".join(text.replace(_BAR, "|").split()), quote=False)
+    return _MARKDOWN.sub(lambda found: f"\\{found[1] or ''}", plain)
+
+
+def _on_one_line(value: object) -> str:
+    return " ".join(str(value).splitlines()).replace("|", _BAR)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("primorl.release"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_on_one_line,
+    )
+    made.filters |= {
+        "at_most": at_most,
+        "percent_at_most": percent_at_most,
+        "plural": plural,
+        "count": _count,
+        "short": "{:.4g}".format,
+        "grouped": "{:,}".format,
+        "json": json.dumps,
+        "figure": _figure,
+        "source": source,
+    }
+    made.globals |= {"posterior": posterior, "gain": gain, "unbelieved": UNBELIEVED}
+    return made
+
+
+def _figure(number: float | None, *, down: bool = False) -> str:
+    """Write four digits, rounded to the side on which the promise is weaker."""
+    if number is None:
+        return "none"
+    return at_least(number, 4) if down else at_most(number, 4)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what if number == 1 else plural(what)}"

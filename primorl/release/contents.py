@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
@@ -34,18 +34,11 @@ from primorl.privacy.statement import Accountant, Statement
 from primorl.privacy.verification import LEAST_NOISE, MOST_ROUNDS
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
-LEDGER, EVALUATION, CARDS = "ledger-statement.json", "evaluation.json", ("card.md", "card.html")
+LEDGER, EVALUATION, CARD = "ledger-statement.json", "evaluation.json", "card.md"
 MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy.json")
 POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
-ONLINE = "online.json"
-"""``metrics/online.json``, of a policy that learned from users.
-
-Its bundle holds no model, and no log's ledger.
-"""
-NEEDED = frozenset((*POLICY, *CARDS))
+NEEDED = frozenset((*MODEL, *POLICY, LEDGER, EVALUATION, CARD))
 """What every bundle holds beside its manifest and the signature of that, if it is signed."""
-FILES = NEEDED | {*MODEL, LEDGER, EVALUATION}
-"""What a bundle with a model holds."""
 STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
 ANSWERS = "private-evaluation.json"
@@ -62,13 +55,11 @@ DECLARED = "declared.json"
 did.
 """
 OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED, *SPREAD))
-"""What some bundles with a model hold beside `FILES`."""
+"""What some bundles hold beside `NEEDED`."""
 
 Content = TypeVar("Content")
-_LARGEST_TEXT, _SIGNATURE_BYTES = 1 << 24, 64
-_LARGEST = {MODEL[0]: 1 << 30, POLICY[0]: 1 << 30, STARTS: 1 << 28, SPREAD[0]: 1 << 28}
-_LARGEST[SIGNATURE] = _SIGNATURE_BYTES
-"""Most bytes of a file; `_LARGEST_TEXT` of any other."""
+_SIGNATURE_BYTES = 64
+_MOST_BYTES, _MOST_BYTES_OF_TENSORS = 1 << 24, 1 << 30
 _ED25519_ORDER = (1 << 252) + 27742317777372353535851937790883648493
 """The second half of a signature is a number below it (RFC 8032, section 5.1.7)."""
 _Epsilon = Annotated[float, Within(ge=0)]
@@ -140,11 +131,10 @@ class LedgerStatement:
 
 @record
 class Evaluation(PolicyResult):
-    """``evaluation.json``: figures of ``metrics/summary.json`` on the cards, of one policy.
+    """``evaluation.json``: figures of ``metrics/summary.json`` on the card, of one policy.
 
     Raises:
-        ValueError: neither a return in an environment nor a value in the model, or one without how
-            it was found.
+        ValueError: neither a return in an environment nor a value in the model.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -152,33 +142,21 @@ class Evaluation(PolicyResult):
     model_sha256: Annotated[Hexadecimal, "SHA-256 of `dynamics/model.safetensors`."]
 
     def __post_init__(self) -> None:
-        """Refuse a figure without how it was found, and a recommendation without a need for one."""
+        """Refuse a recommendation without a need for one, a value twice or never, and a mean
+        outside of its interval.
+        """
         if (self.recommendation is None) != (self.env_id is not None):
             raise ValueError("a recommendation beside an environment, or neither of the two")
-        measured = (self.env_id, self.return_mean, self.return_ci95, self.episodes)
-        of_model = tuple(
-            value for key, value in vars(self).items() if key.startswith("model_value")
-        )
-        found, missing = (
-            (measured, of_model) if self.return_mean is not None else (of_model, measured[1:])
-        )
-        if None in found or any(value is not None for value in missing):
-            raise ValueError(
-                "neither a measured return nor a value in the model, or only a part of one"
-            )
-        public = (self.public_return_mean, self.public_return_ci95, self.public_trajectories)
-        if None in public and public != (None, None, None):
-            raise ValueError("a part of what the public trajectories earn")
+        if not (self.return_mean is None) == (self.env_id is None) != (self.model_value is None):
+            raise ValueError("neither a measured return nor a value in the model, or both")
         for interval, inside in (
             (self.return_ci95, self.return_mean),
             (self.model_value_range, self.model_value),
             (self.public_return_ci95, self.public_return_mean),
         ):
-            if (
-                interval is not None
-                and inside is not None
-                and not interval[0] <= inside <= interval[1]
-            ):
+            if (interval is None) != (inside is None):
+                raise ValueError("a mean without its interval, or the other way round")
+            if interval and not interval[0] <= (inside or 0.0) <= interval[1]:
                 raise ValueError("a mean that lies outside of its interval")
 
 
@@ -219,9 +197,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The JSON files of a bundle with a model, as read; texts of people and the manifest are not
-    among them.
-    """
+    """The JSON files of a bundle, as read; texts of people and the manifest are not among them."""
 
     folder: Path
     names: frozenset[str]
@@ -235,44 +211,44 @@ class Bundle:
     clone: Statement | None
     answers: PrivateEvaluation | None
 
+    @classmethod
+    def read(cls, folder: Path, names: frozenset[str]) -> Self:
+        """Read a bundle of these files strictly, keys that are declared and no others; nothing in
+        it runs.
+
+        Raises:
+            PipelineError: see `read`.
+        """
+        for name, kind in ((DECLARED, Declared), (SPREAD[1], BehaviourConfig)):
+            if name in names:
+                read(folder, name, kind)
+        return cls(
+            folder=folder,
+            names=names,
+            model=read(folder, MODEL[1], ModelConfig),
+            policy=read(folder, POLICY[1], PolicyConfig),
+            of_model=read(folder, MODEL[2], Statement),
+            of_policy=read(folder, POLICY[2], Statement),
+            ledger=read(folder, LEDGER, LedgerStatement),
+            evaluation=read(folder, EVALUATION, Evaluation),
+            clone=read(folder, CLONE, Statement) if CLONE in names else None,
+            answers=read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None,
+        )
+
     @property
     def holds_clone(self) -> bool:
         """Whether the policy is the clone of the behaviour: it was not trained in the model."""
         return self.policy.policy == "models/behaviour"
 
-    def statements(self) -> Iterator[tuple[str, Statement]]:
-        """Every statement with the name of its file."""
-        yield MODEL[2], self.of_model
-        yield POLICY[2], self.of_policy
+    @property
+    def charged(self) -> dict[str, Statement]:
+        """Statements of what a charge of its own paid for, by the name of their place."""
+        found = {MODEL[2]: self.of_model}
         if self.clone is not None:
-            yield CLONE, self.clone
-        if self.answers is not None:
-            for name, own in self.answers.statements.items():
-                yield f"{ANSWERS}: statements.{name}", own
-
-
-def read_bundle(folder: Path, names: frozenset[str]) -> Bundle:
-    """Read a bundle of these files strictly, keys that are declared and no others; nothing in it
-    runs.
-
-    Raises:
-        PipelineError: see `read`.
-    """
-    for name, kind in ((DECLARED, Declared), (SPREAD[1], BehaviourConfig)):
-        if name in names:
-            read(folder, name, kind)
-    return Bundle(
-        folder=folder,
-        names=names,
-        model=read(folder, MODEL[1], ModelConfig),
-        policy=read(folder, POLICY[1], PolicyConfig),
-        of_model=read(folder, MODEL[2], Statement),
-        of_policy=read(folder, POLICY[2], Statement),
-        ledger=read(folder, LEDGER, LedgerStatement),
-        evaluation=read(folder, EVALUATION, Evaluation),
-        clone=read(folder, CLONE, Statement) if CLONE in names else None,
-        answers=read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None,
-    )
+            found[CLONE] = self.clone
+        for name, own in ({} if self.answers is None else self.answers.statements).items():
+            found[f"{ANSWERS}: statements.{name}"] = own
+        return found
 
 
 def read(folder: Path, name: str, kind: type[Content]) -> Content:
@@ -291,66 +267,61 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     content = json.loads(text)
     if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
         raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
-    for key, event in _events(found):
+    for key, event in _find_events(content):
         if not _is_accountable(event):
             raise PipelineError(
-                f"{path}: not as declared: {key} (not an event that this project accounts)"
+                f"{path}: not as declared: {printable(key)} (not an event that this project "
+                "accounts)"
             )
     return found
 
 
-def _events(found: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every event in a record with its key."""
-    if isinstance(found, Statement):
-        yield "event", found.event
-        for number, part in enumerate(found.mechanisms):
-            yield f"mechanisms.{number}.event", part.event
-    elif isinstance(found, LedgerStatement):
-        for number, charge in enumerate(found.records):
-            yield f"records.{number}.event", charge.event
-    elif isinstance(found, PrivateEvaluation):
-        for name, own in found.statements.items():
-            yield f"statements.{printable(name)}.event", own.event
+def _find_events(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every accounted event in a file with its dotted key."""
+    if isinstance(content, dict | list):
+        for name, value in content.items() if isinstance(content, dict) else enumerate(content):
+            if name == "event":
+                yield f"{key}event", value
+            else:
+                yield from _find_events(value, f"{key}{name}.")
 
 
-def _is_accountable(content: dict[str, Any]) -> bool:
-    """Whether the accountant takes the event, and in a bounded time."""
+def _is_accountable(event: Any) -> bool:
+    """Tell whether the accountant takes the event, and in a bounded time."""
     try:
-        same = event_to_json(event_from_json(content)) == content
+        same = event_to_json(event_from_json(event)) == event
     except (TypeError, ValueError, AttributeError, RecursionError):
         return False
-    return same and _is_bounded(content)
+    return same and _is_bounded(event)
 
 
 def _is_bounded(event: dict[str, Any]) -> bool:
     inner = [event["event"]] if "event" in event else event.get("events", [])
-    bounded = (
-        event.get("count", 1) <= MOST_ROUNDS and event.get("noise_multiplier", 1) >= LEAST_NOISE
-    )
-    return bounded and all(_is_bounded(part) for part in inner)
+    rounds, noise = event.get("count", 1), event.get("noise_multiplier", 1)
+    return rounds <= MOST_ROUNDS and noise >= LEAST_NOISE and all(map(_is_bounded, inner))
 
 
-def manifest_of(folder: Path) -> Manifest:
-    """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
-    names = sorted(set(files_of(folder)) - {MANIFEST, SIGNATURE})
+def make_manifest(folder: Path) -> Manifest:
+    """Make the content of ``MANIFEST.json`` for the files that are in ``folder``."""
+    names = sorted(set(list_files(folder)) - {MANIFEST, SIGNATURE})
     return Manifest(
         kind="primorl release", files={name: file_sha256(folder / name) for name in names}
     )
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file
-    is in it.
+    """Tell whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other
+    file is in it.
     """
     try:
         read(folder, MANIFEST, Manifest)
-        return set(files_of(folder)) <= FILES | OPTIONAL | {ONLINE, MANIFEST, SIGNATURE}
+        return set(list_files(folder)) <= NEEDED | OPTIONAL | {MANIFEST, SIGNATURE}
     except PipelineError:
         return False
 
 
 def check_names_and_hashes(folder: Path) -> frozenset[str]:
-    """Names of the files, without manifest and signature.
+    """Check the files of a bundle; return their names, without manifest and signature.
 
     Raises:
         PipelineError: a file is missing, too many, too large, not the one that the manifest lists,
@@ -358,31 +329,24 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     """
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
-    found = set(files_of(folder))
-    needed, optional = (
-        (NEEDED | {ONLINE}, frozenset[str]()) if ONLINE in found else (FILES, OPTIONAL)
-    )
-    allowed = needed | optional | {MANIFEST, SIGNATURE}
-    for names, what in (
-        (found - allowed, "does not belong in a bundle"),
-        (needed - found | {MANIFEST} - found, "is missing"),
-    ):
-        if names:
-            raise PipelineError(
-                f"{folder}: {printable(min(names))} {what}; allowed are "
-                f"{', '.join(sorted(allowed))}"
-            )
+    found = set(list_files(folder))
+    needed = NEEDED | {MANIFEST}
+    allowed = needed | OPTIONAL | {SIGNATURE}
+    if wrong := (found - allowed) | (needed - found):
+        name = min(wrong)
+        what = "does not belong in a bundle" if name in found else "is missing"
+        raise PipelineError(
+            f"{folder}: {printable(name)} {what}; allowed are {', '.join(sorted(allowed))}"
+        )
     for name in sorted(found):  # before anything is read
-        size, largest = (folder / name).stat().st_size, _LARGEST.get(name, _LARGEST_TEXT)
-        if size > largest:
-            raise PipelineError(
-                f"{folder / name}: found {size} bytes, allowed are up to {largest}; do not rely "
-                "on this bundle"
-            )
-    if SIGNATURE in found and not _is_signature((folder / SIGNATURE).read_bytes()):
+        size = (folder / name).stat().st_size
+        most = _MOST_BYTES_OF_TENSORS if name.endswith(".safetensors") else _MOST_BYTES
+        if size > most:
+            raise PipelineError(f"{folder / name}: found {size} bytes, allowed are up to {most}")
+    if SIGNATURE in found and not _is_signature(folder / SIGNATURE):
         raise PipelineError(
             f"{folder / SIGNATURE}: found something else than an Ed25519 signature of "
-            f"{_SIGNATURE_BYTES} bytes; do not rely on this bundle"
+            f"{_SIGNATURE_BYTES} bytes"
         )
     listed = read(folder, MANIFEST, Manifest).files
     if set(listed) != found - {MANIFEST, SIGNATURE}:
@@ -390,29 +354,23 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     for name in sorted(listed):
         if file_sha256(folder / name) != listed[name]:
             raise PipelineError(
-                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on "
-                "its way"
+                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged"
             )
         if zipfile.is_zipfile(folder / name):
-            raise PipelineError(
-                f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds "
-                "none"
-            )
+            raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in")
     return frozenset(listed)
 
 
-def _is_signature(content: bytes) -> bool:
-    """Tell whether these bytes have the size and form of an Ed25519 signature; its author is not
-    checked.
-    """
-    return (
-        len(content) == _SIGNATURE_BYTES and int.from_bytes(content[32:], "little") < _ED25519_ORDER
-    )
+def _is_signature(file: Path) -> bool:
+    """Tell whether a file has the size and form of an Ed25519 signature, whoever made it."""
+    content = file.read_bytes()
+    second_half = int.from_bytes(content[32:], "little")
+    return len(content) == _SIGNATURE_BYTES and second_half < _ED25519_ORDER
 
 
-def files_of(folder: Path) -> Iterator[str]:
-    """Relative names of everything but plain folders that are known; links and special files are
-    refused.
+def list_files(folder: Path) -> Iterator[str]:
+    """Yield the relative names of everything but the folders of a bundle; refuse links and special
+    files.
     """
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()

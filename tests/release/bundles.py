@@ -21,12 +21,13 @@ from primorl.release.build import release
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
+    CARD,
     EVALUATION,
     LEDGER,
     MANIFEST,
     MODEL,
     POLICY,
-    manifest_of,
+    make_manifest,
 )
 
 Change = Callable[[Path], object]
@@ -91,18 +92,17 @@ def together(*changes: Change) -> Change:
 
 def relist(folder: Path) -> None:
     """What a forger does last."""
-    write_json(folder / MANIFEST, to_json(manifest_of(folder)))
+    write_json(folder / MANIFEST, to_json(make_manifest(folder)))
 
 
-def renew_cards(folder: Path) -> None:
-    """Cards and manifest, with the ledger's digests left as they are."""
-    for name, text in render(folder).items():
-        (folder / name).write_text(text, encoding="utf-8")
+def renew_card(folder: Path) -> None:
+    """Card and manifest, with the ledger's digests left as they are."""
+    (folder / CARD).write_text(render(folder), encoding="utf-8")
     relist(folder)
 
 
 def renew_everything(folder: Path) -> None:
-    """All that needs no secret: both statements alike, digests along the chain, both cards, the
+    """All that needs no secret: both statements alike, digests along the chain, the card, the
     manifest.
     """
     shutil.copyfile(folder / MODEL[2], folder / POLICY[2])
@@ -123,7 +123,7 @@ def renew_everything(folder: Path) -> None:
                 name: file_sha256(folder / "dynamics" / name) for name in record["made"]
             }
     write_json(folder / LEDGER, ledger)
-    renew_cards(folder)
+    renew_card(folder)
 
 
 def refusal(folder: Path, renew: Change = relist) -> str | None:

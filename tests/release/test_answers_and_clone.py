@@ -26,16 +26,16 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
-from primorl.release.build import chosen_policy
-from primorl.release.bundle import CHOSEN, as_released
-from primorl.release.card import promised, render
+from primorl.release.build import choose_policy
+from primorl.release.bundle import CHOSEN, add_choice
+from primorl.release.card import describe_guarantee, render
 from primorl.release.contents import (
     ANSWERS,
     CLONE,
-    FILES,
     LEDGER,
     MANIFEST,
     MODEL,
+    NEEDED,
     SPREAD,
     is_bundle,
 )
@@ -56,7 +56,7 @@ from tests.release.bundles import (
     made,
     refusal,
     refused_at_home,
-    renew_cards,
+    renew_card,
     renew_everything,
     together,
     without,
@@ -93,7 +93,7 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     assert [part.charge for part in policy.mechanisms] == [model.charge, clone.charge]
     assert read_json(near / SUMMARY)["epsilon"] == policy.epsilon
     assert bundle.verify(near / "out", void_ok=False) == policy
-    assert "clone of the behaviour included" in promised(near / "out")
+    assert "clone of the behaviour included" in describe_guarantee(near / "out")
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card
     assert sum(each["chosen"] for each in read_json(near / "out" / CONFIG)["candidates"]) == 1
@@ -102,21 +102,21 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
 def test_a_bundle_of_the_clone_has_its_deviation_and_no_room_for_more(
     near: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quoted, weights = build._quoted, file_sha256(near / BEHAVIOUR / "policy.safetensors")
-    monkeypatch.setattr(build, "chosen_policy", lambda *_: BEHAVIOUR)
+    quoted, weights = build._quote, file_sha256(near / BEHAVIOUR / "policy.safetensors")
+    monkeypatch.setattr(build, "choose_policy", lambda *_: BEHAVIOUR)
     monkeypatch.setattr(
-        build, "_quoted", lambda *given: replace(quoted(*given[:2], POLICY), policy_sha256=weights)
+        build, "_quote", lambda *given: replace(quoted(*given[:2], POLICY), policy_sha256=weights)
     )
     shutil.copytree(near, tmp_path / "project", ignore=shutil.ignore_patterns("out"))
     with inside(tmp_path / "project"):
         folder = made().absolute()
-    assert set(snapshot(folder)) == FILES | {MANIFEST, CLONE, *SPREAD}
+    assert set(snapshot(folder)) == NEEDED | {MANIFEST, CLONE, *SPREAD}
     mean, std = load_policy(folder / "policy").mean_and_std([[1.0, 0.0, 0.0]])
     assert (mean.shape, bool((std > 0).all())) == ((1, 1), True)
     table: list[tuple[Change, str]] = [
         (lambda folder: (folder / SPREAD[0]).unlink(), "spread.safetensors: missing"),
         (lambda folder: edit_tensors(folder / SPREAD[0], {}, {"by": "ana"}), "more than we read"),
-        (at(SPREAD[1], "log_variance", [-9.0, 9.0]), "which charge"),
+        (at(SPREAD[1], "log_variance", [-9.0, 9.0]), "not the file that charge"),
     ]
     each_refused(folder, tmp_path, table)
 
@@ -128,7 +128,7 @@ def of_clone(records: list[dict[str, Any]]) -> dict[str, Any]:
 LIES: list[tuple[Change, str]] = [
     (
         lambda folder: shutil.copyfile(folder / MODEL[2], folder / STATEMENT),
-        "mechanisms: found none, yet policy/config.json names candidates",
+        "mechanisms: found none",
     ),
     (at(STATEMENT, "mechanisms", lambda parts: parts[::-1]), "mechanisms: "),
     (
@@ -139,7 +139,7 @@ LIES: list[tuple[Change, str]] = [
         at(LEDGER, "records", lambda records: [each | {"state": "reserved"} for each in records]),
         "found no committed charge",
     ),
-    (lambda folder: shutil.rmtree(folder / "behaviour"), "no behaviour/privacy.json"),
+    (lambda folder: shutil.rmtree(folder / "behaviour"), "mechanisms: found models/dynamics and"),
 ]
 
 
@@ -148,8 +148,8 @@ def test_every_lie_about_model_and_clone_is_found(near: Path, tmp_path: Path) ->
     out = near / "out"
     edits = [*changed_leaves(out, [STATEMENT, CLONE])]
     assert len(edits) > 100
-    assert accepted(out, tmp_path, edits, renew_cards) == []
-    each_refused(out, tmp_path, LIES, renew_cards)
+    assert accepted(out, tmp_path, edits, renew_card) == []
+    each_refused(out, tmp_path, LIES, renew_card)
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -160,7 +160,7 @@ def test_a_bundle_that_hides_its_clone_promises_no_less(
     (docs/privacy.md).
     """
     received = shutil.copytree(near / "out", tmp_path / "received")
-    honest = promised(received)
+    honest = describe_guarantee(received)
 
     def forget(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         record = of_clone(records)
@@ -173,8 +173,8 @@ def test_a_bundle_that_hides_its_clone_promises_no_less(
     together(
         without(CONFIG, "candidates"), without(CONFIG, "clone_error"), at(LEDGER, "records", forget)
     )(received)
-    assert refusal(received, renew_cards) is None
-    assert (promised(received) == honest) == (not renamed)
+    assert refusal(received, renew_card) is None
+    assert (describe_guarantee(received) == honest) == (not renamed)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
 ) -> None:
     """The headline is that of model and answers together: who has the bundle has both."""
     out = asked / "out"
-    assert set(snapshot(out)) == FILES | {MANIFEST, ANSWERS}
+    assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS}
     assert is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / STATEMENT)
     events = [
@@ -248,9 +248,9 @@ def without_statement(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 FORGED: list[tuple[Change, str]] = [
-    (in_answers("estimates.0", without_statement), "an answer of the private units without a stat"),
+    (in_answers("estimates.0", without_statement), "an answer of the private units without"),
     (in_answers("estimates.0.ci95", [-10.0, -13.0]), "the value is not in its interval"),
-    (in_answers("histograms.0.estimator", "model"), "shares of the private units without a state"),
+    (in_answers("histograms.0.estimator", "model"), "shares of the private units without"),
     (
         together(in_answers("total.charges", 1), in_all("spent_on_dataset.charges", 1)),
         "not a number of charges",
@@ -261,7 +261,7 @@ FORGED: list[tuple[Change, str]] = [
             in_answers("estimates", lambda found: [*found[:1], found[-1]]),
             in_answers("verdict", None),
         ),
-        "statements.model_check: found a charge without an answer",
+        "found a charge without an answer",
     ),
     (in_all("void", ["noise is seeded"]), "void: noise is seeded; do not rely on it"),
     (in_all("units", 13), "units: differs from dynamics/privacy.json"),
@@ -269,9 +269,9 @@ FORGED: list[tuple[Change, str]] = [
     (in_answers("estimates.0.bias", "see https://example.org"), "that no card can state"),
 ]
 UNBOUND: list[tuple[Change, str]] = [
-    (in_answers("estimates.0.covers", "all"), "behaviour: not the answers that charge"),
-    (without(LEDGER, "records.1.made"), "behaviour: not the answers that charge"),
-    (lambda folder: (folder / ANSWERS).unlink(), "records: made: needed with charge"),
+    (in_answers("estimates.0.covers", "all"), "behaviour: not the answers"),
+    (without(LEDGER, "records.1.made"), "behaviour: not the answers"),
+    (lambda folder: (folder / ANSWERS).unlink(), "records: made: found with a charge"),
 ]
 # Of answers whose digests a stranger renewed nothing else can tell: what was measured, and
 # figures on which ε does not depend.
@@ -290,20 +290,20 @@ def test_forged_answers_are_refused(
     Twin: untouched, or with hostile words alone changed, it is sound with every digest renewed.
     """
     # no edit touches the tensors
-    monkeypatch.setattr(bundle, "_check_tensors", lambda bundle: None)
+    monkeypatch.setattr(bundle, "check_tensors", lambda bundle: None)
     out = asked / "out"
     each_refused(out, tmp_path, FORGED, renew_everything)
     edits = [each for each in changed_leaves(out, [ANSWERS]) if not LIKE_OTHERS.search(each[0])]
     assert len(edits) > 100
     found = accepted(out, tmp_path, edits, renew_everything)
     assert [name for name in found if not NEEDS_A_SIGNATURE.search(name)] == []
-    assert accepted(out, tmp_path, edits, renew_cards) == []
-    each_refused(out, tmp_path, UNBOUND, renew_cards)
+    assert accepted(out, tmp_path, edits, renew_card) == []
+    each_refused(out, tmp_path, UNBOUND, renew_card)
     received = shutil.copytree(out, tmp_path / "received")
     assert refusal(received, renew_everything) is None
     in_answers("estimates.0.bias", "<script>alert(1)</script> | `x` [a](b)")(received)
     assert refusal(received, renew_everything) is None
-    assert "<script>" not in "".join(render(received).values())
+    assert "<script>" not in render(received)
 
 
 def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
@@ -311,7 +311,7 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
 ) -> None:
     """Nor a summary that does not repeat them. Twin: as they were given they leave."""
     for changes, says in (
-        ({"verdict": Verdict(check=None)}, "behaviour: the ledger has no charge"),
+        ({"verdict": Verdict(check=None)}, "behaviour: not the answers"),
         ({"horizon": 7}, "private_evaluation.json: horizon: found 7, allowed is 200"),
         ({"policy_sha256": "0" * 64}, "not about models/policy/policy.saf"),
         ({"model_sha256": "0" * 64}, "not about models/dynamics/model.saf"),
@@ -357,34 +357,34 @@ def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
         advised("more_data", None),
     )
     assert (
-        chosen_policy(advised(None, None), RECOMMENDED, None)
-        == chosen_policy(trial, RECOMMENDED, None)
+        choose_policy(advised(None, None), RECOMMENDED, None)
+        == choose_policy(trial, RECOMMENDED, None)
         == POLICY
     )
-    assert chosen_policy(keep, RECOMMENDED, None) == BEHAVIOUR
-    assert chosen_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
-    assert chosen_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
+    assert choose_policy(keep, RECOMMENDED, None) == BEHAVIOUR
+    assert choose_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
+    assert choose_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
     others: Any = ((more, None), (more, "models/behaviour"), (keep, "models/policy"))
     for found, named in others:
         with pytest.raises(
             PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"
         ):
-            chosen_policy(found, RECOMMENDED, named)
+            choose_policy(found, RECOMMENDED, named)
     with pytest.raises(PipelineError, match="found without --policy"):
-        chosen_policy(more, RECOMMENDED, None, against_advice=True)
+        choose_policy(more, RECOMMENDED, None, against_advice=True)
     unknown = replace(RECOMMENDED, estimates=(answer("behaviour", MEAN_RETURN, -80.0),))
     for found, answers in ((trial, unknown), (advised(None, None), RECOMMENDED)):
         with pytest.raises(PipelineError, match=r"--policy: found models/behaviour"):
-            chosen_policy(found, answers, "models/behaviour")
+            choose_policy(found, answers, "models/behaviour")
 
 
 def test_the_statement_says_that_answers_chose() -> None:
     """The twins: without answers or advice nothing is said of a choice."""
     keep, measured = advised("keep", "models/behaviour"), advised(None, None)
-    told = as_released(OF_TRAINING, keep, RECOMMENDED)
+    told = add_choice(OF_TRAINING, keep, RECOMMENDED)
     assert told.public_assumptions == (*OF_TRAINING.public_assumptions, CHOSEN)
     for given in ((keep, None), (measured, RECOMMENDED)):
-        assert as_released(OF_TRAINING, *given) == OF_TRAINING
+        assert add_choice(OF_TRAINING, *given) == OF_TRAINING
 
 
 def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:
@@ -398,7 +398,7 @@ def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:
         bundle._check_recommendation(received)
 
     check()
-    with pytest.raises(PipelineError, match="policy: not the one that"):
+    with pytest.raises(PipelineError, match="policy: differs"):
         check(policy="models/behaviour" if found.policy == "models/policy" else "models/policy")
-    with pytest.raises(PipelineError, match="gain: not what the answers"):
+    with pytest.raises(PipelineError, match="gain: differs"):
         check(gain=(found.gain or 0.0) + 1)

@@ -6,11 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
-from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
-from primorl.release.build import check_outputs
 from primorl.release.contents import EVALUATION, LEDGER, MODEL, POLICY
 from tests.release.bundles import (
     accepted,
@@ -113,24 +110,3 @@ def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_re
                 for factor in (0.999, 1 - (3e-5 if by_filter else 1e-8), 1.001):
                     edits.append((f"{name}: {path} × {factor}", at(name, path, value * factor)))
     assert accepted(original, tmp_path, edits, renew_everything) == []
-
-
-def test_the_digests_are_those_of_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file and a folder with folders in it, hashed by DVC itself (3.x), with these digests in its
-    lock.
-    """
-    monkeypatch.chdir(tmp_path)
-    Path("m/seeds/1").mkdir(parents=True)
-    for name, text in (("m/a", "1\n"), ("m/seeds/1/b", "2\n"), ("m/c", "3\n"), ("s.json", "3\n")):
-        Path(name).write_text(text, encoding="utf-8")
-    outputs = [
-        {"path": "s.json", "hash": "md5", "md5": "6d7fce9fee471194aa8b5b6e47267f03"},
-        {"path": "m", "hash": "md5", "md5": "0648ca3811b1f959f8346e19b683fa40.dir"},
-    ]
-    Path("dvc.lock").write_text(
-        yaml.safe_dump({"schema": "2.0", "stages": {"a": {"outs": outputs}}}), encoding="utf-8"
-    )
-    check_outputs((Path("s.json"), Path("m"), Path("not listed")))
-    Path("m/c").unlink()
-    with pytest.raises(PipelineError, match=r"m: not what dvc\.lock says that its stage wrote"):
-        check_outputs((Path("s.json"), Path("m")))

@@ -16,10 +16,10 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.release import bundle
 from primorl.release.contents import (
     DECLARED,
-    FILES,
     LEDGER,
     MANIFEST,
     MODEL,
+    NEEDED,
     POLICY,
     SIGNATURE,
     STARTS,
@@ -64,7 +64,7 @@ FORGED = [
     (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "a key is given twice"),
     (in_text(MODEL[1], "-10.0", "-1e999"), "found -1e999, which is too large"),
     (at(LEDGER, "records.0.event.count", 10**12), "not as declared: records.0.event"),
-    (in_text("card.html", "trajectory", "person"), "card.html: not the card that the figures"),
+    (in_text("card.md", "trajectory", "person"), "card.md: not the card that the figures"),
     (lambda folder: edit(folder / LEDGER, **{"x\nerror: well\x1b[2J": 1}), "x?error: well?[2J"),
     (lambda folder: write_json(folder / DECLARED, {"format": 1}), DECLARED),
 ]
@@ -81,7 +81,7 @@ AS_IT_CAME: list[tuple[Change, str]] = [
     (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
     (linked, "card.md is a link"),
     (lambda folder: os.truncate(folder / "card.md", 1 << 30), "card.md: found 1073741824 bytes"),
-    (lambda folder: (folder / SIGNATURE).write_bytes(bytes(10 << 20)), "found 10485760 bytes"),
+    (lambda folder: (folder / SIGNATURE).write_bytes(bytes(10 << 20)), "an Ed25519 signature"),
 ]
 
 
@@ -123,7 +123,10 @@ def in_both(path: str, value: Any) -> Change:
 def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Path) -> None:
     less = "less than the accountant makes of"
     table: list[tuple[Change, str]] = [
-        (in_both("queries", []), "event: not that of the mechanism"),
+        (
+            in_both("queries", lambda asked: [q for q in asked if q["what"] == "first_states"]),
+            "event: not that of the mechanism",
+        ),
         (in_both("epsilon", 0.5), f"epsilon: {less}"),
         (in_both("queries.1.epsilon", 0.1), f"epsilon: {less}"),
         (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
@@ -133,9 +136,9 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
             lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}),
             "holds more than we read",
         ),
-        (in_tensor(STARTS, "high", lambda high: high.add_(1)), "its bounds are not those of"),
+        (in_tensor(STARTS, "high", lambda high: high.add_(1)), "high: found other numbers"),
     ]
-    assert set(snapshot(asked_first)) == FILES | {MANIFEST, STARTS}
+    assert set(snapshot(asked_first)) == NEEDED | {MANIFEST, STARTS}
     statement = bundle.verify(asked_first, void_ok=False)
     asked = tuple(query.noise_multiplier for query in statement.queries)
     assert statement.epsilon == accounting.Training(1.0, 4.0, 3, asked).spent(1e-3).epsilon_pld

@@ -27,7 +27,7 @@ from primorl.data.partitioning import partition
 from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
 from primorl.release.build import release
-from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
+from primorl.release.contents import CARD, DECLARED, EVALUATION, LEDGER, MANIFEST, NEEDED
 from primorl.work.accounts import open_public, project_ledger
 from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
@@ -61,7 +61,7 @@ def test_a_bundle_is_these_files_and_checks(
     nothing random.
     """
     assert cli.main(["release", "out"]) == 0
-    assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
+    assert set(snapshot(Path("out"))) == NEEDED | {MANIFEST}
     assert {path.stat().st_mtime for path in (Path("out"), *Path("out").rglob("*"))} == {315532800}
     assert str(project).encode() not in b"".join(snapshot(Path("out")).values())
     assert cli.main(["release", "--check", "out"]) == 0
@@ -177,9 +177,12 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: assumed(f"{PRIVATE.stat().st_size} bytes"), "holds a size or a row count of private"),
     (lambda: assumed("all in data/partitions/private"), "holds a path"),
     # Every copy is edited alike, so only the ledger and the manifest of the data can tell.
-    (another_policy, "models/policy/config.json: policy_sha256: found SHA-256"),
+    (another_policy, "models/policy/config.json: policy_sha256: differs"),
     (lambda: everywhere(units=30_000), "is not below one over the units"),
-    (lambda: everywhere(public_assumptions=[]), "models/dynamics/privacy.json: found SHA-256"),
+    (
+        lambda: everywhere(public_assumptions=[]),
+        "models/dynamics/privacy.json: not the file that charge",
+    ),
 ]
 
 
@@ -295,9 +298,8 @@ def test_the_bundle_says_what_was_declared() -> None:
     declare(DECLARATION)
     folder = made("with")
     assert read_json(folder / DECLARED) == DECLARATION | {"format": 1}
-    for name in CARDS:
-        card = (folder / name).read_text(encoding="utf-8")
-        assert all(text in card for text in DECLARATION.values())
+    card = (folder / CARD).read_text(encoding="utf-8")
+    assert all(text in card for text in DECLARATION.values())
     declare({})
     assert not (made("without") / DECLARED).exists()
     declare(DECLARATION | {"contact": "see /home/jane/notes.txt"})

@@ -1,0 +1,206 @@
+"""Numbers of a released model and policy that could not come from training: not finite, of the
+wrong sign, swapped, of another model; and content that nobody sees.
+
+Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x
+sigmoid(x)| are at most |x|; inputs of polynomial features are held within bounds of their own. So a
+network that passes gives finite outputs for all of them, not only for those that were tried.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.engine.heads import FIRST_STATES
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.starts import StartModel
+from primorl.policy import exported
+from primorl.policy.exported import DeterministicPolicy
+from primorl.release.contents import MODEL, POLICY, SPREAD, STARTS, Bundle
+
+# float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
+_LARGEST = 1e30
+
+
+def check_tensors(bundle: Bundle) -> None:
+    """Check every tensor of a bundle, and that its files hold nothing else.
+
+    Raises:
+        PipelineError: one line; names the tensor or key.
+    """
+    folder, config, of_policy = bundle.folder, bundle.model, bundle.policy
+    model = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
+    _check_model(folder / MODEL[0], model)
+    _check_written_again(
+        folder / MODEL[0],
+        lambda again: model.save(
+            again, environment=config.environment, variant=config.variant, rounds=config.rounds
+        ),
+    )
+    policy = DeterministicPolicy.load(folder / "policy")
+    _check_written_again(
+        folder / POLICY[0],
+        lambda again: exported.save(
+            again, [policy], variant=of_policy.variant, environment=of_policy.environment
+        ),
+    )
+    low, high = model.bounds.observation_low.tolist(), model.bounds.observation_high.tolist()
+    stated = (of_policy.observation_low, of_policy.observation_high)
+    if stated != (tuple(low), tuple(high)):
+        raise PipelineError(
+            f"{folder / POLICY[1]}: observation_low, observation_high: not those of {MODEL[0]}"
+        )
+    _check_policy(folder / POLICY[0], policy, model, own_scales=bundle.holds_clone)
+    spread = bundle.holds_clone and not of_policy.discrete_actions
+    first_states = any(query.what == FIRST_STATES for query in bundle.of_model.queries)
+    for name, needed in (*((name, spread) for name in SPREAD), (STARTS, first_states)):
+        if needed != (name in bundle.names):
+            raise PipelineError(
+                f"{folder / name}: {'missing' if needed else 'there'}, which contradicts the "
+                "configurations and queries"
+            )
+    if spread:
+        tensors = load_file(folder / SPREAD[0])
+        _check_written_again(
+            folder / SPREAD[0], lambda again: save_file(tensors, again / "spread.safetensors")
+        )
+    if first_states:
+        starts = StartModel.load(folder / "dynamics", torch.device("cpu"))
+        _check_written_again(folder / STARTS, starts.save)
+        bounds = {"low": model.bounds.observation_low, "high": model.bounds.observation_high}
+        _refuse_other(folder / STARTS, starts, bounds)
+
+
+def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
+    """Check that writing the loaded content gives the same file, so that nothing in it is
+    unseen.
+    """
+    with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
+        write(Path(again))
+        if (Path(again) / path.name).read_bytes() != path.read_bytes():
+            raise PipelineError(
+                f"{path}: holds more than we read of it: a tensor, metadata or padding of its own"
+            )
+
+
+def _check_model(path: Path, model: GaussianEnsemble) -> None:
+    """Check the numbers of a dynamics model, read from ``path`` and ``config.json`` beside it."""
+    shape, scales, bounds = model.architecture, model.normaliser, model.bounds
+    tensors = {f"layers.{number // 2}": weight for number, weight in enumerate(model.weights)}
+    _refuse_unless_finite(path, {**tensors, **vars(scales), **vars(bounds)})
+    _refuse_unless_positive(path, vars(scales), "input_scale", "target_scale")
+    config = path.with_name("config.json")
+    observations, actions = bounds.observation_low, bounds.action_low
+    # A column may be constant, and so may the reward.
+    for place, name, swapped in (
+        (path, "observation", bool((observations > bounds.observation_high).any())),
+        (path, "action", bool((actions >= bounds.action_high).any())),
+        (config, "reward", bounds.reward_low > bounds.reward_high),
+        (config, "log_variance", shape.log_variance_low >= shape.log_variance_high),
+    ):
+        if swapped:
+            raise PipelineError(f"{place}: {name}_low: not below {name}_high: swapped?")
+    largest_reward = max(abs(bounds.reward_low), abs(bounds.reward_high))
+    _refuse_large(config, "reward_low, reward_high", largest_reward)
+    low, high = (
+        torch.cat((observations, actions)),
+        torch.cat((bounds.observation_high, bounds.action_high)),
+    )
+    inputs = _farthest(low, high, scales.input_mean, scales.input_scale)
+    if shape.features is not None and scales.basis is not None:
+        inputs = shape.features.largest(scales.basis)
+    output = _largest_output(model.weights, inputs.expand(shape.members, 1, -1))
+    _refuse_large(path, "the outputs", float(output.max()))
+    spread = torch.exp(0.5 * torch.tensor(shape.log_variance_high, dtype=torch.float64))
+    mean, scale = scales.target_mean.double().abs(), scales.target_scale.double()
+    predicted = (output[..., : shape.targets] + spread) * scale + mean
+    _refuse_large(path, "the predictions", float(predicted.max()))
+
+
+def _check_policy(
+    path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool
+) -> None:
+    """Check the numbers of a policy, and that its actions and scales are those of the model it was
+    trained in.
+
+    Args:
+        path: ``policy.safetensors``, for the message.
+        policy: read from it.
+        model: one that passed `_check_model`.
+        own_scales: the policy was trained on the data and not in the model, so its scales are its
+            own.
+    """
+    S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
+    _refuse_unless_finite(path, vars(policy))
+    _refuse_unless_positive(path, vars(policy), "observation_scale")
+    expected = {"action_low": bounds.action_low, "action_high": bounds.action_high}
+    if not own_scales:
+        expected["observation_mean"] = scales.input_mean[:S]
+        expected["observation_scale"] = scales.input_scale[:S]
+    _refuse_other(path, policy, expected)
+    inputs = _farthest(
+        bounds.observation_low,
+        bounds.observation_high,
+        policy.observation_mean,
+        policy.observation_scale,
+    )
+    layers = [  # held as [out, in]
+        layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)
+    ]
+    output = _largest_output(layers, inputs.expand(1, 1, -1))
+    _refuse_large(path, "the outputs", float(output.max()))
+
+
+def _farthest(low: Tensor, high: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Compute the largest standardised input ``[in]``, one width of the bounds and one scale beyond
+    them included, in float64.
+    """
+    margin = high.double() - low.double() + scale.double()
+    far = torch.maximum((low.double() - margin - mean).abs(), (high.double() + margin - mean).abs())
+    return far / scale.double()
+
+
+def _largest_output(layers: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """Bound every output of N networks, ``[N, 1, out]``.
+
+    Args:
+        layers: weights ``[N, in, out]`` and biases ``[N, 1, out]`` in turn.
+        inputs: the largest magnitude of every input, ``[N, 1, in]``.
+    """
+    largest = inputs
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        largest = largest @ weight.double().abs() + bias.double().abs()
+    return largest
+
+
+def _refuse_other(path: Path, found: object, expected: Mapping[str, Tensor]) -> None:
+    for name, tensor in expected.items():
+        if not torch.equal(getattr(found, name), tensor):
+            raise PipelineError(
+                f"{path}: {name}: found other numbers than the model has: it is of another model"
+            )
+
+
+def _refuse_unless_finite(path: Path, tensors: Mapping[str, object]) -> None:
+    for name, value in tensors.items():
+        for tensor in value if isinstance(value, tuple) else (value,):
+            if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+                raise PipelineError(f"{path}: {name}: found NaN or infinity")
+
+
+def _refuse_unless_positive(path: Path, tensors: Mapping[str, Tensor], *names: str) -> None:
+    for name in names:
+        if bool((tensors[name] <= 0).any()):
+            raise PipelineError(f"{path}: {name}: found a scale that is not positive")
+
+
+def _refuse_large(path: Path, what: str, largest: float) -> None:
+    if not largest <= _LARGEST:
+        raise PipelineError(
+            f"{path}: {what}: may reach {largest:.3g} within the declared bounds, allowed is up "
+            f"to {_LARGEST:g}: they would not stay finite"
+        )
