@@ -13,7 +13,7 @@ from minari.data_collector import EpisodeBuffer as Episode
 
 from primorl.config.datasets import MinariDataset, checked
 from primorl.data.storage.parquet import ROWS_PER_GROUP, PartWriter
-from primorl.data.storage.schema import DatasetInfo, Spaces, trajectory_table
+from primorl.data.storage.schema import DatasetInfo, Spaces, Transitions
 from primorl.data.storage.schema import Episode as Stored
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def table(
     for item, unit, name in zip(content, units or names, names, strict=True):
         arrays = [np.array(getattr(item, column)) for column in columns]
         found.append(Stored(unit, name, *arrays))
-    return trajectory_table(SPACES, found)
+    return Transitions.of_episodes(found).table(SPACES)
 
 
 def write_parts(

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from primorl.config.datasets import AnyDataset
-from primorl.data.storage.schema import Episode, Spaces, trajectory_table
+from primorl.data.storage.schema import Episode, Spaces, Transitions
 
 _ROWS_PER_BATCH = 2**16
 _CLASSES = {
@@ -84,9 +84,9 @@ def episode_tables(spaces: Spaces, episodes: Iterable[Episode]) -> Generator[pa.
     rows = 0
     for episode in episodes:
         if rows >= _ROWS_PER_BATCH and episode.unit != waiting[-1].unit:
-            yield trajectory_table(spaces, waiting)
+            yield Transitions.of_episodes(waiting).table(spaces)
             waiting, rows = [], 0
         waiting.append(episode)
         rows += len(episode.rewards)
     if waiting:
-        yield trajectory_table(spaces, waiting)
+        yield Transitions.of_episodes(waiting).table(spaces)

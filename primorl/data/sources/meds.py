@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.transitions import MICROSECONDS
 from primorl.data.sources.tabular.watch import named_files, record_files, source_files
 
-_EVENTS = 2**20  # in memory at a time
-_ROWS = 2**20  # of the log, made at a time
+_EVENTS = 2**18  # in memory at a time
 _TYPES = {
     "subject_id": pa.int64(),
     "time": pa.timestamp("us"),
@@ -86,8 +85,7 @@ class Meds:
         logs = Decisions(self._dataset, codes)
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
             for events in read(files, codes):
-                for rows in logs.tables(events):
-                    writer.write_table(rows)
+                writer.write_table(logs.table(events))
         if missing := codes.unseen():
             raise PipelineError(
                 f"datasets/{self._name}.yaml: options: found {', '.join(map(repr, missing))}, "
@@ -300,38 +298,36 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
 
 
 class Track:
-    """Events of one kind, by subject.
+    """Events of one kind, by subject and time.
 
-    Attributes:
-        subject: ascending, ``[m]``, numbered from 0.
-        time: ascending within a subject, ``[m]``.
-        value: ``[m]``.
-        first: the first event of each subject; one number more than there are subjects.
+    Args:
+        events: ascending by subject, numbered from 0, and time, ``[m]``.
+        times: all times of the chunk, ascending.
     """
 
-    def __init__(self, events: Events, subjects: int):
+    def __init__(self, events: Events, times: Ints):
         self.subject, self.time, self.value = events.subject, events.time, events.value
-        self.first: Ints = np.searchsorted(events.subject, np.arange(subjects + 1))
+        self._times = times
+        self._keys = self._key(events.subject, events.time, "left")
+
+    def _key(self, subject: Ints, time: Ints, side: Literal["left", "right"]) -> Ints:
+        """Number pairs of subject and time in their order; from the right, behind events then."""
+        key: Ints = subject * (len(self._times) + 1) + np.searchsorted(self._times, time, side)
+        return key
 
     def place(self, subject: Ints, time: Ints, *, after: bool) -> Ints:
         """Find each subject's first event at or after a time, or only ``after`` it; past the
         subject's last if none.
         """
-        low, high = self.first[subject], self.first[subject + 1]
-        while (unsure := low < high).any():
-            middle = (low + high) // 2
-            there = self.time[np.minimum(middle, len(self.time) - 1)]
-            later = (there > time) if after else (there >= time)
-            high = np.where(unsure & later, middle, high)
-            low = np.where(unsure & ~later, middle + 1, low)
-        return low
+        key = self._key(subject, time, "right" if after else "left")
+        return np.searchsorted(self._keys, key)
 
     def at(self, place: Ints, subject: Ints) -> Ints:
         """Give the times of the events at ``place``; `_NEVER` where that is past the subject's
         last.
         """
-        found = np.append(self.time, _NEVER)[np.minimum(place, len(self.time))]
-        return np.where(place < self.first[subject + 1], found, _NEVER)
+        whose = np.append(self.subject, -1)[place]
+        return np.where(whose == subject, np.append(self.time, _NEVER)[place], _NEVER)
 
     def last(
         self, subject: Ints, time: Ints, since: Ints, *, before: bool
@@ -368,13 +364,14 @@ class Chunk:
         new = np.append(True, events.subject[1:] != events.subject[:-1])
         self.ids: Ints = events.subject[new]
         self._events = replace(events, subject=np.cumsum(new) - 1)
+        self._times: Ints = np.unique(events.time)
         self._roles = codes.roles[events.code]
         self._timed = events.time > _STATIC
         self.timed = self.track(self._timed)
 
     def track(self, chosen: Flags) -> Track:
         """Give the chosen events."""
-        return Track(self._events[chosen], len(self.ids))
+        return Track(self._events[chosen], self._times)
 
     def of(self, *roles: int, static: bool = False) -> Track:
         """Give the events that have one of the roles, those without a time only if they are asked
@@ -384,10 +381,11 @@ class Chunk:
 
     def times(self, role: int) -> Track:
         """Give one event of a role for each time at which there are some."""
-        events = self._events[self._roles[:, role] & self._timed]
-        new = np.ones(len(events.subject), dtype=bool)
-        new[1:] = (np.diff(events.subject) != 0) | (events.time[1:] != events.time[:-1])
-        return Track(events[new], len(self.ids))
+        chosen = self._roles[:, role] & self._timed
+        events = self._events[chosen]
+        same = (np.diff(events.subject) == 0) & (np.diff(events.time) == 0)
+        chosen[np.flatnonzero(chosen)[1:][same]] = False
+        return self.track(chosen)
 
     def measured(self, role: int, low: float, high: float) -> Track:
         """Give the events of a role with a number between two bounds."""
@@ -422,32 +420,22 @@ class Trajectories:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Decisions every ``step`` microseconds."""
+class Clock:
+    """When decisions are taken: at the times of some events, or every ``step`` microseconds."""
 
-    step: int
+    events: Track | None
+    step: int = 1
 
     def number(self, subject: Ints, begin: Ints, time: Ints) -> Ints:
         """Number the first decision at or after a time, of trajectories with this begin."""
-        return -((begin - time) // self.step)
-
-    def time(self, begin: Ints, number: Ints) -> Ints:
-        """Give the time of a decision."""
-        return begin + number * self.step
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Decisions at the times of some events; as `Grid`."""
-
-    events: Track
-
-    def number(self, subject: Ints, begin: Ints, time: Ints) -> Ints:
-        """Number the first decision at or after a time."""
+        if self.events is None:
+            return -((begin - time) // self.step)
         return self.events.place(subject, time, after=False)
 
     def time(self, begin: Ints, number: Ints) -> Ints:
         """Give the time of a decision."""
+        if self.events is None:
+            return begin + number * self.step
         return np.append(self.events.time, _NEVER)[np.minimum(number, len(self.events.time))]
 
 
@@ -471,30 +459,23 @@ class Decisions:
             + [("reward", pa.float64()), ("terminated", pa.bool_())]
         )
 
-    def tables(self, events: Events) -> Iterator[pa.Table]:
-        """Give the rows of all decisions of some whole subjects, some trajectories at a time."""
+    def table(self, events: Events) -> pa.Table:
+        """Make the rows of all decisions of some whole subjects."""
         if len(events.subject) == 0:
-            return
+            return self.schema.empty_table()
         chunk, decision = Chunk(events, self._codes), self._options.decision
         if isinstance(decision, MedsGrid):
-            clock: Grid | Asked = Grid(max(1, round(decision.every * MICROSECONDS[decision.unit])))
+            clock = Clock(None, max(1, round(decision.every * MICROSECONDS[decision.unit])))
         else:
-            clock = Asked(chunk.times(self._codes.role(decision)))
-        trajectories = self._trajectories(chunk, clock)
-        ends = np.cumsum(trajectories.count + 1)
-        start = 0
-        while start < len(ends):
-            done = ends[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, done + _ROWS, side="right")))
-            yield self._rows(chunk, clock, trajectories[start:stop])
-            start = stop
+            clock = Clock(chunk.times(self._codes.role(decision)))
+        return self._rows(chunk, clock, self._trajectories(chunk, clock))
 
-    def _trajectories(self, chunk: Chunk, clock: Grid | Asked) -> Trajectories:
+    def _trajectories(self, chunk: Chunk, clock: Clock) -> Trajectories:
         """Find the trajectories, from the first decision at which all is known that has to be."""
         timed = chunk.timed
         if self._options.begins is None:
-            subject = np.flatnonzero(timed.first[:-1] < timed.first[1:])
-            begin = timed.time[timed.first[subject]]
+            subject, first = np.unique(timed.subject, return_index=True)
+            begin = timed.time[first]
         else:
             begins = chunk.times(_BEGINS)
             subject, begin = begins.subject, begins.time
@@ -526,7 +507,7 @@ class Decisions:
         rank = np.arange(len(kept.subject)) - np.searchsorted(kept.subject, kept.subject)
         return kept[rank < (self._dataset.trajectories_per_person or _NEVER)]
 
-    def _rows(self, chunk: Chunk, clock: Grid | Asked, trajectories: Trajectories) -> pa.Table:
+    def _rows(self, chunk: Chunk, clock: Clock, trajectories: Trajectories) -> pa.Table:
         """Make a row of each decision, and one of what was observed in the end where a trajectory
         went on.
         """

@@ -328,50 +328,14 @@ class Episode:
     truncated: Array
 
 
-def trajectory_table(spaces: Spaces, episodes: Sequence[Episode]) -> pa.Table:
-    """Make one table in the dataset's schema of whole episodes."""
-    lengths = np.array([len(each.rewards) for each in episodes])
-    everything = _float32(np.concatenate([each.observations for each in episodes]))
-    last = np.zeros(len(everything), dtype=bool)
-    last[np.cumsum(lengths) + np.arange(len(lengths))] = True
-    first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
-    actions = np.concatenate([each.actions for each in episodes])
-    if spaces.discrete_actions:
-        # Fit into int32; numbers outside stay outside and `RowCheck` refuses them.
-        actions = np.clip(actions.reshape(-1), -1, spaces.action_size)
-    return transition_table(
-        spaces,
-        [each.unit for each in episodes],
-        [each.name for each in episodes],
-        lengths,
-        everything[~last],
-        actions,
-        np.concatenate([each.rewards for each in episodes]),
-        everything[~first],
-        np.concatenate([each.terminated for each in episodes]),
-        np.concatenate([each.truncated for each in episodes]),
-    )
+@dataclass(frozen=True)
+class Transitions:
+    """R transitions of E whole trajectories, one after the other.
 
-
-def transition_table(
-    spaces: Spaces,
-    unit_ids: Sequence[str] | pa.Array,
-    trajectory_ids: Sequence[str] | pa.Array,
-    lengths: npt.NDArray[np.int64],
-    observation: Array,
-    action: Array,
-    reward: Array,
-    next_observation: Array,
-    terminated: Array,
-    truncated: Array,
-) -> pa.Table:
-    """Transitions of whole trajectories, one after the other, as one table in the dataset's schema.
-
-    Args:
-        spaces: the declared sizes S and A.
-        unit_ids: the privacy unit of each trajectory.
-        trajectory_ids: a name for each trajectory.
-        lengths: how many transitions each trajectory has; together R.
+    Attributes:
+        unit: the privacy unit of each trajectory [E].
+        name: an id of each trajectory [E].
+        lengths: how many transitions each trajectory has [E]; together R.
         observation: [R, S].
         action: [R, A]; whole numbers [R] where they are discrete.
         reward: [R].
@@ -379,22 +343,60 @@ def transition_table(
         terminated: [R].
         truncated: [R].
     """
-    trajectory = pa.array(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
-    first = np.cumsum(lengths) - lengths
-    columns = [
-        pa.array(unit_ids, pa.string()).take(trajectory),
-        pa.array(trajectory_ids, pa.string()).take(trajectory),
-        pa.array((np.arange(len(trajectory)) - np.repeat(first, lengths)).astype(np.int32)),
-        _matrix(observation),
-        pa.array(action.astype(np.int32, copy=False))
-        if spaces.discrete_actions
-        else _matrix(action),
-        pa.array(_float32(reward)),
-        _matrix(next_observation),
-        pa.array(terminated),
-        pa.array(truncated),
-    ]
-    return pa.Table.from_arrays(columns, schema=arrow_schema(spaces))
+
+    unit: Sequence[str] | pa.Array
+    name: Sequence[str] | pa.Array
+    lengths: npt.NDArray[np.int64]
+    observation: Array
+    action: Array
+    reward: Array
+    next_observation: Array
+    terminated: Array
+    truncated: Array
+
+    @classmethod
+    def of_episodes(cls, episodes: Sequence[Episode]) -> Self:
+        """Put episodes one after the other."""
+        lengths = np.array([len(each.rewards) for each in episodes])
+        seen = _float32(np.concatenate([each.observations for each in episodes]))
+        last = np.zeros(len(seen), dtype=bool)
+        last[np.cumsum(lengths) + np.arange(len(lengths))] = True
+        first = np.roll(last, 1)  # the row after a last observation opens the next episode
+        return cls(
+            [each.unit for each in episodes],
+            [each.name for each in episodes],
+            lengths,
+            seen[~last],
+            np.concatenate([each.actions for each in episodes]),
+            np.concatenate([each.rewards for each in episodes]),
+            seen[~first],
+            np.concatenate([each.terminated for each in episodes]),
+            np.concatenate([each.truncated for each in episodes]),
+        )
+
+    def table(self, spaces: Spaces) -> pa.Table:
+        """Make one table in the dataset's schema."""
+        trajectory = pa.array(np.repeat(np.arange(len(self.lengths)), self.lengths))
+        first = np.cumsum(self.lengths) - self.lengths
+        step = np.arange(len(trajectory)) - np.repeat(first, self.lengths)
+        if spaces.discrete_actions:
+            # Fit into int32; numbers outside stay outside and `RowCheck` refuses them.
+            chosen = np.clip(self.action.reshape(-1), -1, spaces.action_size)
+            action = pa.array(chosen.astype(np.int32))
+        else:
+            action = _matrix(self.action)
+        columns = [
+            pa.array(self.unit, pa.string()).take(trajectory),
+            pa.array(self.name, pa.string()).take(trajectory),
+            pa.array(step.astype(np.int32)),
+            _matrix(self.observation),
+            action,
+            pa.array(_float32(self.reward)),
+            _matrix(self.next_observation),
+            pa.array(self.terminated),
+            pa.array(self.truncated),
+        ]
+        return pa.Table.from_arrays(columns, schema=arrow_schema(spaces))
 
 
 def _matrix(values: Array) -> pa.Array:

@@ -5,14 +5,12 @@ Errors name the file and the row, counted from 1 without a CSV's header. They qu
 nothing of the first line either: if the header was forgotten, that line is data.
 """
 
-import csv
-import gzip
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +35,12 @@ ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
 _AGAIN = "repair the log and run `dvc repro -f collect`"
-_MISSING = pa.array(pacsv.ConvertOptions().null_values)
-_ORDERS = (
-    pa.float64(),
-    *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")),
-)
-_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError)
+_CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
+"""The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
+
+Kind = Literal["id", "order", "number", "flag", "category", "whole", "label", "elapsed"]
+Refuse = Callable[[pa.Array, str, str], None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Field:
 
     name: str
     column: str
-    kind: Literal["id", "order", "number", "flag", "category", "whole", "label", "elapsed"]
+    kind: Kind
     categories: tuple[str, ...] = ()
     count: int = 0
     elapsed: Elapsed | None = None
@@ -115,6 +113,7 @@ class Log:
         paths: the files, in the order they are read.
         ordered_by_time: whether the field ``order`` is of times, in microseconds, and not of
             numbers.
+        schema: of `batches`: the fields, and each row's ``file`` and ``row`` from 0.
 
     Raises:
         PipelineError: if there is no readable file, or a column is missing, there twice or of a
@@ -133,19 +132,15 @@ class Log:
         self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:
             raise PipelineError(f"{folder}: found none of {', '.join(ENDINGS)}; {_AGAIN}")
+        self._names: dict[Path, list[str]] = {}  # of all columns of a file
         self._types = [self._columns(path) for path in self.paths]
-        self._canonical = {field.name: self._type(field) for field in self._fields}
+        columns = [(field.name, self._type(field)) for field in self._fields]
+        self.schema = pa.schema([*columns, ("file", pa.int32()), ("row", pa.int64())])
         order = {field.column for field in self._fields if field.kind == "order"}
         self.ordered_by_time = any(pa.types.is_temporal(self._types[0][column]) for column in order)
 
-    def schema(self, only: Sequence[str] | None = None) -> pa.Schema:
-        """Give the schema of `batches`: the fields, and each row's ``file`` and ``row`` from 0."""
-        names = self._canonical if only is None else only
-        fields = [(name, self._canonical[name]) for name in self._canonical if name in names]
-        return pa.schema([*fields, ("file", pa.int32()), ("row", pa.int64())])
-
-    def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
-        """Read all rows, file by file as they lie there; only the fields ``only`` where given.
+    def batches(self) -> Generator[pa.Table]:
+        """Read all rows, file by file as they lie there.
 
         Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the
         last row of a trajectory may have none.
@@ -153,21 +148,19 @@ class Log:
         Raises:
             PipelineError: if a file cannot be decoded, or a value does not fit its field.
         """
-        schema = self.schema(only)
-        fields = [field for field in self._fields if field.name in schema.names]
         for index, path in enumerate(self.paths):
             row = 0
-            types = {field.column: self._types[index][field.column] for field in fields}
-            for batch in self._read(path, types):
+            for batch in self._read(path, self._types[index]):
                 arrays = []
-                for field in fields:
+                for field in self._fields:
                     refuse = partial(_refuse_first, path, row, field)
-                    arrays.append(self._convert(field, batch.column(field.column), refuse))
+                    kind = self.schema.field(field.name).type
+                    arrays.append(_convert(field, batch.column(field.column), kind, refuse))
                 arrays.append(pa.array(np.full(batch.num_rows, index, dtype=np.int32)))
                 arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
                 row += batch.num_rows
                 if batch.num_rows > 0:
-                    yield pa.Table.from_arrays(arrays, schema=schema)
+                    yield pa.Table.from_arrays(arrays, schema=self.schema)
 
     def refuse(self, rows: pa.Table, bad: npt.NDArray[np.int64], found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
@@ -182,44 +175,43 @@ class Log:
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
         """Find the type of each mapped column in one file."""
-        needed = {field.column for field in self._fields}
         parquet = path.suffix == ".parquet"
         try:
-            if parquet:
-                schema = pq.read_schema(path)
-                names, types = schema.names, dict(zip(schema.names, schema.types, strict=True))
-            else:
-                names, types = self._header(path), {}
+            schema = pq.read_schema(path) if parquet else self._open_csv(path, {}).schema
         except MemoryError:  # Arrow's own error is one too
             raise
-        except _UNREADABLE:
-            kind = "Parquet" if parquet else "CSV in UTF-8 with a header"
+        except _UNREADABLE as broken:
+            _refuse_place(path, broken, ())
+            form = "Parquet" if parquet else "CSV in UTF-8 with a header"
             raise PipelineError(
-                f"{path}: not readable as {kind}: truncated, corrupt or empty; {_AGAIN}"
+                f"{path}: not readable as {form}: truncated, corrupt or empty; {_AGAIN}"
             ) from None
-        for column in sorted(needed):
-            if names.count(column) != 1:
-                wrong = "missing" if column not in names else "there twice"
+        self._names[path] = schema.names
+        types = {}
+        for field in self._fields:
+            places = schema.get_all_field_indices(field.column)
+            if len(places) != 1:
+                wrong = "there twice" if places else "missing"
                 raise PipelineError(
-                    f"{path}: column {column!r} is {wrong}; allowed is every column of "
+                    f"{path}: column {field.column!r} is {wrong}; allowed is every column of "
                     "options.columns once in every file (a CSV's first line names them); correct "
                     "options.columns or the file"
                 )
-        if not parquet:
-            for field in self._fields:
-                cast_to = _KINDS[field.kind][2]
-                types[field.column] = cast_to or self._type_of_order(path, field.column)
-        for field in self._fields:
-            allowed, words, *_ = _KINDS[field.kind]
-            if _sort_of(types[field.column]) not in allowed:
+            kind, found = _KINDS[field.kind], schema.field(places[0]).type
+            if not parquet:
+                found = kind.csv or _csv_order(found)
+            inner = found.value_type if pa.types.is_dictionary(found) else found
+            if not any(fits(inner) for fits in kind.fits):
                 raise PipelineError(
-                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: "
-                    f"{words}; correct options.columns or the file"
+                    f"{path}: column {field.column!r}: found {found}, allowed: {kind.words}; "
+                    "correct options.columns or the file"
                 )
-        return {column: types[column] for column in needed}
+            types[field.column] = found
+        return types
 
     def _type(self, field: Field) -> pa.DataType:
-        if (canonical := _KINDS[field.kind][3]) is not None:
+        """Give the type of a field, the same for all files."""
+        if (canonical := _KINDS[field.kind].canonical) is not None:
             return canonical
         found = [types[field.column] for types in self._types]
         whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
@@ -233,19 +225,21 @@ class Log:
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         rows = 0
-        read = self._read_parquet if path.suffix == ".parquet" else self._read_csv
         try:
-            for batch in read(path, types):
+            for batch in self._open(path, types):
                 yield batch
                 rows += batch.num_rows
         except MemoryError:
             raise
-        except _UNREADABLE:
+        except _UNREADABLE as broken:
+            _refuse_place(path, broken, self._names[path])
             raise PipelineError(
                 f"{path}: truncated or corrupt after row {rows}; {_AGAIN}"
             ) from None
 
-    def _read_parquet(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    def _open(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        if path.suffix != ".parquet":
+            return iter(self._open_csv(path, types))
         # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of
         # the file.
         file = pq.ParquetFile(
@@ -254,88 +248,54 @@ class Log:
             pre_buffer=False,
             buffer_size=_PARQUET_BUFFER_BYTES,
         )
-        yield from file.iter_batches(ROWS_PER_BATCH, columns=sorted(types), use_threads=False)
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(
+            ROWS_PER_BATCH, columns=sorted(types), use_threads=False
+        )
+        return batches
 
-    def _read_csv(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """Read cells as text and convert them here: Arrow's own errors quote the row and do not
-        number it.
-        """
-        ragged: list[int] = []
+    def _open_csv(self, path: Path, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
+        """Open a CSV with columns of these types; without any, of all columns as they seem."""
+        return pacsv.open_csv(
+            path,
+            # Errors have no row where several threads read.
+            read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
+            parse_options=pacsv.ParseOptions(
+                delimiter=self._form.delimiter, newlines_in_values=True
+            ),
+            convert_options=pacsv.ConvertOptions(
+                include_columns=list(types),
+                column_types=types,
+                decimal_point=self._form.decimal_point,
+            ),
+        )
 
-        def note(row: Any) -> str:
-            ragged.append(row.number - 1)  # the header counts there
-            return "error"
 
-        rows = 0
-        try:
-            reader = pacsv.open_csv(
-                path,
-                # Rows have no number where several threads read them.
-                read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-                parse_options=pacsv.ParseOptions(
-                    delimiter=self._form.delimiter,
-                    newlines_in_values=True,
-                    invalid_row_handler=note,
-                ),
-                convert_options=pacsv.ConvertOptions(
-                    include_columns=list(types), column_types=dict.fromkeys(types, pa.string())
-                ),
-            )
-            for batch in reader:
-                columns = []
-                for name, kind in types.items():
-                    columns.append(self._from_text(path, rows, name, batch.column(name), kind))
-                yield pa.RecordBatch.from_arrays(columns, list(types))
-                rows += batch.num_rows
-        except _UNREADABLE:
-            if not ragged:
-                raise
-            raise PipelineError(
-                f"{path}: row {ragged[0]}: found another number of fields than in the header; "
-                "allowed: as many in every row; correct the log or options.csv"
-            ) from None
+def _csv_order(seen: pa.DataType) -> pa.DataType:
+    """Give the type to read a CSV's order as, by that of its first rows."""
+    if pa.types.is_temporal(seen):
+        return pa.timestamp("ns", getattr(seen, "tz", None))
+    return seen if pa.types.is_string(seen) else pa.float64()
 
-    def _from_text(
-        self, path: Path, first: int, column: str, cells: pa.Array, kind: pa.DataType
-    ) -> pa.Array:
-        """Convert a CSV's cells; ``first`` is the row of the first one."""
-        if pa.types.is_string(kind):
-            return cells
-        cells = self._plain(cells)
-        try:
-            return cells.cast(kind)
-        except pa.ArrowInvalid:
-            bad = next(place for place, cell in enumerate(cells) if not _fits(cell, kind))
-        found = f"column {column!r}: found a value that is not a {kind}"
-        refuse_row(path, first + bad, found, "one in every row; correct the log or options.csv")
 
-    def _plain(self, cells: pa.Array) -> pa.Array:
-        """Write numbers in CSV as Arrow reads them; null where a cell is missing."""
-        cells = pc.utf8_trim_whitespace(cells)
-        if self._form.decimal_point == ",":  # a point in thousands must not become a decimal one
-            cells = pc.replace_substring(pc.replace_substring(cells, ".", "?"), ",", ".")
-        return pc.if_else(pc.is_in(cells, value_set=_MISSING), None, cells)
-
-    def _convert(
-        self, field: Field, array: pa.Array, refuse: Callable[[pa.Array, str, str], None]
-    ) -> pa.Array:
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        canonical = self._canonical[field.name]
-        if field.kind == "number":
+def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refuse) -> pa.Array:
+    """Convert a column of one batch to the field's type, and refuse what does not fit it."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    match field.kind:
+        case "number":
             if pa.types.is_decimal(array.type):  # Arrow has no way straight to float32
                 array = array.cast(pa.float64())
             return array.cast(canonical, safe=False)
-        if field.kind == "id":
+        case "id":
             ids = array.cast(canonical)
             empty = ids.is_null()
             if pa.types.is_string(canonical):
                 empty = pc.equal(ids.fill_null(""), "")
             refuse(empty, "a missing id", "a name in every row; fill it in, or drop the rows")
             return ids
-        if field.kind == "label":
+        case "label":
             return array.cast(canonical).fill_null("")
-        if field.kind == "order":
+        case "order":
             if pa.types.is_temporal(array.type):
                 zone = getattr(array.type, "tz", None)
                 array = array.cast(pa.timestamp("us", tz=zone), safe=False)
@@ -343,57 +303,25 @@ class Log:
             bad = pc.invert(pc.is_finite(place).fill_null(False))
             refuse(bad, "a missing order", "a number or time in every row")
             return place
-        if field.kind == "flag":
+        case "flag":
             refuse(array.is_null(), "a missing end flag", "true or false (1 or 0) in every row")
             if not pa.types.is_boolean(array.type):
                 neither = pc.invert(pc.is_in(array, pa.array([0, 1]).cast(array.type)))
                 refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
             return array.cast(canonical)
-        if field.kind == "whole":
+        case "whole":
             outside = pc.or_(pc.less(array, 0), pc.greater_equal(array, field.count))
             allowed = f"whole numbers from 0 to {field.count - 1}, by options.columns.action.count"
             refuse(outside, "an action outside the declared space", allowed)
             return array.cast(canonical).fill_null(-1)
-        text = array.cast(pa.string())
-        codes = pc.index_in(text, value_set=pa.array(field.categories))
-        undeclared = codes.is_null()
-        if field.name == "action":  # may be missing; empty is how CSV writes that
-            undeclared = pc.and_(undeclared, pc.not_equal(text, "").fill_null(False))
-        refuse(
-            undeclared,
-            "a category that is not declared, or none",
-            f"one of the {len(field.categories)} that options.columns declares; add it there, or "
-            "correct the log",
-        )
-        return codes.fill_null(-1)
-
-    def _header(self, path: Path) -> list[str]:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as text:
-            lines = (line for line in csv.reader(text, delimiter=self._form.delimiter) if line)
-            if (header := next(lines, None)) is None:
-                raise EOFError
-            return header
-
-    def _type_of_order(self, path: Path, column: str) -> pa.DataType:
-        """Find out whether a CSV's order is of numbers or times, by its first rows; text where of
-        neither.
-        """
-        first = next(self._read(path, {column: pa.string()}), None)
-        cells = pa.array([], pa.string()) if first is None else self._plain(first.column(column))
-        for kind in _ORDERS:
-            with suppress(pa.ArrowInvalid):
-                cells.cast(kind)
-                return kind
-        return pa.string()
-
-
-def _fits(cell: pa.Scalar, kind: pa.DataType) -> bool:
-    try:
-        cell.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    text = array.cast(pa.string())
+    codes = pc.index_in(text, value_set=pa.array(field.categories))
+    undeclared = codes.is_null()
+    if field.name == "action":  # may be missing; empty is how CSV writes that
+        undeclared = pc.and_(undeclared, pc.not_equal(text, "").fill_null(False))
+    allowed = f"one of the {len(field.categories)} that options.columns declares"
+    refuse(undeclared, "a category that is not declared, or none", allowed)
+    return codes.fill_null(-1)
 
 
 def _refuse_first(
@@ -407,36 +335,51 @@ def _refuse_first(
         refuse_row(path, row, f"column {field.column!r}: found {found}", allowed)
 
 
+def _refuse_place(path: Path, broken: BaseException, columns: Sequence[str]) -> None:
+    """Raise the error about the row of a CSV that Arrow names, if it names one."""
+    if (place := _CSV_PLACE.match(str(broken))) is None:
+        return
+    column, row = place.groups()
+    found = "found another number of fields than in the header"
+    if column is not None:
+        found = f"column {columns[int(column)]!r}: found a value that is not of its type"
+    refuse_row(path, int(row) - 2, found, "as in every row; correct the log or options.csv")
+
+
 def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
     """Raise the error about one row, counted from 0 here and from 1 in the message."""
     raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}")
 
 
-def _sort_of(kind: pa.DataType) -> str:
-    """Name the sort of a column's type, that of the values where it is a dictionary."""
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return next(
-        (sort for sort, fits in _SORTS.items() if any(each(inner) for each in fits)), "other"
-    )
+@dataclass(frozen=True)
+class _FieldKind:
+    """The columns that fit a kind of field, the same in words, the type to read a CSV's column as,
+    and the type of the field; None: it depends on the files.
+    """
+
+    fits: tuple[Callable[[pa.DataType], bool], ...]
+    words: str
+    csv: pa.DataType | None
+    canonical: pa.DataType | None
 
 
-_SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "text": (pa.types.is_string, pa.types.is_large_string),
-    "integer": (pa.types.is_integer,),
-    "number": (pa.types.is_floating,),
-    "decimal": (pa.types.is_decimal,),
-    "flag": (pa.types.is_boolean,),
-    "time": (pa.types.is_timestamp, pa.types.is_date),
-}
-_TEXT = "text, whole numbers or truth values"
-# Of each kind of field: the sorts of columns that fit, the same in words, the type to read a CSV's
-# column as, and the type of the field; None: it depends on the files.
-_KINDS: dict[str, tuple[set[str], str, pa.DataType | None, pa.DataType | None]] = {
-    "id": ({"text", "integer"}, "text or whole numbers", pa.string(), None),
-    "category": ({"text", "integer", "flag"}, _TEXT, pa.string(), pa.int32()),
-    "label": ({"text", "integer", "flag"}, _TEXT, pa.string(), pa.string()),
-    "order": ({"integer", "number", "time"}, "numbers, timestamps or dates", None, None),
-    "number": ({"integer", "number", "decimal", "flag"}, "numbers", pa.float64(), pa.float32()),
-    "flag": ({"integer", "number", "flag"}, "truth values, or 0 and 1", pa.bool_(), pa.bool_()),
-    "whole": ({"integer"}, "whole numbers (names: categories)", pa.int64(), pa.int32()),
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
+_LABEL = (*_TEXT, pa.types.is_boolean)
+_REAL = (pa.types.is_integer, pa.types.is_floating)
+_ORDER = (*_REAL, pa.types.is_timestamp, pa.types.is_date)
+_LABELS = "text, whole numbers or truth values"
+_KINDS: dict[str, _FieldKind] = {
+    "id": _FieldKind(_TEXT, "text or whole numbers", pa.string(), None),
+    "category": _FieldKind(_LABEL, _LABELS, pa.string(), pa.int32()),
+    "label": _FieldKind(_LABEL, _LABELS, pa.string(), pa.string()),
+    "order": _FieldKind(_ORDER, "numbers, timestamps or dates", None, None),
+    "number": _FieldKind(
+        (*_REAL, pa.types.is_decimal, pa.types.is_boolean), "numbers", pa.float64(), pa.float32()
+    ),
+    "flag": _FieldKind(
+        (*_REAL, pa.types.is_boolean), "truth values, or 0 and 1", pa.bool_(), pa.bool_()
+    ),
+    "whole": _FieldKind(
+        (pa.types.is_integer,), "whole numbers (names: categories)", pa.int64(), pa.int32()
+    ),
 }

@@ -1,8 +1,7 @@
-"""Sorts the rows of a log by unit, trajectory and order, in bounded memory."""
+"""``source: tabular``: logs in Parquet or CSV, copied, and read by unit, trajectory and order."""
 
 import shutil
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import scratch_directory
 from primorl.base.records import ElapsedTime
 from primorl.config.columns import (
     BoxActions,
@@ -26,88 +24,33 @@ from primorl.config.columns import (
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, Log, fields_of
-from primorl.data.sources.tabular.transitions import Transitions, consent_of_units, whole_units
+from primorl.data.sources.tabular.transitions import (
+    TransitionMaker,
+    consent_of_units,
+    whole_units,
+)
 from primorl.data.sources.tabular.watch import log_files, named_files, record_files
-from primorl.data.storage.schema import Spaces, id_text
-
-_BYTES_PER_BUCKET = 2**26
-_MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
-_TEXT_BYTES = 24  # about what an id takes
+from primorl.data.storage.schema import Spaces, id_text, whole
 
 
-def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
+def sorted_batches(log: Log, unit: str) -> Generator[pa.Table]:
     """Give the rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
-    Each range of units is written to a file of its own in a temporary folder, and each file is
-    sorted by itself. The log is read twice and written once. Memory holds one range of about 64
-    MiB, or one unit where that is larger.
-
-    ``unit`` is the field that names the unit of a row. The temporary folder is made ``beside`` a
-    path, on a disk with room for the mapped columns.
+    Memory holds the mapped columns of the whole log; one that is larger has to come sorted.
 
     Raises:
         PipelineError: see `Log.batches`.
     """
-    limits = _limits(log, unit)
-    with scratch_directory(beside) as folder:
-        for path in _spill(log, unit, limits, folder):
-            with pa.memory_map(str(path)) as file:
-                bucket = _sorted(pa.ipc.open_stream(file).read_all(), unit)
-            path.unlink()
-            for start in range(0, bucket.num_rows, ROWS_PER_BATCH):
-                yield bucket.slice(start, ROWS_PER_BATCH)
-
-
-def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
-    """Find unit ids, ascending, that cut the log into ranges of about equal numbers of units.
-
-    Memory holds the ids of all units; so do the later checks of membership.
-    """
-    ids, rows = set[str](), 0
-    for batch in log.batches(only=[unit]):
-        ids.update(id_text(pc.unique(batch[unit])).to_pylist())
-        rows += batch.num_rows
-    widths = []
-    for kind in log.schema().types:
-        widths.append(_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1))
-    buckets = min(-(-rows * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
-    size = -(-len(ids) // max(buckets, 1))
-    return np.array(sorted(ids)[size::size] if size else [], dtype=object)
-
-
-def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
-    paths = [folder / f"{index}.arrows" for index in range(len(limits) + 1)]
-    ids = {unit, "trajectory"}
-    schema = log.schema()
-    for name in ids:
-        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
-    with ExitStack() as stack:
-        files = [stack.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
-        writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
-        for batch in log.batches():
-            for name in ids:
-                place = batch.schema.get_field_index(name)
-                batch = batch.set_column(place, name, id_text(batch[name].combine_chunks()))
-            encoded = batch[unit].combine_chunks().dictionary_encode()
-            names = encoded.dictionary.to_numpy(zero_copy_only=False)
-            of_id = np.searchsorted(limits, names, side="right")
-            bucket = of_id[encoded.indices.to_numpy()]
-            order = np.argsort(bucket, kind="stable")
-            ends = np.cumsum(np.bincount(bucket, minlength=len(paths)))
-            batch = batch.take(pa.array(order))
-            for writer, start, end in zip(writers, [0, *ends[:-1]], ends, strict=True):
-                if end > start:
-                    writer.write_table(batch.slice(start, end - start))
-    return paths
-
-
-def _sorted(rows: pa.Table, unit: str) -> pa.Table:
+    rows = pa.concat_tables([log.schema.empty_table(), *log.batches()])
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
-    return rows.take(pa.array(np.lexsort(keys)))
+    order = np.lexsort(keys)
+    for start in range(0, len(order), ROWS_PER_BATCH):
+        yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
-def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    encoded = column.combine_chunks().dictionary_encode()
+def _ranks(ids: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Number ids in the order of their text, [rows]."""
+    encoded = id_text(whole(ids)).dictionary_encode()
     ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
     ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
     chosen: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
@@ -165,8 +108,6 @@ class Tabular:
 class TabularReader:
     """The logs under ``raw`` as batches of the dataset's schema. See `primorl.data.sources.Reader`.
 
-    A log that is not sorted is sorted in a temporary folder beside ``raw``.
-
     Attributes:
         consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of
             `tables`.
@@ -195,18 +136,16 @@ class TabularReader:
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row."""
-        options, unit, log = self._dataset.options, self._unit, self._log
+        unit, log = self._unit, self._log
         limit = self._dataset.horizon or self.horizon
-        transitions = Transitions(log, self._fields, self.spaces, unit, self._dataset, limit)
-        batches = log.batches() if options.sorted else sorted_batches(log, unit, self.path)
+        transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
+        in_order = self._dataset.options.sorted
         empty = True
-        # or rows that were spilled to disk would stay as long as an error's traceback does
-        with closing(batches):
-            for rows in whole_units(batches, unit):
-                empty = False
-                if self._fields[-1].name == "consent":
-                    self.consent.append(consent_of_units(rows, unit, log))
-                yield transitions(rows)
+        for rows in whole_units(log.batches() if in_order else sorted_batches(log, unit), unit):
+            empty = False
+            if self._fields[-1].name == "consent":
+                self.consent.append(consent_of_units(rows, unit, log))
+            yield transitions(rows)
         if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
 
@@ -253,11 +192,11 @@ def _check_bounds(
     name: str, bounds: DeclaredBounds, entries: Sequence[ObservationColumn], names: Sequence[str]
 ) -> None:
     """Compare the bounds in the dataset's file with the dimensions of the observation."""
+    key = f"datasets/{name}.yaml: bounds.observation"
     if len(bounds.low) != len(names):
         raise PipelineError(
-            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, "
-            f"allowed are the {len(names)} of options.columns.observation (a category is one, a "
-            "carried column is two)"
+            f"{key}: found {len(bounds.low)} dimensions, allowed are the {len(names)} of "
+            "options.columns.observation (a category is one, a carried column is two)"
         )
     for entry in entries:
         if not isinstance(entry, Elapsed | Carried):
@@ -267,34 +206,33 @@ def _check_bounds(
         low, high = bounds.low[place], bounds.high[place]
         if (low, high) != (0, entry.most):
             raise PipelineError(
-                f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for "
-                f"dimension {place + 1}, {own!r}; allowed is [0, {entry.most:g}], as `most` "
-                "declares"
+                f"{key}: found [{low:g}, {high:g}] for dimension {place + 1}, {own!r}; allowed is "
+                f"[0, {entry.most:g}], as `most` declares"
             )
         if isinstance(entry, Carried) and entry.first is not None:
             # Its value comes before its age.
             low, high = bounds.low[place - 1], bounds.high[place - 1]
             if not low <= entry.first <= high:
                 raise PipelineError(
-                    f"datasets/{name}.yaml: options.columns.observation: found first "
-                    f"{entry.first:g} of {entry.carried!r}; allowed is within its bounds, "
-                    f"[{low:g}, {high:g}]"
+                    f"{key}: found [{low:g}, {high:g}] for {entry.carried!r}, allowed are bounds "
+                    f"that hold its first value, {entry.first:g}"
                 )
 
 
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
     """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
+    key = f"datasets/{name}.yaml: options.columns"
     if spaces.discrete_actions == box:
         raise PipelineError(
-            f"datasets/{name}.yaml: options.columns.action: not of the environment's kind; allowed "
-            "is {column, count} or {column, categories} for discrete actions, {columns, low, high} "
-            "for continuous ones"
+            f"{key}.action: not of the environment's kind; allowed is {{column, count}} or "
+            "{column, categories} for discrete actions, {columns, low, high} for continuous ones"
         )
-    sizes = {"observation": spaces.observation_size, "action": spaces.action_size}
-    for what, found in (("observation", observation), ("action", actions)):
-        if found != (allowed := sizes[what]):
+    for what, found, allowed in (
+        ("observation", observation, spaces.observation_size),
+        ("action", actions, spaces.action_size),
+    ):
+        if found != allowed:
             raise PipelineError(
-                f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or "
-                f"choices, the environment declares {allowed}; correct the columns or "
-                "`environment`"
+                f"{key}.{what}: found {found} dimensions or choices, the environment declares "
+                f"{allowed}; correct the columns or `environment`"
             )

@@ -14,7 +14,7 @@ from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.checks import KeyOrder
 from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.files import Field, Log
-from primorl.data.storage.schema import Spaces, changes, id_text, numbers, transition_table, whole
+from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers, whole
 
 _REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
@@ -64,7 +64,7 @@ def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
     return pa.Table.from_arrays([units, whole(rows["consent"].take(starts))], schema=CONSENT_SCHEMA)
 
 
-class Transitions:
+class TransitionMaker:
     """Turns tables of whole units, in the order of the log, into tables of transitions.
 
     A row has the observation, action and reward of one time. The next observation is its
@@ -79,12 +79,12 @@ class Transitions:
         log: Log,
         fields: Sequence[Field],
         spaces: Spaces,
-        unit: str,
         dataset: TabularDataset,
         horizon: int | None,
     ):
         self._log, self._fields, self._spaces = log, fields, spaces
-        self._unit, self._horizon = unit, horizon
+        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
+        self._horizon = horizon
         self._options, self._bounds = dataset.options, dataset.bounds
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
@@ -93,7 +93,7 @@ class Transitions:
             "; or, if people's trajectories share ids, let columns.trajectory name a column of "
             "unique ids"
         )
-        self._or_merged = merged if unit == "trajectory" else ""
+        self._or_merged = merged if self._unit == "trajectory" else ""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Transitions of whole units.
@@ -114,15 +114,12 @@ class Transitions:
         terminated, truncated = self._ends(rows, starts, lasts)
 
         observation = self._matrix(rows, "observation", starts)
-        self._check_finite(rows, observation, "observation", self._spaces.observation_names)
-        observation = self._bounded(rows, observation, "observation")
+        observation = self._checked(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation", starts)
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
-        action, reward = self._action(rows), numbers(rows["reward"])
-        columns = [observation, action, reward, after, terminated, truncated]
         lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
         self._log.refuse(
             rows,
@@ -135,17 +132,23 @@ class Transitions:
             allowed = f"at most as many steps as `horizon` says; or split it{self._or_merged}"
             too_long = starts[lengths > self._horizon]
             self._log.refuse(rows, too_long, "a trajectory longer than the horizon", allowed)
-        if cut.any():
-            truncated[lasts[cut] - 1] = True
-            keep = np.ones(rows.num_rows, dtype=bool)
-            keep[lasts[cut]] = False
-            rows = rows.select(["file", "row"]).filter(pa.array(keep))
-            columns = [column[keep] for column in columns]
-        self._check_values(rows, *columns)
-        columns[2] = self._bounded(rows, columns[2][:, None], "reward")[:, 0]
+        truncated[lasts[cut] - 1] = True
+        keep = np.ones(rows.num_rows, dtype=bool)
+        keep[lasts[cut]] = False
+        rows, after = rows.filter(pa.array(keep)), after[keep]
         if self._has_next:
-            columns[3] = self._bounded(rows, columns[3], "observation")
-        return transition_table(self._spaces, units, trajectories, lengths, *columns)
+            after = self._checked(rows, after, "next_observation")
+        return Transitions(
+            unit=units,
+            name=trajectories,
+            lengths=lengths,
+            observation=observation[keep],
+            action=self._action(rows),
+            reward=self._checked(rows, numbers(rows["reward"])[:, None], "reward")[:, 0],
+            next_observation=after,
+            terminated=terminated[keep],
+            truncated=truncated[keep],
+        ).table(self._spaces)
 
     def _check_order(
         self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array
@@ -222,49 +225,38 @@ class Transitions:
     def _action(self, rows: pa.Table) -> npt.NDArray[Any]:
         if self._spaces.discrete_actions:
             codes: npt.NDArray[np.int32] = rows["action"].to_numpy()
+            allowed = "one in every row but an unfinished trajectory's last"
+            self._log.refuse(rows, np.flatnonzero(codes < 0), "no action", allowed)
             return codes
         names = [field.name for field in self._fields if field.name.startswith("action.")]
-        return np.ascontiguousarray(np.stack([numbers(rows[name]) for name in names]).T)
+        values = np.ascontiguousarray(np.stack([numbers(rows[name]) for name in names]).T)
+        return self._checked(rows, values, "action")
 
-    def _check_values(self, rows: pa.Table, *columns: npt.NDArray[Any]) -> None:
-        """Check the columns of `transition_table` but the observation and the ends."""
-        _, action, reward, after, _, _ = columns
-        if self._has_next:
-            self._check_finite(rows, after, "next_observation", self._spaces.observation_names)
-        if self._spaces.discrete_actions:
-            allowed = "one in every row but an unfinished trajectory's last"
-            self._log.refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
-        else:
-            self._check_finite(rows, action, "action", self._spaces.action_names)
-        self._check_finite(rows, reward[:, None], "reward", [self._options.columns.reward])
-
-    def _check_finite(
-        self, rows: pa.Table, values: Floats, what: str, names: Sequence[str]
-    ) -> None:
-        """Refuse missing numbers [rows, columns]; the error names the columns of this batch that
-        have some.
-        """
-        finite = np.isfinite(values)
-        if finite.all():
-            return
-        bad = ", ".join(repr(names[i]) for i in np.flatnonzero(~finite.all(axis=0)).tolist())
-        self._log.refuse(
-            rows,
-            np.flatnonzero(~finite.all(axis=1)),
-            f"a missing, NaN or infinite {what} (in {bad})",
-            "finite float32 numbers; fill it in, carry the last observation forward (`carried`, "
-            "docs/prepare-a-log.md), or drop the trajectory",
-        )
-
-    def _bounded(
-        self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]
+    def _checked(
+        self,
+        rows: pa.Table,
+        values: Floats,
+        what: Literal["observation", "next_observation", "action", "reward"],
     ) -> Floats:
-        """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry
-        declares as numbers.
+        """Refuse missing numbers [rows, columns]; refuse or clip observations and rewards beyond
+        the bounds that the entry declares as numbers.
 
-        The error names the first row, and all columns with such values; it quotes no value.
+        The error names the first row, and all columns of this batch with such values; it quotes no
+        value.
         """
-        declared = self._bounds.reward if key == "reward" else self._bounds.observation
+        key = what.removeprefix("next_")
+        names = ("reward",) if key == "reward" else getattr(self._spaces, f"{key}_names")
+        finite = np.isfinite(values)
+        if not finite.all():
+            bad = ", ".join(repr(names[i]) for i in np.flatnonzero(~finite.all(axis=0)))
+            self._log.refuse(
+                rows,
+                np.flatnonzero(~finite.all(axis=1)),
+                f"a missing, NaN or infinite {what} (in {bad})",
+                "finite float32 numbers; fill it in, carry the last observation forward "
+                "(`carried`, docs/prepare-a-log.md), or drop the trajectory",
+            )
+        declared = getattr(self._bounds, key, "space")
         if isinstance(declared, str):
             return values
         pair = (declared.low, declared.high) if isinstance(declared, DeclaredBounds) else declared
@@ -272,14 +264,12 @@ class Transitions:
         if self._options.beyond_bounds == "clip":
             return np.clip(values, low, high)
         outside = (values < low) | (values > high)
-        names = ("reward",) if key == "reward" else self._spaces.observation_names
-        found = ", ".join(names[dimension] for dimension in np.flatnonzero(outside.any(axis=0)))
+        bad = ", ".join(names[i] for i in np.flatnonzero(outside.any(axis=0)))
         self._log.refuse(
             rows,
             np.flatnonzero(outside.any(axis=1)),
-            f"the first of values beyond bounds.{key} of: {found}",
-            "within them; correct the log or the bounds, or set options.beyond_bounds: clip, "
-            "which cuts values there",
+            f"the first of values beyond bounds.{key} of: {bad}",
+            "within them; correct the log or the bounds, or set options.beyond_bounds: clip",
         )
         return values
 
