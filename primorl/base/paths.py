@@ -41,7 +41,6 @@ STATE = Path(".primorl")
 SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
-SOURCES = STATE / "sources"
 PAID_PLANS = STATE / "plans"
 
 PARENTS = (

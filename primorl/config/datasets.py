@@ -299,6 +299,7 @@ class ReplayDataset(DatasetCommon):
 class MinariDataset(DatasetCommon):
     """Minari datasets, one or several as a mixture, on this machine or fetched."""
 
+    unit: Literal["trajectory"]
     source: Literal["minari"]
     options: MinariOptions
 

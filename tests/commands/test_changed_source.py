@@ -11,7 +11,6 @@ import pytest
 from pipeline import collect
 from primorl.commands.main import main
 from primorl.config.params import Params
-from primorl.data.sources.tabular import watch
 from primorl.data.sources.tabular.watch import changed
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
@@ -67,7 +66,7 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     says: str | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Twin: a file that has only a new time, whose digest is computed once."""
+    """Twin: a file that has only a new time."""
     assert callable(change)
     change(FILES / "log-1.csv")
     status = main(["check"])
@@ -78,9 +77,6 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert (says or "") in err
     main(["runs"])
     assert ("repro -f collect`, then `dvc repro`" in capsys.readouterr().err) == (says is not None)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(watch, "_digest", None)
-        assert (changed(project.dataset, project.chosen) is None) == (says is None)
     kept = shutil.copytree("data/raw", "kept")
     collect.body(project, RememberingRun())  # type: ignore[arg-type]
     assert changed(project.dataset, project.chosen) is None

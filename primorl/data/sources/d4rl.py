@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, home, replaced_file
-from primorl.base.paths import SOURCES
+from primorl.base.files import home, replaced_file
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
@@ -72,7 +71,6 @@ class D4rl:
                 remedy = "set options.remote: true to fetch it, or D4RL_DATASET_DIR"
                 raise PipelineError(f"options.name: {path} is not there; {remedy}")
             _fetch(known[name], path)
-        _compare_checksum(path)
         return path
 
 
@@ -87,19 +85,6 @@ def _fetch(address: str, path: Path) -> None:
     except (OSError, TypeError, ValueError, http.client.HTTPException) as unreachable:
         reason = type(unreachable).__name__
         raise PipelineError(f"options.name: {path} could not be fetched ({reason})") from None
-
-
-def _compare_checksum(path: Path) -> None:
-    """Keep the checksum of a file when it is first used; refuse another content of the same name
-    later.
-    """
-    kept, found = home() / SOURCES / f"{path.name}.sha256", file_sha256(path)
-    if not kept.exists():
-        with replaced_file(kept) as fresh:
-            fresh.write_text(f"{found}\n", encoding="utf-8")
-    elif kept.read_text(encoding="utf-8").strip() != found:
-        found = "found another content than at first"
-        raise PipelineError(f"{path}: {found}; restore it, or delete {kept} if the change is meant")
 
 
 class D4rlReader:

@@ -7,26 +7,25 @@ import os
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import minari
 import numpy as np
 import pyarrow as pa
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Space, flatten
+from gymnasium.vector.utils import batch_space, iterate
 from minari.dataset.minari_storage import MinariStorage
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
+from primorl.base.processes import environment
 from primorl.config.datasets import EpisodeFilter, MinariDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, spaces_of, unflattened
-from primorl.data.storage.schema import Array, Episode, Spaces, id_text
+from primorl.data.storage.schema import Array, Episode, Spaces
 from primorl.simulators.environments import make
 
-TRAJECTORY = "trajectory"
-_OWNER = "farama-minari"  # on the Hugging Face hub
-_SECONDS = 10.0
 _AGAIN = "run `dvc repro collect` again"
 
 
@@ -50,8 +49,7 @@ class Minari:
                 if not options.remote:
                     raise PipelineError(
                         f"options.parts: no Minari dataset {part.id!r} in {root}; set "
-                        f"options.remote to true to fetch it, run `minari download {part.id}`, or "
-                        "set options.root"
+                        "options.remote to true to fetch it, or set options.root"
                     )
                 _fetch(part.id, root)
             shutil.copytree(root / part.id / "data", target / part.id / "data")
@@ -69,35 +67,19 @@ class Minari:
             spaces, horizon = declared(self.dataset.environment)
             with make(self.dataset.environment) as env:
                 order = unflattened(env)
-        return MinariReader(raw, parts, spaces, horizon, self.dataset.unit, order)
+        return MinariReader(raw, parts, spaces, horizon, order)
 
 
 def _fetch(dataset_id: str, root: Path) -> None:
-    """Fetch ``dataset_id`` into a folder beside its place, and move it there when it is complete.
-
-    Minari's own download asks for a list of all datasets first and tries an unreachable host for 24
-    s.
-    """
-    repository, _, inside = dataset_id.partition("/")
-    data = f"{inside}/data" if inside else "data"
-    staged, place = root / ".fetching" / repository, f"{_OWNER}/{repository}"
     try:
-        from huggingface_hub import HfApi
-
-        api = HfApi()
-        api.dataset_info(place, timeout=_SECONDS)  # fails at once, where a download tries for long
-        api.snapshot_download(
-            place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged
-        )
-        (root / dataset_id).mkdir(parents=True, exist_ok=True)
-        (staged / data).replace(root / dataset_id / "data")
+        with environment({"MINARI_DATASETS_PATH": str(root.resolve())}):
+            minari.download_dataset(dataset_id)
     except Exception as refused:  # the hub's client lets many kinds of errors through
         raise PipelineError(
             f"options.parts: {dataset_id!r} is not in {root} and could not be fetched "
-            f"({type(refused).__name__}); check its name, the network, HF_HUB_OFFLINE and `pip "
-            "install 'primorl[minari-remote]'`"
+            f"({type(refused).__name__}); check its name, the network and `pip install "
+            "'primorl[minari-remote]'`"
         ) from None
-    shutil.rmtree(staged, ignore_errors=True)
 
 
 def open_storage(folder: Path) -> MinariStorage:
@@ -148,53 +130,31 @@ class Part:
         own = self.storage
         return spaces_of(str(own.data_path), own.observation_space, own.action_space)
 
-    def episodes(self, indices: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Read episodes as Minari stores them.
+    def episodes(self) -> Iterator[dict[str, Any]]:
+        """Read all episodes as Minari stores them.
 
         Raises:
             PipelineError: if one is damaged; it names the file and the episode.
         """
         read = 0
         try:
-            for episode in self.storage.get_episodes(indices):
+            for episode in self.storage.get_episodes(range(self.storage.total_episodes)):
                 yield episode
                 read += 1
         except Exception as broken:  # as in `open_storage`
-            where = f"{self.storage.data_path}: episode {indices[read]}"
+            where = f"{self.storage.data_path}: episode {read}"
             found = f"missing or corrupt ({type(broken).__name__})"
             raise PipelineError(f"{where}: {found}; {_AGAIN}") from None
 
-    def unit(self, index: int, key: str) -> str:
-        """Name the person of an episode, by its attribute ``key`` or an array of its ``infos``.
-
-        Raises:
-            PipelineError: if there is none, or not the same one at every step.
-        """
-        found = _at(next(iter(self.storage.get_episode_metadata([index]))), key)
-        if found is None:
-            found = _at(next(self.episodes([index])).get("infos"), key)
-        names = {_person(value) for value in np.asarray(found, dtype=object).ravel()}
-        if len(names) != 1 or None in names:
-            raise PipelineError(
-                f"{self.storage.data_path}: episode {index}: unit {key!r}: found {len(names)} "
-                "names; allowed is one for the whole episode, text or a whole number, in its "
-                "attributes or infos"
-            )
-        return str(names.pop())
-
 
 class MinariReader:
-    """Episodes of Minari datasets; see `primorl.data.sources.Reader`.
-
-    Their ``trajectory_id`` is the part's prefix and the episode's number.
+    """Episodes of Minari datasets, each a privacy unit; see `primorl.data.sources.Reader`.
 
     Args:
         path: the file or folder that errors name.
         parts: the datasets.
         spaces: of the mixture.
         horizon: the step limit that is declared.
-        unit: ``trajectory``, or the episodes' attribute or array of ``infos`` that names their
-            person.
         order: the observation space before it is flattened: the order of a Dict's entries.
 
     Raises:
@@ -207,11 +167,9 @@ class MinariReader:
         parts: Sequence[Part],
         spaces: Spaces,
         horizon: int | None,
-        unit: str,
         order: Space[Any],
     ):
-        self.path, self.spaces, self.horizon = path, spaces, horizon
-        self._unit, self._order = unit, order
+        self.path, self.spaces, self.horizon, self._order = path, spaces, horizon, order
         self._parts = sorted(parts, key=lambda part: part.prefix)
         for part in self._parts:
             own = part.spaces()
@@ -226,30 +184,21 @@ class MinariReader:
         yield from episode_tables(self.spaces, self._episodes())
 
     def _episodes(self) -> Iterator[Episode]:
-        places = []
-        for number, part in enumerate(self._parts):
-            for index in range(part.storage.total_episodes):
-                alone = self._unit == TRAJECTORY
-                unit = part.name(index) if alone else part.unit(index, self._unit)
-                places.append((unit, number, index))
-        kept = [0] * len(self._parts)
-        for number, group in groupby(sorted(places), key=lambda place: place[1]):
-            part, own = self._parts[number], list(group)
-            indices = [index for _, _, index in own]
-            for (unit, _, index), raw in zip(own, part.episodes(indices), strict=True):
+        for part in self._parts:
+            kept = 0
+            for index, raw in enumerate(part.episodes()):
                 if part.filter is None or _passes(part.filter, index, raw["rewards"]):
-                    kept[number] += 1
-                    yield self._episode(part, unit, index, raw)
-        for part, count in zip(self._parts, kept, strict=True):
-            if count == 0:
+                    kept += 1
+                    yield self._episode(part, index, raw)
+            if kept == 0:
                 raise PipelineError(
                     f"{part.storage.data_path}: no episode passes its filter; widen it"
                 )
 
-    def _episode(self, part: Part, unit: str, index: int, raw: dict[str, Any]) -> Episode:
+    def _episode(self, part: Part, index: int, raw: dict[str, Any]) -> Episode:
         where = f"{part.storage.data_path}: episode {index}"
         try:
-            observations = flat(self._order, raw["observations"])
+            observations = flattened(self._order, raw["observations"])
             rewards = np.asarray(raw["rewards"], float).reshape(-1)
             flags = [np.ravel(raw[name]).astype(bool) for name in ("terminations", "truncations")]
             actions = np.asarray(raw["actions"])
@@ -263,39 +212,24 @@ class MinariReader:
         if steps == 0 or lengths != [steps] * 4:
             allowed = "at least one, as many actions and flags, and one observation more"
             raise PipelineError(f"{where}: found {steps} rewards; allowed is {allowed}")
-        return Episode(unit, part.name(index), observations, actions, rewards, *flags)
+        name = part.name(index)
+        return Episode(name, name, observations, actions, rewards, *flags)
 
 
-def flat(space: Space[Any], values: Any) -> Array:
+def flattened(space: Space[Any], values: Any) -> Array:
     """Flatten observations [rows, …] of a space as Gymnasium does, [rows, size].
 
     Raises:
-        ValueError, KeyError, IndexError: they are not of the space.
+        ValueError, KeyError, IndexError, TypeError: they are not of the space.
     """
-    if isinstance(space, Dict):
-        if set(values) != set(space.spaces):
-            raise ValueError
-        return np.hstack([flat(inner, values[key]) for key, inner in space.spaces.items()])
-    if isinstance(space, Tuple):
-        inner_values = zip(space.spaces, values, strict=True)
-        return np.hstack([flat(inner, value) for inner, value in inner_values])
-    array = np.asarray(values)
-    rows = array.reshape(len(array), math.prod(space.shape or ()))
     if isinstance(space, Box):
-        return rows
-    if isinstance(space, Discrete):
-        return _one_hot(rows[:, 0] - space.start, int(space.n))
-    if isinstance(space, MultiDiscrete):
-        choices = (rows - space.start.ravel()).T
-        sizes = space.nvec.ravel()
-        return np.hstack([_one_hot(*pair) for pair in zip(choices, sizes, strict=True)])
-    return rows
-
-
-def _one_hot(choices: Array, size: int) -> Array:
-    if (choices < 0).any():
-        raise IndexError
-    return np.eye(size, dtype=np.float32)[choices]
+        array = np.asarray(values)
+        return array.reshape(len(array), math.prod(space.shape))
+    several = batch_space(space, 1)
+    rows = list(iterate(several, values))
+    if not all(space.contains(row) for row in rows):
+        raise ValueError
+    return np.stack([np.asarray(flatten(space, row)) for row in rows])
 
 
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
@@ -309,18 +243,3 @@ def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
         if math.isfinite(value) and (below or above):
             return False
     return True
-
-
-def _at(content: Any, key: str) -> Any:
-    for part in key.split("/"):
-        content = content.get(part) if isinstance(content, dict) else None
-    return content
-
-
-def _person(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="strict")
-    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
-        return None
-    name: str = id_text(pa.array([str(value)]))[0].as_py()
-    return name

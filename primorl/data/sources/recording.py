@@ -15,7 +15,7 @@ import numpy as np
 import stable_baselines3
 import torch
 from minari.data_collector import EpisodeBuffer
-from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -90,7 +90,9 @@ def _learner(
     environment: str, options: ReplayOptions, seed: int, ended: list[EpisodeBuffer]
 ) -> OffPolicyAlgorithm:
     envs = DummyVecEnv([lambda: Recorder(make(environment), ended)] * options.num_envs)
-    own: dict[str, Any] = {"action_noise": _Noise(options.action_noise, envs)}
+    size = envs.action_space.shape or ()
+    noise = NormalActionNoise(np.zeros(size), np.full(size, options.action_noise))
+    own: dict[str, Any] = {"action_noise": noise}
     if options.algorithm == "dqn":
         rate = options.action_noise
         own = {"exploration_initial_eps": rate, "exploration_final_eps": rate, "train_freq": 1}
@@ -114,20 +116,6 @@ def _learner(
             "is dqn for discrete actions, and ddpg, td3 or sac for a box with finite bounds"
         ) from None
     return learner
-
-
-class _Noise(VectorizedActionNoise):
-    """Draws for all environments in one call: one call for each takes a tenth of the time."""
-
-    def __init__(self, deviation: float, envs: DummyVecEnv):
-        self._deviation = deviation
-        self._shape = (envs.num_envs, *(envs.action_space.shape or ()))
-        one = NormalActionNoise(np.zeros(self._shape[1:]), np.full(self._shape[1:], deviation))
-        super().__init__(one, envs.num_envs)
-
-    def __call__(self) -> Any:
-        """Draw from Stable-Baselines3's own, global generator."""
-        return np.random.normal(0.0, self._deviation, self._shape).astype(np.float32)
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from primorl.config.datasets import ReplayDataset
 from primorl.data.sources import Reader
-from primorl.data.sources.minari import TRAJECTORY, MinariReader, Part, open_storage
+from primorl.data.sources.minari import MinariReader, Part, open_storage
 from primorl.data.sources.spaces import declared, needed
 
 
@@ -35,4 +35,4 @@ class Replay:
         part = Part(open_storage(folder))
         spaces, horizon = declared(self._environment)
         order = part.storage.observation_space
-        return MinariReader(folder, [part], spaces, horizon, TRAJECTORY, order)
+        return MinariReader(folder, [part], spaces, horizon, order)

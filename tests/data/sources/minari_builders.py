@@ -20,18 +20,13 @@ CHOICES = Discrete(4)
 SPACES: dict[str, Space[Any]] = {"observation_space": MIXED, "action_space": CHOICES}
 
 
-def mixed_episode(
-    steps: int, seed: int, who: Any = "anna", key: str = "patient", with_infos: bool = True
-) -> EpisodeBuffer:
-    """T = ``steps`` random transitions of `MIXED` and `CHOICES`; ``who`` stands in the options and
-    the infos.
-    """
+def mixed_episode(steps: int, seed: int) -> EpisodeBuffer:
+    """T = ``steps`` random transitions of `MIXED` and `CHOICES`."""
     rng = np.random.default_rng([steps, seed])
     rows = steps + 1
     last = np.arange(steps) == steps - 1
     return EpisodeBuffer(
         seed=seed,
-        options={key: who},
         observations={
             "velocity": rng.uniform(-9, 9, (rows, 2)).astype(np.float32),
             "grid": rng.integers(0, 256, (rows, 2, 2), dtype=np.uint8),
@@ -43,7 +38,6 @@ def mixed_episode(
         rewards=rng.normal(size=steps),
         terminations=last & (seed % 2 == 0),
         truncations=last & (seed % 2 == 1),
-        infos={key: [who] * rows, "clock": np.arange(rows)} if with_infos else None,
     )
 
 

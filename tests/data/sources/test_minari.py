@@ -1,6 +1,6 @@
 import json
+import os
 import shutil
-import sys
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import h5py
-import huggingface_hub
+import minari
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -59,7 +59,7 @@ def names(table: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_every_format_gives_the_rows_that_were_written(project: Path, data_format: str) -> None:
-    content = [mixed_episode(1 + 2 * i, seed=i, with_infos=False) for i in range(4)]
+    content = [mixed_episode(1 + 2 * i, seed=i) for i in range(4)]
     create(project / "minari", "tiny-v0", content, data_format, **SPACES)
     table = ingested(collected(entry("tiny-v0", root=project / "minari")))
     flat = [flattened(episode) for episode in content]
@@ -146,30 +146,6 @@ def test_a_mixture_keeps_its_parts_apart_and_their_filters(
     np.testing.assert_array_equal(vectors(table["observation"]), expected)
 
 
-@pytest.mark.parametrize("key", ["patient", "options/patient"])
-def test_all_episodes_of_one_person_are_one_unit(
-    project: Path, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batching, "_ROWS_PER_BATCH", 1)
-    people = ["zoe", "anna", "zoe", "bob", "anna"]
-    content = [mixed_episode(3, i, who) for i, who in enumerate(people)]
-    create(project / "minari", "a-v0", content, **SPACES)
-    create(project / "minari", "b-v0", [mixed_episode(2, 9, "bob")], **SPACES)
-    table = ingested(collected(entry("a-v0", "b-v0", root=project / "minari", unit=key)))
-    rows = zip(table["unit_id"].to_pylist(), table["trajectory_id"].to_pylist(), strict=True)
-    whose = {"anna": ("a1", "a4"), "bob": ("a3", "b0"), "zoe": ("a0", "a2")}
-    expected = [(who, f"{i[0]}-v0/00000000{i[1]}") for who, own in whose.items() for i in own]
-    assert list(dict.fromkeys(rows)) == expected
-
-
-@pytest.mark.parametrize("key", ["nobody", "clock", "weight"])  # none, several, no name
-def test_whose_an_episode_is_must_be_clear(project: Path, key: str) -> None:
-    content = [mixed_episode(3, 0, 71.5, key="weight")]
-    create(project / "minari", "a-v0", content, **SPACES)
-    collected(entry("a-v0", root=project / "minari"))
-    refused(entry("a-v0", unit=key), f"episode 0: unit '{key}'")
-
-
 def exchange(name: str, values: Any) -> Any:
     def change(file: h5py.File) -> None:
         del file[f"episode_1/{name}"]
@@ -242,47 +218,26 @@ def test_a_dataset_that_is_not_here_is_named(
     collected(entry("hop/medium-v0"))
 
 
-@pytest.fixture
-def root(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of datasets; a hub, in the place of the client's, has one dataset in ``there``."""
-    (project / "raw").mkdir()
-    spaces = box_spaces()
-    create(project / "there/farama-minari/hop", "medium-v0", [box_episode(3, 0)], **spaces)
-
-    class Hub:
-        def dataset_info(self, place: str, **_: Any) -> None:
-            (project / "there" / place).stat()
-
-        def snapshot_download(self, place: str, **asked: Any) -> None:
-            folder = asked["allow_patterns"].removesuffix("/*")
-            shutil.copytree(project / "there" / place / folder, asked["local_dir"] / folder)
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    return project / "minari"
-
-
-def collect(dataset_id: str, root: Path) -> None:
-    source_of("small", entry(dataset_id, root=root, remote=True)).collect(Path("raw"))
-
-
 def test_a_dataset_that_is_not_here_is_fetched_once(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect("hop/medium-v0", root)
-    there = snapshot(root.parent / "there/farama-minari")
-    assert snapshot(root) == snapshot(Path("raw")) == there
-    shutil.rmtree("raw/hop")
-    monkeypatch.setattr(huggingface_hub, "HfApi", None)
-    collect("hop/medium-v0", root)
+    def download(dataset_id: str) -> None:
+        if dataset_id != "hop/medium-v0":
+            raise ValueError("not on the hub")
+        folder = Path(os.environ["MINARI_DATASETS_PATH"])
+        create(folder, dataset_id, [box_episode(3, 0)], **box_spaces())
 
+    def collect(dataset_id: str) -> None:
+        chosen = entry(dataset_id, root=project / "minari", remote=True)
+        source_of("small", chosen).collect(Path("raw"))
 
-def test_what_cannot_be_fetched_is_told_at_once(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for unknown in ("hop/expert-v0", "skip/medium-v0"):
-        with pytest.raises(PipelineError, match=f"{unknown}'"):
-            collect(unknown, root)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(PipelineError, match=r"pip install 'primorl\[minari-remote\]'"):
-        collect("hop/medium-v0", root)
+    monkeypatch.setattr(minari, "download_dataset", download)
+    (project / "raw").mkdir()
+    (project / "minari").mkdir()
+    with pytest.raises(PipelineError, match=r"hop/expert-v0'.*could not be fetched"):
+        collect("hop/expert-v0")
     assert snapshot(Path("raw")) == {}
+    collect("hop/medium-v0")
+    shutil.rmtree("raw/hop")
+    monkeypatch.setattr(minari, "download_dataset", None)
+    collect("hop/medium-v0")

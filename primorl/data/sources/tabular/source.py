@@ -65,9 +65,7 @@ class Tabular:
     dataset: TabularDataset
 
     def collect(self, target: Path) -> None:
-        """Copy the files, under the names they have in their folder, and record the copies
-        (`watch`).
-        """
+        """Record the files (`watch`), and copy them under the names they have in their folder."""
         named = self.dataset.options.files
         folder, files = named_files(self.dataset.options.files)
         if not files:
@@ -76,6 +74,7 @@ class Tabular:
                 "are a file, a folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from "
                 "the project's root"
             )
+        record_files(self.name, target, folder, files)
         for file in files:
             copy = target / file.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +86,6 @@ class Tabular:
                 f"at {named!r} with an unsupported name; allowed are .parquet, .csv and .csv.gz; "
                 "rename them, or narrow the pattern"
             )
-        record_files(self.name, target, target, log_files(target))
 
     def check_columns(self) -> bool:
         """Compare the columns of the files with the entry; False where there are no files yet.

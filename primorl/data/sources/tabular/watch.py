@@ -1,9 +1,8 @@
 """The files of a log or a MEDS folder, and whether they are still those that `collect` read.
 
 DVC watches ``data/raw``, not the files that the entry names: a person who is deleted there would
-stay in unseen. So ``data/raw`` also has the digest of every file. ``.primorl/sources`` remembers
-which digest a file had at which size and time, so that it is computed again only where these
-differ.
+stay in unseen. So ``data/raw`` also has size, time and digest of every file. A digest is computed
+again only where size or time differ.
 """
 
 import glob
@@ -15,7 +14,7 @@ from typing import Any
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_json, write_json
-from primorl.base.paths import COPIES, SOURCES, STATE
+from primorl.base.paths import COPIES
 from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
@@ -62,18 +61,20 @@ def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
 
 
 def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
-    """Write digests of a log's files in ``folder`` into ``raw``.
+    """Write what a log's files in ``folder`` are into ``raw``; call it before they are read.
 
     `log_files` leaves that file out.
     """
-    digests = {str(file.relative_to(folder)): _digest(file) for file in files}
-    write_json(raw / COPIES.name, {"dataset": name, "files": digests})
+    known = {}
+    for file in files:
+        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": _digest(file)}
+    write_json(raw / COPIES.name, {"dataset": name, "files": known})
 
 
 def changed(name: str, dataset: AnyDataset) -> str | None:
-    """Say how the files of a log differ from the copies in ``data/raw``.
+    """Say how the files of a log differ from those that ``data/raw`` was made of.
 
-    None: they do not; or there are no copies of this dataset; or no file is where the entry says,
+    None: they do not; or nothing of this dataset was collected; or no file is where the entry says,
     as with a log that was moved away; or one cannot be read.
     """
     if (own := source_files(dataset)) is None or not COPIES.exists():
@@ -84,37 +85,30 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
         folder, files = named_files(named)
         if copied.get("dataset") != name or not files:
             return None
-        now, before = _digests(name, folder, files), copied.get("files", {})
-    except (OSError, PipelineError):
+        before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
+        edited = sum(_differs(now[file], before[file]) for file in before.keys() & now.keys())
+    except (OSError, KeyError, PipelineError):
         return None
     gone, new = len(before.keys() - now.keys()), len(now.keys() - before.keys())
-    edited = sum(now[file] != before[file] for file in before.keys() & now.keys())
     if not (gone or new or edited):
         return None
     return (
         f"the source changed since it was collected: datasets/{name}.yaml: {key}: {edited} "
-        f"changed, {gone} gone, {new} new of {len(before.keys() | now.keys())} files; everything "
-        "here is of the former ones. To read them again: `dvc repro -f collect`, then `dvc "
-        "repro`, which charges the people who are in them anew"
+        f"changed, {gone} gone, {new} new of {len(before.keys() | now.keys())} files; to read them "
+        "again: `dvc repro -f collect`, then `dvc repro`, which charges the people who are in them "
+        "anew"
     )
 
 
-def _digests(name: str, folder: Path, files: list[Path]) -> dict[str, str]:
-    """Digests of the files, those of the same size and time as before from the project's memory."""
-    memory = home() / SOURCES / f"{name}.json"
-    known = read_json(memory) if memory.exists() else {}
-    seen: dict[str, list[Any]] = {}
-    for file in files:
-        own, found = str(file.relative_to(folder)), file.stat()
-        same = [found.st_size, found.st_mtime_ns]
-        before = known.get(own)
-        if isinstance(before, list) and before[:2] == same:
-            seen[own] = before
-        else:
-            seen[own] = [*same, _digest(file)]
-    if seen != known and (home() / STATE).exists():
-        write_json(memory, seen)
-    return {own: str(digest) for own, (*_, digest) in seen.items()}
+def _differs(file: Path, before: dict[str, Any]) -> bool:
+    stamp = _stamp(file)
+    same = all(before[key] == value for key, value in stamp.items())
+    return not same and before["digest"] != _digest(file)
+
+
+def _stamp(file: Path) -> dict[str, int]:
+    found = file.stat()
+    return {"size": found.st_size, "time": found.st_mtime_ns}
 
 
 def _digest(path: Path) -> str:
