@@ -23,7 +23,7 @@ from primorl.config.datasets import D4rlDataset, MinariDataset, ReplayDataset
 from primorl.config.params import Params, load
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
-from primorl.engine.public_start import Units, train_pooled
+from primorl.engine.public import ChosenUnits, train_pooled
 from primorl.engine.settings import PooledTraining
 from primorl.evaluate.returns import episode_returns
 from primorl.model.architecture import Architecture
@@ -134,14 +134,12 @@ def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
         learned_termination=learned,
     )
     order = torch.arange(store.units)
-    held_out = Units(store, order[::_HELD_OUT]).rows(2**16)
+    held_out = ChosenUnits(store, order[::_HELD_OUT]).rows(2**16)
     normaliser = Normaliser.from_public(inputs, targets, flag=targets.shape[1] > S + 1)
     pooled = PooledTraining(
         batch_size=256, learning_rate=1e-3, weight_decay=1e-5, max_epochs=task.epochs, patience=5
     )
-    trained = train_pooled(
-        shape, (inputs, targets), held_out, normaliser=normaliser, pooled=pooled, seed=seed
-    )
+    trained = train_pooled(shape, (inputs, targets), held_out, normaliser, pooled, seed)
     seen = torch.cat((inputs[:, :S], inputs[:, :S] + targets[:, :S]))
     bounds = Bounds(
         seen.amin(0),
@@ -152,9 +150,7 @@ def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
         float(targets[:, S].max()),
         discrete_actions=spaces.discrete_actions,
     )
-    return GaussianEnsemble(
-        shape, trained.weights, trained.normaliser, bounds, store.info.termination
-    )
+    return GaussianEnsemble(shape, trained.weights, normaliser, bounds, store.info.termination)
 
 
 def _real_rows(store: UnitStore, scaling: Scaling) -> ReplayBuffer:

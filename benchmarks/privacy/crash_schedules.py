@@ -52,7 +52,7 @@ from primorl.base import files
 from primorl.base.errors import PipelineError
 from primorl.base.paths import LEDGER, LEDGER_HEAD, MODEL, SECRET
 from primorl.engine import training
-from primorl.engine.heads import SCALES
+from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import ENGINE_VERSION, TrainingState
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Request, Version
@@ -107,11 +107,6 @@ class Rounds:
         cohort = self._plan.cohort()
         return [self._plan.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)]
 
-    def late(self, *_: object) -> torch.Tensor:
-        """Compute the sum of the query that follows the rounds."""
-        self._world.compute("the late query")
-        return torch.zeros(2, dtype=torch.int64)
-
 
 class Tracker:
     """In the place of MLflow's client: every call is a write that may fail."""
@@ -146,14 +141,19 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         world.compute("the query")
         return torch.zeros(2, dtype=torch.int64)
 
+    def asked_late(*_: object) -> torch.Tensor:
+        world.compute("the late query")
+        return torch.zeros(2, dtype=torch.int64)
+
     setup = Stub(
         plan=world.plan,
         execution=Stub(device=torch.device("cpu")),
         server=Stub(server_momentum=0.0, server_averaging=0.0, early_stopping=stopping),
         first_weights=lambda: (torch.zeros(2),),
-        without_noise=lambda weights: weights,
+        shrink=lambda weights: weights,
         make_normaliser=lambda public, answers: Stub(to=lambda device: None),
-        queries=lambda answers: {SCALES: Stub(total=asked)},
+        early_queries=lambda answers: {SCALES: Stub(total=asked)},
+        late_queries=lambda: {LENGTHS: Stub(total=asked_late)},
     )
     return params, partitions, setup
 

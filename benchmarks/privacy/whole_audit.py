@@ -188,7 +188,7 @@ def _queried(
 
 
 def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
-    source, kernel, found = setup.source_of(store), setup.kernel(), []
+    source, kernel, found = setup.view(store), setup.kernel(), []
     for units in torch.split(torch.arange(source.units), 256):
         batches = local_batches(source, units, maps, setup.local, setup.plan.entropy, 1)
         found.append(torch.cat([part.flatten(1) for part in kernel.updates(weights, batches)], 1))

@@ -42,8 +42,8 @@ from primorl.data.storage.rows import UnitStore
 from primorl.engine import heads
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.engine.shards import Group, serve
-from primorl.engine.training import train
+from primorl.engine.shards import Processes
+from primorl.engine.training import serve, train
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.question import Asked, Question, ask
@@ -165,7 +165,7 @@ def _alone(stage: str, folder: Path, size: Size) -> dict[str, float]:
 def work_together(stage: str, folder: Path, size: Size) -> None:
     """Run rounds as one of the processes that torchrun started, and print its figures."""
     torch.set_num_threads(1)
-    with Group() as group:
+    with Processes() as group:
         figures = timed(lambda: rounds(stage, folder, size, group))
     print(json.dumps(figures), flush=True)
 
@@ -282,14 +282,16 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     return CloningSetup(**vars(whole)) if what == "clone" else whole
 
 
-def rounds(what: str, folder: Path, size: Size, group: Group | None = None) -> Callable[[], object]:
+def rounds(
+    what: str, folder: Path, size: Size, group: Processes | None = None
+) -> Callable[[], object]:
     """Open the rows; then answer the queries and run the rounds."""
     rank, ranks = (group.rank, group.ranks) if group else (0, 1)
     store = opened(folder, slice(rank, None, ranks))
     units = PartReader(folder / "partitions/private", made_by="partition").lengths().size
     setup = setup_of(what, size, units)
     setup = replace(setup, execution=replace(setup.execution, rank=rank, ranks=ranks))
-    source = setup.source_of(store)
+    source = setup.view(store)
     if group:
         group.check_coverage(units, store.numbers)
     if group and rank:

@@ -47,7 +47,7 @@ _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = (
 )  # squared norms that few units exceed
 
 
-def of_scales(
+def scales_contribution(
     observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool
 ) -> BoundedSum:
     """Contribution of a unit to the query of scales.
@@ -69,12 +69,12 @@ def of_scales(
     return BoundedSum(2 * (numbers + changes) + sum(categories), math.sqrt(squares))
 
 
-def of_residuals(targets: int) -> BoundedSum:
+def residual_contribution(targets: int) -> BoundedSum:
     """Contribution of a unit to the query of residuals."""
     return BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets))
 
 
-def of_first_states(observations: int, one_hot: OneHot) -> BoundedSum:
+def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:
     """Contribution of a unit to the query of first states: numbers count with their usual size,
     categories with 1.
     """
@@ -83,7 +83,7 @@ def of_first_states(observations: int, one_hot: OneHot) -> BoundedSum:
     return BoundedSum(2 * numbers + categories, math.sqrt(2 * numbers + len(one_hot)))
 
 
-def of_lengths() -> Fractions:
+def length_contribution() -> Fractions:
     """Contribution of a unit to the query of lengths: parts of the horizon, truncated trajectories
     first.
     """
@@ -93,13 +93,15 @@ def of_lengths() -> Fractions:
 def contributions(
     observations: int, actions: int, one_hot: OneHot, *, discrete: bool
 ) -> dict[str, Contribution]:
-    """Contributions of a unit to each query, by name; see `of_scales`."""
+    """Contributions of a unit to each query, by name; see `scales_contribution`."""
     return {
-        SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=False),
-        FINER_SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=True),
-        RESIDUALS: of_residuals(observations + 1),
-        FIRST_STATES: of_first_states(observations, one_hot),
-        LENGTHS: of_lengths(),
+        SCALES: scales_contribution(observations, actions, one_hot, discrete=discrete, finer=False),
+        FINER_SCALES: scales_contribution(
+            observations, actions, one_hot, discrete=discrete, finer=True
+        ),
+        RESIDUALS: residual_contribution(observations + 1),
+        FIRST_STATES: first_state_contribution(observations, one_hot),
+        LENGTHS: length_contribution(),
     }
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, relu
 
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
@@ -13,15 +14,10 @@ _THRESHOLD, _MEDIAN_OF_NORMAL, _MANY = 1.5, 0.6745, 40
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
 
 
-def released_heads(
-    trained: Weights,
-    spread: Tensor,
-    members: int,
-    error: float,
-    shape: Architecture,
-    seed: int,
-) -> tuple[Architecture, Weights]:
-    """Make an ensemble of one set of noised weights: post-processing.
+def make_members(
+    trained: Weights, spread: Tensor, error: float, shape: Architecture, seed: int
+) -> Weights:
+    """Make the weights of an ensemble of one set of noised weights: post-processing.
 
     The first member is ``trained``. To its weights the others add draws from the known distribution
     of the noise of the rounds. So where they differ, privacy made the model unsure. Of features of
@@ -31,34 +27,31 @@ def released_heads(
         trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit
             behind them.
         spread: standard deviations of the residuals, in scales of the target, ``[targets]``.
-        members: N.
         error: standard deviation of the noise in every weight
             (`primorl.engine.heads.noise_in_weights`).
-        shape: that was trained.
+        shape: of the ensemble.
         seed: of the draws.
     """
-    low, high = shape.log_variance_low, shape.log_variance_high
     assert shape.features is not None, "networks are released as they are"
-    kept = (
-        replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
-    )
-    whole = replace(shape, members=members, spread=True)
-    weights = []
     generator = torch.Generator().manual_seed(_MEMBER_SEED + seed)
-    for number, part in enumerate(trained):
-        drawn = error * torch.randn(members - 1, *part.shape[1:], generator=generator)
-        varied = torch.cat((part.cpu(), part.cpu() + drawn))
-        if not number:
-            varied[1::2, kept:] = 0.0
-        means, logit = varied[..., : shape.targets], varied[..., shape.targets :]
-        raw = torch.zeros(members, *part.shape[1:-1], shape.targets)
-        if number:
-            raw += raw_log_variance(2 * spread.clamp(min=1e-9).log(), low, high)
-        weights.append(torch.cat((means, raw, logit), -1))
-    return whole, tuple(weights)
+    factors, biases = (_vary(part.cpu(), error, shape.members, generator) for part in trained)
+    if shape.features.degree > 2:
+        factors[1::2, replace(shape.features, degree=2).size :] = 0.0
+    raw = _raw_log_variance(spread, shape.log_variance_low, shape.log_variance_high)
+    joined = []
+    for part, own in ((factors, torch.zeros_like(raw)), (biases, raw)):
+        means, logit = part[..., : shape.targets], part[..., shape.targets :]
+        joined.append(torch.cat((means, own.expand_as(means), logit), -1))
+    return tuple(joined)
 
 
-def without_noise(weights: Weights, error: float) -> Weights:
+def _vary(part: Tensor, error: float, members: int, generator: torch.Generator) -> Tensor:
+    """Put weights with added noise behind ``part``, ``[members, ..]`` in all."""
+    noise = error * torch.randn(members - 1, *part.shape[1:], generator=generator)
+    return torch.cat((part, part + noise))
+
+
+def shrink_weights(weights: Weights, error: float) -> Weights:
     """Shrink weights that noise could have made: w (1 - (1.5 σ / w)²), and 0 below 1.5 σ (garrote;
     Breiman 1995).
 
@@ -74,16 +67,15 @@ def without_noise(weights: Weights, error: float) -> Weights:
     return factors * kept, biases
 
 
-def raw_log_variance(wanted: Tensor, low: float, high: float) -> Tensor:
-    """Invert `primorl.model.ensemble.soft_bounded`."""
+def _raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
+    """Return what `primorl.model.ensemble.soft_bounded` makes the log-variance of."""
     margin = 1e-3 * (high - low)
-    share = torch.expm1(
-        wanted.clamp(low + margin, high - margin) - low
-    ).log()  # softplus(below - low) = wanted - low
+    wanted = (2 * deviation.clamp(min=1e-9).log()).clamp(low + margin, high - margin)
+    share = torch.expm1(wanted - low).log()  # softplus(below - low) = wanted - low
     return high - torch.expm1(high - (share + low)).log()
 
 
-def distilled(
+def distil(
     heads: CloneNetwork,
     weights: Weights,
     normaliser: Normaliser,
@@ -105,29 +97,16 @@ def distilled(
         hidden: units of each hidden layer of the network.
         seed: of the network's weights and the observations.
     """
-    shape, S = replace(heads, features=None, hidden=hidden), heads.observation_size
+    shape = replace(heads, features=None, hidden=hidden)
     plain = replace(normaliser, features=None, basis=None)
     generator = torch.Generator().manual_seed(seed)
     layers = [part.requires_grad_() for part in shape.initial_weights(seed)]
     optimiser = torch.optim.Adam(layers, _TEACHING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _TEACHING_STEPS)
-    one_hot = heads.features.one_hot if heads.features is not None else ()
     for _ in range(_TEACHING_STEPS):
-        z = torch.randn(_TEACHING_ROWS, S, generator=generator) * (
-            1 + (torch.arange(_TEACHING_ROWS) % 2).unsqueeze(1)
-        )
-        observed = plain.input_mean + plain.input_scale * z
-        for first, size in one_hot:
-            drawn = torch.multinomial(
-                plain.input_mean[first : first + size], _TEACHING_ROWS, True, generator=generator
-            )
-            observed[:, first : first + size] = torch.nn.functional.one_hot(drawn, size).float()
-        observed = observed.clamp(bounds.observation_low, bounds.observation_high)
+        observed = _make_up_observations(heads, plain, bounds, generator)
         wanted = outputs(weights, normaliser.inputs(observed)[None])
-        signal = plain.inputs(observed)[None]
-        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
-            signal = torch.baddbmm(bias, signal, weight).relu()
-        output = torch.baddbmm(layers[-1], signal, layers[-2])
+        output = outputs(tuple(layers), plain.inputs(observed)[None], relu)
         if heads.discrete_actions:
             loss = -(wanted.softmax(-1) * output.log_softmax(-1)).sum(-1).mean()
         else:
@@ -137,11 +116,23 @@ def distilled(
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-    taught = [part.detach() for part in layers]
+    taught = tuple(part.detach() for part in layers)
     if not heads.discrete_actions:
         low, high = heads.log_variance_low, heads.log_variance_high
         taught[-2][..., heads.action_size :] = 0.0
-        taught[-1][..., heads.action_size :] = raw_log_variance(
-            2 * spread.clamp(min=1e-9).log(), low, high
-        )
-    return shape, tuple(taught), plain
+        taught[-1][..., heads.action_size :] = _raw_log_variance(spread, low, high)
+    return shape, taught, plain
+
+
+def _make_up_observations(
+    heads: CloneNetwork, plain: Normaliser, bounds: Bounds, generator: torch.Generator
+) -> Tensor:
+    """Draw observations, ``[rows, S]``: every second one twice as far from the mean."""
+    z = torch.randn(_TEACHING_ROWS, heads.observation_size, generator=generator)
+    z[1::2] *= 2
+    observed = plain.input_mean + plain.input_scale * z
+    for first, size in heads.features.one_hot if heads.features is not None else ():
+        shares = plain.input_mean[first : first + size]
+        drawn = torch.multinomial(shares, _TEACHING_ROWS, True, generator=generator)
+        observed[:, first : first + size] = one_hot(drawn, size).float()
+    return observed.clamp(bounds.observation_low, bounds.observation_high)

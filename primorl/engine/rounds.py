@@ -104,14 +104,6 @@ class Rounds:
             torch.set_num_threads(before)
         return total
 
-    def late(self, number: int, weights: Weights) -> Tensor:
-        """Sum late query ``number`` over all units; whole numbers.
-
-        Late queries follow the last round. Sensitive.
-        """
-        query = list(self._setup.late_queries().values())[number]
-        return query.total(self._source, self._normaliser, weights)
-
     def _draw_chunks(self, threads: int) -> list[Chunk]:
         """Draw a cohort, and cut those of its units that this process holds into chunks."""
         execution, local = self._setup.execution, self._setup.local

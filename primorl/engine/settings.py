@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_UNITS = 4
-"""Public units that a start needs (`primorl.engine.public_start`): some are held out to tell when
+"""Public units that a start needs (`primorl.engine.public`): some are held out to tell when
 to stop.
 """
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
@@ -91,6 +91,7 @@ class PooledTraining:
         weight_decay: of AdamW.
         max_epochs: epochs at most.
         patience: epochs without a better public loss before training stops.
+        epoch_rows: of an epoch, at most.
     """
 
     batch_size: Steps
@@ -98,6 +99,7 @@ class PooledTraining:
     weight_decay: WeightDecay
     max_epochs: Steps
     patience: Steps
+    epoch_rows: PositiveInt = 1 << 40
 
 
 CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}

@@ -1,8 +1,9 @@
 """Everything that determines a private training but the private data, in one frozen object."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -17,17 +18,17 @@ from primorl.engine.heads import (
     noise_beside_people,
     noise_in_weights,
 )
-from primorl.engine.linear import released_heads, without_noise
+from primorl.engine.linear import make_members, shrink_weights
 from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.queries import (
-    AnsweredScales,
     FirstStatesQuery,
     LengthsQuery,
     ObservationColumns,
     ResidualQuery,
+    ScalesAnswer,
     ScalesQuery,
-    hidden_by_noise,
-    normaliser_of_scales,
+    find_hidden,
+    make_normaliser,
 )
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Network
@@ -36,10 +37,14 @@ from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 
+Answers = Mapping[str, Tensor]
+"""Answers to a plan's queries, by name; released."""
+LateQuery = ResidualQuery | FirstStatesQuery | LengthsQuery
+
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """A private training without its data, built from params.yaml, the manifest and the public
+    """A private training without its data, built from data/plan.json, the manifest and the public
     split.
 
     Attributes:
@@ -71,11 +76,6 @@ class TrainingSetup:
     horizon: int | None = None
 
     @property
-    def _horizon(self) -> int:
-        assert self.horizon is not None, "lengths are asked for where a horizon is declared"
-        return self.horizon
-
-    @property
     def ensemble(self) -> Architecture:
         """`architecture`, of a training of the dynamics ensemble."""
         assert isinstance(self.architecture, Architecture), "this is the training of a policy"
@@ -86,53 +86,41 @@ class TrainingSetup:
         assert isinstance(self.plan.clip, EnsembleClip), "networks are trained with an EnsembleClip"
         return Kernel(self.architecture, self.local, self.plan.clip, self.execution.device)
 
-    def source_of(self, store: CohortSource) -> CohortSource:
+    def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as training sees them: as they are."""
         return store
 
-    def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def view_public(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training
         sees them.
         """
         return public
 
-    def queries(self, answers: Mapping[str, Tensor]) -> dict[str, ScalesQuery]:
+    def early_queries(self, answers: Answers) -> dict[str, ScalesQuery]:
         """Make the query of each name that is asked before the rounds, in the plan's order.
 
-        Args:
-            answers: that are known already: the second query of scales looks closer where the first
-                one says.
+        The second query of scales looks closer where the answer to the first one says, once that is
+        among ``answers``.
         """
-        asked = {query.what for query in self.plan.queries}
         first = ScalesQuery.declared(self.columns, self.bounds)
         finer = replace(first, finer=True)
         if SCALES in answers:
-            finer = first.narrowed(answers[SCALES], self.noise_of(SCALES))
+            finer = ScalesAnswer(first, answers[SCALES], self.noise_of(SCALES)).narrow()
         both = {SCALES: first, FINER_SCALES: finer}
+        asked = {query.what for query in self.plan.queries}
         return {name: query for name, query in both.items() if name in asked}
 
-    def _answered_scales(self, answers: Mapping[str, Tensor]) -> list[AnsweredScales]:
-        """Return the two queries of scales with their answers."""
-        queries = self.queries(answers).items()
-        return [
-            AnsweredScales(query, answers[name], self.noise_of(name)) for name, query in queries
-        ]
-
-    def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
+    def late_queries(self) -> dict[str, LateQuery]:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
-        found: dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery] = {}
-        for query in self.plan.queries:
-            if query.what == RESIDUALS:
-                found[query.what] = ResidualQuery(self.architecture.targets)
-            elif query.what == FIRST_STATES:
-                found[query.what] = FirstStatesQuery(self.columns)
-            elif query.what == LENGTHS:
-                found[query.what] = LengthsQuery(self._horizon)
-        return found
+        made: dict[str, LateQuery] = {
+            RESIDUALS: ResidualQuery(self.architecture.targets),
+            FIRST_STATES: FirstStatesQuery(self.columns),
+        }
+        if self.horizon is not None:
+            made[LENGTHS] = LengthsQuery(self.horizon)
+        return {query.what: made[query.what] for query in self.plan.queries if query.what in made}
 
-    def make_normaliser(
-        self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
-    ) -> Normaliser:
+    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Answers) -> Normaliser:
         """Make the normaliser that ``normaliser`` names.
 
         Args:
@@ -142,132 +130,131 @@ class TrainingSetup:
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
         """
-        found, features = self._standardised(public, answers), self.architecture.features
-        found = replace(found, flag=self.architecture.columns > self.architecture.targets)
-        if features is None:
-            return found
-        if self.normaliser == "private":
-            return found.with_features(features, found.input_mean)
-        frequencies = torch.ones(features.inputs) if public is None else public[0].mean(0)
-        return found.with_features(features, frequencies)
-
-    def _standardised(
-        self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
-    ) -> Normaliser:
-        if isinstance(self.normaliser, Normaliser):
-            return self.normaliser
-        if self.normaliser == "private":
-            return normaliser_of_scales(*self._answered_scales(answers))
-        if public is None:
-            raise ValueError("the normaliser comes from the public split, and there is none")
-        inputs, targets = public
         flag = self.architecture.columns > self.architecture.targets
-        return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
+        if isinstance(self.normaliser, Normaliser):
+            made = self.normaliser
+        elif self.normaliser == "private":
+            made = make_normaliser(*self._scales_answers(answers))
+        else:
+            inputs, targets = _require(public)
+            made = Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
+        made, features = replace(made, flag=flag), self.architecture.features
+        if features is None:
+            return made
+        if self.normaliser == "private":
+            return made.with_features(features, made.input_mean)
+        frequencies = torch.ones(features.inputs) if public is None else public[0].mean(0)
+        return made.with_features(features, frequencies)
 
-    def hidden_by_noise(self, answers: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
-        """List those of S + A + 1 names, the reward last, with a charged variance below its
-        standard error.
-        """
-        if FINER_SCALES not in answers:
-            return []
-        hidden = hidden_by_noise(*self._answered_scales(answers))
-        columns, S = self.columns, self.columns.observation_size
-        known = [names[place] for place in columns.continuous.tolist()]
-        known += [] if columns.discrete_actions else names[S:-1]
-        pairs = zip([*known, names[-1]], hidden.tolist(), strict=True)
-        return [name for name, lost in pairs if lost]
+    def _scales_answers(self, answers: Answers) -> list[ScalesAnswer]:
+        """Return the two queries of scales with their answers."""
+        queries = self.early_queries(answers).items()
+        return [ScalesAnswer(query, answers[name], self.noise_of(name)) for name, query in queries]
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""
         (query,) = (query for query in self.plan.queries if query.what == name)
         return query.standard_deviation / self.plan.units
 
-    def start_model(
-        self, answers: Mapping[str, Tensor], normaliser: Normaliser
-    ) -> StartModel | None:
-        """The model of first states; None where they were not queried."""
+    def names_hidden(self, answers: Answers, names: Sequence[str]) -> list[str]:
+        """List those of S + A + 1 names, the reward last, with a charged variance below its
+        standard error.
+        """
+        if FINER_SCALES not in answers:
+            return []
+        columns, S = self.columns, self.columns.observation_size
+        known = [names[place] for place in columns.continuous.tolist()]
+        known += [] if columns.discrete_actions else names[S:-1]
+        hidden = find_hidden(*self._scales_answers(answers)).tolist()
+        pairs = zip([*known, names[-1]], hidden, strict=True)
+        return [name for name, lost in pairs if lost]
+
+    def start_model(self, answers: Answers, normaliser: Normaliser) -> StartModel | None:
+        """Make the model of first states and lengths; None where they were not queried."""
         if FIRST_STATES not in answers:
             return None
         query = FirstStatesQuery(self.columns)
-        found = query.model(answers[FIRST_STATES], normaliser, self.bounds)
-        if LENGTHS not in answers:
-            return found
-        lengths = LengthsQuery(self._horizon)
-        return replace(found, survival=lengths.survival(answers[LENGTHS], self.noise_of(LENGTHS)))
+        model = query.model(answers[FIRST_STATES], normaliser, self.bounds)
+        if LENGTHS not in answers or self.horizon is None:
+            return model
+        noise = self.noise_of(LENGTHS)
+        survival = LengthsQuery(self.horizon).survival(answers[LENGTHS], noise)
+        return replace(model, survival=survival)
 
-    def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
+    def spread(self, answers: Answers) -> Tensor:
         """Standard deviations of the residuals of linear heads, in scales of the target; 1 where
         not asked for.
 
         They are at least those that the noise in the weights causes.
         """
-        targets = self.architecture.targets
+        query = ResidualQuery(self.architecture.targets)
         if RESIDUALS not in answers:
-            return torch.ones(targets)
+            return torch.ones(query.targets)
         least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
-        return (
-            ResidualQuery(targets)
-            .spread(answers[RESIDUALS], self.noise_of(RESIDUALS))
-            .clamp(min=least)
-        )
+        return query.spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
 
     @property
     def noise_in_weights(self) -> float:
         """See `heads.noise_in_weights`."""
         return noise_in_weights(self.plan, self.server, self.local.learning_rate)
 
-    def without_noise(self, weights: Weights) -> Weights:
-        """Return weights of networks as they are; of linear heads see
-        `primorl.engine.linear.without_noise`.
-        """
+    def shrink(self, weights: Weights) -> Weights:
+        """Return weights of networks as they are; of linear heads see `linear.shrink_weights`."""
         if self.architecture.features is None:
             return weights
-        error = noise_beside_people(
-            self.plan, self.server, self.local.learning_rate, self.architecture
-        )
-        return tuple(part.to(weights[0].device) for part in without_noise(weights, error))
+        rate = self.local.learning_rate
+        error = noise_beside_people(self.plan, self.server, rate, self.architecture)
+        return tuple(part.to(weights[0].device) for part in shrink_weights(weights, error))
 
-    def released(
-        self, weights: Weights, answers: Mapping[str, Tensor], members: int
+    def release(
+        self, weights: Weights, answers: Answers, members: int
     ) -> tuple[Architecture, Weights]:
-        """Make the ensemble that is released of trained weights; of linear heads see
-        `released_heads`.
+        """Make the released ensemble of trained weights; of linear heads see
+        `linear.make_members`.
         """
         if self.architecture.features is None:
             return self.ensemble, weights
-        spread = self.spread(answers)
-        return released_heads(
-            weights, spread, members, self.noise_in_weights, self.ensemble, self.seed
-        )
+        shape, spread = replace(self.ensemble, members=members, spread=True), self.spread(answers)
+        return shape, make_members(weights, spread, self.noise_in_weights, shape, self.seed)
 
     def initial_weights(self) -> Weights:
-        """Random weights, from the public seed."""
+        """Draw random weights from the public seed."""
         return self.architecture.initial_weights(self.seed)
 
     def first_weights(self) -> Weights:
-        """The weights that the rounds begin with: those made of the public split, or else the
-        initial ones.
+        """Return the weights that the rounds begin with: those made of the public split, or else
+        the initial ones.
         """
         return self.initial_weights() if self.start is None else self.start
 
     @property
     def digest(self) -> str:
-        """Hash the settings of the rounds that may be fitted: the same in all processes and after a
-        resumption.
+        """Hash the settings of the rounds: the same in all processes and after a resumption,
+        however classes are named or laid out.
         """
-        plan, local, server, maps = self.plan, self.local, self.server, self.normaliser
+        plan, maps = self.plan, self.normaliser
+        queries = [(each.what, each.sensitivity, each.noise_multiplier) for each in plan.queries]
+        scales: object = maps
         if isinstance(maps, Normaliser):
-            scales: object = torch.cat((maps.input_mean, maps.input_scale)).tolist()
-        else:
-            scales = maps
-        content = (
-            (plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds),
-            [(each.what, each.sensitivity, each.noise_multiplier) for each in plan.queries],
-            (self.architecture, self.horizon, self.start is None, scales),
-            (local.learning_rate, local.max_transitions_per_unit, local.beta_nll),
-            (server.server_momentum, server.server_averaging),
-        )
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+            scales = torch.cat((maps.input_mean, maps.input_scale)).tolist()
+        content = {
+            "plan": (plan.sampling_probability, plan.noise_multiplier, plan.rounds),
+            "clip": plan.clip.describe(),
+            "queries": queries,
+            "architecture": asdict(self.architecture),
+            "horizon": self.horizon,
+            "scales": scales,
+            "started": self.start is not None,
+            "local": asdict(self.local),
+            "server": asdict(self.server),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _require(public: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    if public is None:
+        raise ValueError("the normaliser comes from the public split, and there is none")
+    return public
 
 
 class CloningSource:
@@ -290,54 +277,42 @@ class CloningSource:
 class CloningSetup(TrainingSetup):
     """Private behaviour cloning of a `CloneNetwork`.
 
-    Observations are standardised, actions scaled to [-1, 1].
-
-    Of linear heads, ``taught`` has the hidden layers of the network that is taught to act as they
-    do.
+    Observations are standardised, actions scaled to [-1, 1]. Linear heads are distilled into a
+    network with the hidden layers ``taught``.
     """
 
     architecture: CloneNetwork
     taught: tuple[int, ...] = ()
 
-    def without_noise(self, weights: Weights) -> Weights:
-        """See `TrainingSetup.without_noise`; logits, with a curvature other than 1, stay as they
-        are.
-        """
-        return weights if self.architecture.discrete_actions else super().without_noise(weights)
+    def shrink(self, weights: Weights) -> Weights:
+        """See `TrainingSetup.shrink`; logits, with a curvature other than 1, stay as they are."""
+        return weights if self.architecture.discrete_actions else super().shrink(weights)
 
-    def source_of(self, store: CohortSource) -> CohortSource:
+    def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""
-        return CloningSource(store, self._observations_and_actions)
+        return CloningSource(store, self._split)
 
-    def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def view_public(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return observations ``[R, S]`` and actions ``[R, A]`` of the public split."""
-        return self._observations_and_actions(public[0])
+        return self._split(public[0])
 
-    def make_normaliser(
-        self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
-    ) -> Normaliser:
+    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Answers) -> Normaliser:
         """Make the normaliser of observations that ``normaliser`` names; actions are left as they
         are.
 
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
         """
-        size, actions, features = (
-            self.columns.observation_size,
-            self.architecture.targets,
-            self.architecture.features,
-        )
-        if isinstance(self.normaliser, Normaliser):
-            found = self.normaliser
-        elif public is not None:
-            found = Normaliser.from_public(*public)
-        else:
-            raise ValueError("the normaliser comes from the public split, and there is none")
-        mean, scale = found.input_mean[:size], found.input_scale[:size]
+        made = self.normaliser
+        if not isinstance(made, Normaliser):
+            made = Normaliser.from_public(*_require(public))
+        size, actions = self.columns.observation_size, self.architecture.targets
+        mean, scale = made.input_mean[:size], made.input_scale[:size]
         of_clone = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
+        features = self.architecture.features
         return of_clone if features is None else of_clone.with_features(features, mean)
 
-    def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _split(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as
         they are.
         """

@@ -12,34 +12,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
-from typing import Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from primorl.base.errors import PipelineError
-from primorl.engine.local_update import CohortSource
-from primorl.engine.rounds import Rounds
-from primorl.engine.setup import TrainingSetup
-from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import flat, shaped
 
 _SILENCE = timedelta(hours=24)  # before the first round every process reads its whole shard
 _NOTHING = torch.empty(0)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Say in our words that another process is gone; torch's own quote addresses."""
-    try:
-        yield
-    except RuntimeError as lost:
-        raise PipelineError(
-            "train_model: another process of the training is gone, or hangs; a round that had "
-            "begun is spent, and the next run resumes the others that were paid for, with any "
-            "number of processes"
-        ) from lost
 
 
 class Request(IntEnum):
@@ -53,14 +35,45 @@ class Request(IntEnum):
     LATE = 5  # sum the late query of this number at these weights
 
 
-class Group:
-    """The processes that torchrun started, and this one's place among them.
+class Received(NamedTuple):
+    """A request of the first process, with a number and a released vector."""
 
-    They talk through gloo, on the CPU.
-    """
+    request: Request
+    number: int
+    released: Tensor
+
+
+class Group(Protocol):
+    """The processes of a training, and this one's place among them."""
+
+    rank: int
+    ranks: int
+
+    def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
+        """Send a request of the first process, with a vector that is public or released."""
+
+    def total(self, own: Tensor) -> Tensor:
+        """Add up the sums of all processes. Sensitive."""
+
+
+class Alone:
+    """One process that trains alone."""
+
+    rank, ranks = 0, 1
+
+    def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
+        """Ask nobody."""
+
+    def total(self, own: Tensor) -> Tensor:
+        """Return the own sum."""
+        return own
+
+
+class Processes:
+    """The processes that torchrun started; they talk through gloo, on the CPU."""
 
     def __init__(self) -> None:
-        with _translated():
+        with _name_lost_process():
             dist.init_process_group("gloo", timeout=_SILENCE)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
@@ -73,33 +86,33 @@ class Group:
         dist.destroy_process_group()
 
     def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
-        """Send a request of the first process, with a vector that is public or released.
+        """See `Group.ask`.
 
         Raises:
             ValueError: in another process, which may release nothing.
         """
         if self.rank != 0:
             raise ValueError("the first process alone asks and releases")
-        with _translated():
+        with _name_lost_process():
             dist.broadcast(torch.tensor([request, number, len(released)]), 0)
             if len(released):
                 dist.broadcast(released.double().cpu().contiguous(), 0)
 
-    def wait(self) -> tuple[Request, int, Tensor]:
-        """Wait for the next request of the first process: what, its number, and the vector."""
+    def wait(self) -> Received:
+        """Wait for the next request of the first process."""
         header = torch.empty(3, dtype=torch.int64)
-        with _translated():
+        with _name_lost_process():
             dist.broadcast(header, 0)
             request, number, size = header.tolist()
             released = torch.empty(size, dtype=torch.float64)
             if size:
                 dist.broadcast(released, 0)
-        return Request(request), number, released
+        return Received(Request(request), number, released)
 
     def total(self, own: Tensor) -> Tensor:
         """Add up the sums of all processes. Sensitive."""
         moved = own.cpu().clone().contiguous()
-        with _translated():
+        with _name_lost_process():
             dist.all_reduce(moved)
         return moved.to(own.device)
 
@@ -119,63 +132,18 @@ class Group:
             )
 
 
-class ShardedRounds(Rounds):
-    """`Rounds` of the first process, with the sums of all processes."""
-
-    def __init__(
-        self, group: Group, setup: TrainingSetup, source: CohortSource, normaliser: Normaliser
-    ) -> None:
-        super().__init__(setup, source, normaliser)
-        self.group = group
-
-    def sum(self, weights: Weights) -> list[Tensor]:
-        """See `Rounds.sum`."""
-        self.group.ask(Request.ROUND, released=flat(weights))
-        own = super().sum(weights)
-        return list(shaped(self.group.total(flat(own)), own))
-
-    def late(self, number: int, weights: Weights) -> Tensor:
-        """See `Rounds.late`."""
-        self.group.ask(Request.LATE, number, flat(weights))
-        return self.group.total(super().late(number, weights))
+@contextmanager
+def _name_lost_process() -> Iterator[None]:
+    """Say in our words that another process is gone; torch's own quote addresses."""
+    try:
+        yield
+    except RuntimeError as lost:
+        raise PipelineError(
+            "train_model: another process of the training is gone, or hangs; a round that had "
+            "begun is spent, and the next run resumes the others"
+        ) from lost
 
 
-def joined(answers: Mapping[str, Tensor]) -> Tensor:
-    """Return answers as one vector."""
+def join_answers(answers: Mapping[str, Tensor]) -> Tensor:
+    """Join answers to one vector."""
     return torch.cat([_NOTHING, *(answer.flatten() for answer in answers.values())])
-
-
-def serve(
-    group: Group,
-    setup: TrainingSetup,
-    source: CohortSource,
-    public: tuple[Tensor, Tensor] | None,
-) -> None:
-    """Answer the requests of the first process until it stops. Every other process runs this.
-
-    Args:
-        group: the processes.
-        setup: of the training.
-        source: this process's units.
-        public: of the public split, as `train` takes it.
-    """
-    queries, rounds = setup.queries({}), None
-    sizes = {name: query.contribution.size for name, query in queries.items()}
-    weights = setup.first_weights()
-    request, number, released = group.wait()
-    while request != Request.STOP:
-        if request in (Request.QUERY, Request.ROUNDS):
-            known = list(sizes)[:number]
-            parts = torch.split(released, [sizes[name] for name in known])
-            answers = dict(zip(known, parts, strict=True))
-        if request == Request.QUERY:
-            query = list(setup.queries(answers).values())[number]
-            group.total(query.total(source))
-        elif request == Request.ROUNDS:
-            normaliser = setup.make_normaliser(public, answers).to(setup.execution.device)
-            rounds = Rounds(setup, source, normaliser)
-        elif rounds is not None:
-            now = shaped(released.float().to(setup.execution.device), weights)
-            own = flat(rounds.sum(now)) if request == Request.ROUND else rounds.late(number, now)
-            group.total(own)
-        request, number, released = group.wait()

@@ -3,7 +3,7 @@ between two rounds.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,11 @@ from torch import Tensor
 from primorl.base.files import finite
 from primorl.engine.heads import LATE
 from primorl.engine.local_update import CohortSource
-from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.engine.public import PublicEvaluation, PublicEvaluator, Rows
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
-from primorl.engine.setup import TrainingSetup
-from primorl.engine.shards import Group, Request, ShardedRounds, joined
+from primorl.engine.setup import Answers, TrainingSetup
+from primorl.engine.shards import Alone, Group, Processes, Request, join_answers
 from primorl.model.architecture import Network, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flat, shaped
@@ -56,8 +56,6 @@ class TrainingState:
         asked: the plan's queries were asked, or may have been. They count as spent from here on.
         engine: version of the engine that began the training.
         answers: to the queries, by name; empty before they are known.
-        asked_late: the queries that follow the rounds were asked, or may have been; where their
-            answers are gone, what they would tell is not known.
         settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not
             written down.
     """
@@ -74,7 +72,6 @@ class TrainingState:
     finished: bool
     evaluations: tuple[PublicEvaluation, ...]
     asked: bool = False
-    asked_late: bool = False
     engine: int = ENGINE_VERSION
     answers: Mapping[str, Tensor] = field(default_factory=dict)
     settings: str | None = None
@@ -152,7 +149,7 @@ class TrainingState:
         }
         return replace(self, **moved)
 
-    def stepped(self, step: Weights, server: ServerTraining) -> "TrainingState":
+    def step(self, step: Weights, server: ServerTraining) -> "TrainingState":
         """The state after one more release, ``step``."""
         past = server.server_averaging
         velocity = tuple(
@@ -167,17 +164,17 @@ class TrainingState:
             self, weights=weights, velocity=velocity, average=average, mass=mass, done=self.done + 1
         )
 
-    def averaged(self) -> Weights:
+    def average_weights(self) -> Weights:
         """The running average of the released iterates, corrected for its start."""
         return tuple(part / self.mass for part in self.average) if self.mass else self.weights
 
-    def ended(self) -> "TrainingState":
+    def end(self) -> "TrainingState":
         """The state after the last round where there is no public split: the average is
         released.
         """
-        return replace(self, best=self.averaged(), finished=True)
+        return replace(self, best=self.average_weights(), finished=True)
 
-    def evaluated(
+    def judge(
         self, evaluation: PublicEvaluation, averaged: Weights, patience: int | None, *, last: bool
     ) -> "TrainingState":
         """The state after ``averaged`` was evaluated; ``patience`` evaluations without a better
@@ -231,7 +228,7 @@ class Trained:
 def train(
     setup: TrainingSetup,
     source: CohortSource | None,
-    public: tuple[Tensor, Tensor] | None,
+    public: Rows | None,
     *,
     state: TrainingState | None = None,
     save_checkpoint: SaveCheckpoint = lambda state: None,
@@ -249,113 +246,109 @@ def train(
         setup: everything but the data.
         source: the private units, or those of this process; None is enough where ``state`` is
             finished.
-        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split; None:
-            there is none, and all rounds are run.
+        public: rows of the public split; None: there is none, and all rounds are run.
         state: of an earlier process; None: begin.
         save_checkpoint: must have stored the state durably when it returns; called before the
             queries, before every round and at the end.
         on_round: called after every round with the number of rounds spent and, after an evaluation,
             with it.
-        group: of several processes, this one being the first; the others call
-            `primorl.engine.shards.serve`.
+        group: of several processes, this one being the first; the others call `serve`.
 
     Raises:
         ValueError: the source does not hold the number of units that the plan declares, there is no
             source for what is left to do, patience is asked for without a public split, or the
             answers to the queries are lost.
     """
-    ranks = 1 if group is None else group.ranks
-    if source is not None and source.units != len(range(0, setup.plan.units, ranks)):
+    group = group or Alone()
+    if source is not None and source.units != len(range(0, setup.plan.units, group.ranks)):
         raise ValueError("the number of private units differs from the one the plan declares")
     if public is None and setup.server.early_stopping.patience is not None:
         raise ValueError("early stopping needs a public split")
-    now = state or TrainingState.begin(setup.first_weights())
-    device = setup.execution.device
-    now = _ask(setup, source, now, save_checkpoint, group).to(device)
-    normaliser = setup.make_normaliser(public, now.answers)
-    on_device = normaliser.to(device)
-    evaluate = None if public is None else PublicEvaluator(setup.architecture, on_device, public)
-    if not now.finished:
+    state = state or TrainingState.begin(setup.first_weights())
+    early = partial(_sum_early, setup, source, group)
+    state = answer_queries(setup.plan, early, state, save_checkpoint).to(setup.execution.device)
+    normaliser = setup.make_normaliser(public, state.answers)
+    maps = normaliser.to(setup.execution.device)
+    evaluate = None if public is None else PublicEvaluator(setup.architecture, maps, public)
+    if not state.finished:
         if source is None:
             raise ValueError("rounds are left to run, and there are no units to run them on")
-        if group is None:
-            rounds = Rounds(setup, source, on_device)
-        else:
-            group.ask(Request.ROUNDS, len(now.answers), joined(now.answers))
-            rounds = ShardedRounds(group, setup, source, on_device)
-        with rounds:
-            now = _run_rounds(setup, rounds, evaluate, now, save_checkpoint, on_round)
-    save_checkpoint(now)
-    best = setup.without_noise(now.best)
-    losses = None
-    if evaluate is not None:
-        initial = tuple(w.to(device) for w in setup.initial_weights())
-        start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
-        losses = evaluate.compare(initial, best, start)
-    return Trained(best, now.done, now.evaluations, normaliser, now.answers, losses)
+        group.ask(Request.ROUNDS, len(state.answers), join_answers(state.answers))
+        with Rounds(setup, source, maps) as rounds:
+            total = partial(_sum_round, rounds, group)
+            state = _run_rounds(setup, total, evaluate, state, save_checkpoint, on_round)
+        late = partial(_sum_late, setup, source, maps, group)
+        state = _ask_late(setup, late, state, save_checkpoint)
+    save_checkpoint(state)
+    return _release(setup, evaluate, state, normaliser)
 
 
-def _ask(
+def _sum_early(
+    setup: TrainingSetup, source: CohortSource | None, group: Group, name: str, answers: Answers
+) -> Tensor:
+    """Sum the query of a name that is asked before the rounds, over the units of all processes."""
+    assert source is not None, "answers that are known are not asked for again"
+    group.ask(Request.QUERY, len(answers), join_answers(answers))
+    return group.total(setup.early_queries(answers)[name].total(source))
+
+
+def _sum_round(rounds: Rounds, group: Group, weights: Weights) -> Sequence[Tensor]:
+    """Sum the updates of a fresh cohort of all processes."""
+    group.ask(Request.ROUND, released=flat(weights))
+    own = rounds.sum(weights)
+    return shaped(group.total(flat(own)), own)
+
+
+def _sum_late(
     setup: TrainingSetup,
-    source: CohortSource | None,
-    state: TrainingState,
-    save_checkpoint: SaveCheckpoint,
-    group: Group | None,
-) -> TrainingState:
-    """Answer the queries that are asked before the rounds."""
-
-    def total(name: str, answers: Mapping[str, Tensor]) -> Tensor:
-        assert source is not None, "answers that are known are not asked for again"
-        own = partial(setup.queries(answers)[name].total, source)
-        if group is None:
-            return own()
-        group.ask(Request.QUERY, len(answers), joined(answers))
-        return group.total(own())
-
-    return answer_queries(setup.plan, total, state, save_checkpoint)
+    source: CohortSource,
+    maps: Normaliser,
+    group: Group,
+    name: str,
+    weights: Weights,
+) -> Tensor:
+    """Sum the query of a name that is asked after the rounds, over the units of all processes."""
+    queries = setup.late_queries()
+    group.ask(Request.LATE, list(queries).index(name), flat(weights))
+    return group.total(queries[name].total(source, maps, weights))
 
 
-def _run_rounds(
-    setup: TrainingSetup,
-    rounds: Rounds,
-    evaluate: PublicEvaluator | None,
-    now: TrainingState,
-    save_checkpoint: SaveCheckpoint,
-    on_round: OnRound,
-) -> TrainingState:
-    """Run the rounds that are left, ask the late queries after the last one, and evaluate now and
-    then.
+def serve(
+    group: Processes, setup: TrainingSetup, source: CohortSource, public: Rows | None
+) -> None:
+    """Answer the requests of the first process until it stops; every other process runs this.
+
+    Args:
+        group: the processes.
+        setup: of the training.
+        source: this process's units.
+        public: of the public split, as `train` takes it.
     """
-    plan, stopping = setup.plan, setup.server.early_stopping
-    late = [query for query in plan.queries if query.what in LATE]
-    while not now.finished:
-        if now.started < plan.rounds:
-            now = replace(now, started=now.started + 1)
-            save_checkpoint(now)
-            total = rounds.sum(now.weights)
-            now = now.stepped(plan.release(total), setup.server)
-        last = now.started >= plan.rounds
-        if last and late and not now.asked_late:
-            now = replace(now, asked_late=True)
-            save_checkpoint(now)
-            released = setup.without_noise(now.averaged())
-            totals = [rounds.late(number, released) for number in range(len(late))]
-            found = {q.what: plan.answer(q, t) for q, t in zip(late, totals, strict=True)}
-            now = replace(now, answers={**now.answers, **found})
-        evaluation = None
-        if evaluate is None:
-            now = now.ended() if last else now
-        elif last or now.done % stopping.every == 0:
-            averaged = now.averaged()
-            evaluation = evaluate(averaged, now.done)
-            now = now.evaluated(evaluation, averaged, stopping.patience, last=last)
-        on_round(now.started, evaluation)
-    return now
+    sizes = {name: query.contribution.size for name, query in setup.early_queries({}).items()}
+    late, weights = list(setup.late_queries().values()), setup.first_weights()
+    device = setup.execution.device
+    while (received := group.wait()).request != Request.STOP:
+        request, number, released = received
+        if request in (Request.QUERY, Request.ROUNDS):
+            known = list(sizes)[:number]
+            parts = torch.split(released, [sizes[name] for name in known])
+            answers = dict(zip(known, parts, strict=True))
+        if request == Request.QUERY:
+            query = list(setup.early_queries(answers).values())[number]
+            group.total(query.total(source))
+        elif request == Request.ROUNDS:
+            maps = setup.make_normaliser(public, answers).to(device)
+            rounds = Rounds(setup, source, maps)
+        elif request == Request.ROUND:
+            group.total(flat(rounds.sum(shaped(released.float().to(device), weights))))
+        elif request == Request.LATE:
+            now = shaped(released.float().to(device), weights)
+            group.total(late[number].total(source, maps, now))
 
 
 def answer_queries(
     plan: Plan,
-    total: Callable[[str, Mapping[str, Tensor]], Tensor],
+    total: Callable[[str, Answers], Tensor],
     state: TrainingState,
     save_checkpoint: SaveCheckpoint = lambda state: None,
 ) -> TrainingState:
@@ -394,3 +387,66 @@ def answer_queries(
     state = replace(state, asked=True, answers=answers)
     save_checkpoint(state)
     return state
+
+
+def _run_rounds(
+    setup: TrainingSetup,
+    total: Callable[[Weights], Sequence[Tensor]],
+    evaluate: PublicEvaluator | None,
+    now: TrainingState,
+    save_checkpoint: SaveCheckpoint,
+    on_round: OnRound,
+) -> TrainingState:
+    """Run the rounds that are left, and evaluate now and then."""
+    plan, stopping = setup.plan, setup.server.early_stopping
+    while not now.finished:
+        if now.started < plan.rounds:
+            now = replace(now, started=now.started + 1)
+            save_checkpoint(now)
+            now = now.step(plan.release(total(now.weights)), setup.server)
+        last = now.started >= plan.rounds
+        evaluation = None
+        if evaluate is None:
+            now = now.end() if last else now
+        elif last or now.done % stopping.every == 0:
+            averaged = now.average_weights()
+            evaluation = evaluate(averaged, now.done)
+            now = now.judge(evaluation, averaged, stopping.patience, last=last)
+        on_round(now.started, evaluation)
+    return now
+
+
+def _ask_late(
+    setup: TrainingSetup,
+    total: Callable[[str, Weights], Tensor],
+    state: TrainingState,
+    save_checkpoint: SaveCheckpoint,
+) -> TrainingState:
+    """Answer the plan's queries that are asked after the rounds, about the released weights.
+
+    A finished state announces them: they count as spent then, and answers that are lost are not
+    asked for again. What they would tell is unknown.
+    """
+    late = [query for query in setup.plan.queries if query.what in LATE]
+    if not late:
+        return state
+    save_checkpoint(state)
+    released = setup.shrink(state.best)
+    found = {query.what: setup.plan.answer(query, total(query.what, released)) for query in late}
+    return replace(state, answers={**state.answers, **found})
+
+
+def _release(
+    setup: TrainingSetup,
+    evaluate: PublicEvaluator | None,
+    state: TrainingState,
+    normaliser: Normaliser,
+) -> Trained:
+    """Make the result of a finished training, and compare it on the public split."""
+    best, losses = setup.shrink(state.best), None
+    if evaluate is not None:
+        device = setup.execution.device
+        initial = tuple(w.to(device) for w in setup.initial_weights())
+        start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
+        losses = evaluate.compare(initial, best, start)
+    return Trained(best, state.done, state.evaluations, normaliser, state.answers, losses)

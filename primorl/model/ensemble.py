@@ -1,7 +1,7 @@
 """Standardised inputs and targets of the dynamics model, from public data only."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -140,13 +140,15 @@ Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 
 
-def outputs(weights: Weights, inputs: Tensor) -> Tensor:
+def outputs(
+    weights: Weights, inputs: Tensor, activation: Callable[[Tensor], Tensor] = silu
+) -> Tensor:
     """Run the network: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more
     with a logit.
     """
     hidden = inputs
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
-        hidden = silu(torch.baddbmm(bias, hidden, weight))
+        hidden = activation(torch.baddbmm(bias, hidden, weight))
     return torch.baddbmm(weights[-1], hidden, weights[-2])
 
 

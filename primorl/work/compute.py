@@ -14,7 +14,7 @@ from primorl.config import params
 from primorl.config.blocks import Compute
 from primorl.config.params import Params
 from primorl.engine.settings import CHUNK_BYTES, Execution
-from primorl.engine.shards import Group
+from primorl.engine.shards import Processes
 
 
 def kept_bytes(compute: Compute) -> int:
@@ -76,7 +76,7 @@ def execution(compute: Compute) -> Execution:
 
 
 @contextmanager
-def joined(execution: Execution) -> Iterator[Group | None]:
+def joined(execution: Execution) -> Iterator[Processes | None]:
     """Yield the group of all processes, of which this is the first; None if there is no other
     process.
 
@@ -86,7 +86,7 @@ def joined(execution: Execution) -> Iterator[Group | None]:
     if execution.ranks == 1:
         yield None
         return
-    with Group() as group:
+    with Processes() as group:
         yield group
 
 

@@ -220,7 +220,7 @@ class CloneJob(TrainingJob):
     def plan(self, manifest: Manifest) -> Plan:
         """Plan the mechanism on the units of the manifest."""
         network = self.network(manifest)
-        asked = {heads.RESIDUALS: heads.of_residuals(network.targets)}
+        asked = {heads.RESIDUALS: heads.residual_contribution(network.targets)}
         return self.mechanism.plan(manifest, network, asked)
 
 

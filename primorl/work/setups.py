@@ -14,7 +14,7 @@ from primorl.config.blocks import Compute
 from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine.public_start import public_start
+from primorl.engine.public import make_start
 from primorl.engine.queries import ObservationColumns
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
@@ -80,11 +80,11 @@ def _clone_setup(job: CloneJob, partitions: Partitions, compute: Compute) -> Clo
 
 def from_public(setup: TrainingSetup, public: UnitStore) -> TrainingSetup:
     """Begin the rounds with weights that the public split makes; see
-    `primorl.engine.public_start`.
+    `primorl.engine.public`.
     """
-    normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
-    source, beta = setup.source_of(public), setup.local.beta_nll
-    start = public_start(setup.architecture, normaliser, source, setup.seed, beta)
+    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
+    source, beta = setup.view(public), setup.local.beta_nll
+    start = make_start(setup.architecture, normaliser, source, setup.seed, beta)
     return replace(setup, start=start)
 
 

@@ -20,12 +20,12 @@ from primorl.base.paths import BEHAVIOUR, CHECKPOINTS, MODEL, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
-from primorl.engine.linear import distilled
-from primorl.engine.public_evaluation import PublicEvaluation
+from primorl.engine.linear import distil
+from primorl.engine.public import PublicEvaluation
 from primorl.engine.rounds import check_setup
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.engine.shards import Group, Request, serve
-from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, train
+from primorl.engine.shards import Processes, Request
+from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
 from primorl.model.architecture import CloneNetwork, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.policy import behaviour
@@ -141,7 +141,7 @@ def work_for_first(params: Params, folder: Path) -> None:
     Raises:
         PipelineError: this process would train another model than the first one has paid for.
     """
-    with Group() as group:
+    with Processes() as group:
         request, _, granted = group.wait()
         if request == Request.STOP:
             return
@@ -164,7 +164,7 @@ def work_for_first(params: Params, folder: Path) -> None:
             check_setup(setup)
         private = _private_units(params, setup, partitions, None)
         group.check_coverage(setup.plan.units, private.numbers)
-        serve(group, setup, setup.source_of(private), _public_rows(setup, partitions))
+        serve(group, setup, setup.view(private), _public_rows(setup, partitions))
 
 
 def _train(
@@ -184,7 +184,7 @@ def _train(
             rows = _private_units(params, setup, partitions, payment.charge)
             if group is not None:
                 group.check_coverage(setup.plan.units, rows.numbers)
-            private = setup.source_of(rows)
+            private = setup.view(rows)
         return train(
             setup,
             private,
@@ -203,7 +203,7 @@ def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, 
     of_all = setup.architecture.features is None or setup.normaliser == "public"
     if not of_all or not partitions.public.units:
         return None
-    return setup.public_of(partitions.public.flat())
+    return setup.view_public(partitions.public.flat())
 
 
 def _private_units(
@@ -350,7 +350,7 @@ def write_model(
         )
     info, spaces = partitions.manifest.info, partitions.manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
-    if hidden := setup.hidden_by_noise(trained.answers, names):
+    if hidden := setup.names_hidden(trained.answers, names):
         print(
             "train_model: warning: noise hides how much these vary within their declared bounds: "
             f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
@@ -368,7 +368,7 @@ def write_model(
     if "reward" in hidden:
         warnings = (*warnings, "noise hides how much the reward varies within its declared bounds")
     with _released(folder, partitions, paid, run, ["config.json"]) as fresh:
-        shape, weights = setup.released(trained.weights, trained.answers, plan.model.members)
+        shape, weights = setup.release(trained.weights, trained.answers, plan.model.members)
         ends = info.termination
         ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
         ensemble.save(
@@ -398,7 +398,7 @@ def write_behaviour(folder: Path, partitions: Partitions, paid: PaidModel, run: 
     network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
     assert isinstance(network, CloneNetwork)
     if isinstance(setup, CloningSetup) and network.features is not None:
-        network, weights, normaliser = distilled(
+        network, weights, normaliser = distil(
             network,
             weights,
             normaliser,

@@ -12,8 +12,8 @@ from torch import distributed as dist
 
 from primorl.engine.settings import Execution
 from primorl.engine.setup import TrainingSetup
-from primorl.engine.shards import Group, joined, serve
-from primorl.engine.training import TrainingState, train
+from primorl.engine.shards import Processes, join_answers
+from primorl.engine.training import TrainingState, serve, train
 from primorl.model.numerics import flat
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy
 from tests.engine.test_linear import Log, log_of, setup_of
@@ -36,7 +36,7 @@ def shard(rank: int, ranks: int) -> Log:
     return Log(log.inputs[rank::ranks], log.targets[rank::ranks])
 
 
-def work(group: Group) -> None:
+def work(group: Processes) -> None:
     """Train, and print the release and what was sent."""
     source, own = shard(group.rank, group.ranks), setup(group.rank, group.ranks)
     group.check_coverage(UNITS, torch.arange(group.rank, UNITS, group.ranks))
@@ -55,11 +55,11 @@ def work(group: Group) -> None:
     released = train(own, source, None, save_checkpoint=kept.append, group=group)
     dist.broadcast = broadcast
     known = [flat(state.weights).double() for state in kept]
-    known += [flat(own.without_noise(state.averaged())).double() for state in kept]
-    known += [joined(state.answers) for state in kept]
+    known += [flat(own.shrink(state.average_weights())).double() for state in kept]
+    known += [join_answers(state.answers) for state in kept]
     vectors = [each for each in sent if each.dtype == torch.float64]
     of_released = all(any(_begins(one, each) for one in known) for each in vectors)
-    answers = joined(released.answers).tolist()
+    answers = join_answers(released.answers).tolist()
     found = {"weights": flat(released.weights).tolist(), "answers": answers}
     print(json.dumps(found | {"sent": len(vectors), "released": of_released}))
 
@@ -69,5 +69,5 @@ def _begins(whole: Tensor, part: Tensor) -> bool:
 
 
 if __name__ == "__main__":
-    with Group() as everybody:
+    with Processes() as everybody:
         work(everybody)

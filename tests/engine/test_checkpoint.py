@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load
 
 from primorl.base.errors import PipelineError
-from primorl.engine.public_evaluation import PublicEvaluation
+from primorl.engine.public import PublicEvaluation
 from primorl.engine.training import TENSORS, TrainingState
 from primorl.model.architecture import Architecture
 from primorl.privacy.ledger.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -81,7 +81,6 @@ def test_it_holds_what_was_released_and_nothing_else(
     assert set(about["facts"]) == counts | {
         "evaluations",
         "asked",
-        "asked_late",
         "engine",
         "settings",
     }

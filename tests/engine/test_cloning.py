@@ -24,13 +24,13 @@ def test_rows_are_observations_and_scaled_actions() -> None:
     units = Ragged(
         [torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)]
     )
-    source = cloning(False, 1).source_of(units)
+    source = cloning(False, 1).view(units)
     observation, action = source.transitions(torch.tensor([0]), torch.tensor([[1, 0]]))
     assert observation.tolist() == [[[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]]]
     assert action.tolist() == [[[0.5, 1.0], [-1.0, 0.5]]]
     assert (source.units, source.lengths(torch.tensor([0])).tolist()) == (1, [2])
     inputs = torch.tensor([3.0, 4.0, 5.0, 0.0, 1.0])
-    assert cloning(True, 1).public_of((inputs, inputs))[1].tolist() == [0.0, 1.0]
+    assert cloning(True, 1).view_public((inputs, inputs))[1].tolist() == [0.0, 1.0]
 
 
 def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
@@ -65,9 +65,9 @@ def test_a_behaviour_is_found_through_the_engine(discrete: bool) -> None:
         action = torch.nn.functional.one_hot(right, 2).float()
         inputs.append(torch.cat((x, action if discrete else 3 * action - 1.5), 1))
     units, setup = Ragged(inputs, [torch.zeros(30, 5)] * 40), cloning(discrete, 40, noise=0.05)
-    public = setup.public_of((torch.cat(inputs), torch.zeros(1)))
+    public = setup.view_public((torch.cat(inputs), torch.zeros(1)))
     check_setup(setup)
-    trained = train(setup, setup.source_of(units), public)
+    trained = train(setup, setup.view(units), public)
     assert trained.public_loss is not None
     assert trained.public_loss.final < trained.public_loss.constant - (0.3 if discrete else 0.6)
     assert trained.normaliser.target_mean.tolist() == [0.0, 0.0]

@@ -19,7 +19,7 @@ from primorl.engine.heads import (
     WINDOW,
     contributions,
 )
-from primorl.engine.linear import distilled, without_noise
+from primorl.engine.linear import distil, shrink_weights
 from primorl.engine.queries import (
     FirstStatesQuery,
     LengthsQuery,
@@ -121,10 +121,10 @@ def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
     log, seen = log_of(400), list[TrainingState]()
     setup = setup_of(400)
     trained = train(setup, log, None, save_checkpoint=seen.append)
-    assert [state.asked_late for state in seen].index(True) == len(seen) - 2, (
+    assert [state.finished for state in seen].index(True) == len(seen) - 2, (
         "asked once, after the rounds"
     )
-    shape, weights = setup.released(trained.weights, trained.answers, 3)
+    shape, weights = setup.release(trained.weights, trained.answers, 3)
     model = GaussianEnsemble(shape, weights, trained.normaliser, BOUNDS)
     test = log_of(50, seed=1)
     inputs, targets = torch.cat(list(test.inputs)), torch.cat(list(test.targets))[:, :6]
@@ -160,7 +160,7 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
     setup, asked = setup_of(3), contributions(5, 1, HEADS.one_hot, discrete=False)
     normaliser = setup.make_normaliser(None, answers)
     weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
-    for name, early in setup.queries(answers).items():
+    for name, early in setup.early_queries(answers).items():
         assert isinstance(early, ScalesQuery)
         moved = (early.total(more) - early.total(rest)).double() / ONE
         assert float(moved.norm()) <= asked[name].sensitivity * (1 + 1e-12)
@@ -173,7 +173,7 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
 def test_lost_late_answers_are_not_asked_again() -> None:
     setup, kept = setup_of(8), list[TrainingState]()
     train(setup, log_of(8), None, save_checkpoint=kept.append)
-    announced = next(state for state in kept if state.asked_late)
+    announced = next(state for state in kept if state.finished)
     assert RESIDUALS not in announced.answers
     resumed = train(setup, log_of(8), None, state=announced)
     assert RESIDUALS not in resumed.answers
@@ -191,7 +191,7 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
         error = error + velocity
         average, mass = 0.8 * average + 0.2 * error, 0.8 * mass + 0.2
     zeros = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
-    _, members = setup.released(zeros, {}, 400)
+    _, members = setup.release(zeros, {}, 400)
     assert torch.equal(members[0][0], torch.zeros_like(members[0][0]))
     spread = float(members[0][1:, :, :6].std())
     assert spread == pytest.approx(float((average / mass).std()), rel=0.03)
@@ -207,7 +207,7 @@ def test_a_distilled_network_acts_as_its_heads(discrete: bool) -> None:
     maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1))
     assert heads.features is not None
     maps = maps.with_features(heads.features, mean)
-    _, taught, plain = distilled(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
+    _, taught, plain = distil(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
     rows = log_of(20).inputs[0][:, :5]
     wanted = outputs(weights, maps.inputs(rows)[None])[0]
     hidden = (plain.inputs(rows) @ taught[0][0] + taught[1][0]).relu()
@@ -227,11 +227,11 @@ def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> N
     means = torch.ones(1, 1, 3)
     for noise, gained in ((0.1, 4.0), (1e-4, 1.0)):
         noised = true + noise * torch.randn(true.shape, generator=drawn)
-        held, kept = without_noise((noised, means), noise)
+        held, kept = shrink_weights((noised, means), noise)
         assert torch.equal(kept, means)
         assert float((held - true).square().sum()) * gained <= float((noised - true).square().sum())
-    torch.testing.assert_close(without_noise((noised, means), 0.0)[0], noised)
-    assert torch.equal(without_noise((noised[:, :30], means), 1.0)[0], noised[:, :30]), (
+    torch.testing.assert_close(shrink_weights((noised, means), 0.0)[0], noised)
+    assert torch.equal(shrink_weights((noised[:, :30], means), 1.0)[0], noised[:, :30]), (
         "of few features most count"
     )
 
@@ -271,7 +271,7 @@ def test_scales_are_found_however_narrow_and_noise_makes_them_wider() -> None:
     for noise, exact in ((60.0, 0.8), (0.3, 0.4)):
         setup, answers = setup_of(400, noise), dict[str, Tensor]()
         for query in setup.plan.queries[:2]:
-            total = setup.queries(answers)[query.what].total(log)
+            total = setup.early_queries(answers)[query.what].total(log)
             answers[query.what] = setup.plan.answer(query, total)
         found = setup.make_normaliser(None, answers)
         scales = torch.cat((found.input_scale[[0, 4, 5]], found.target_scale[[0, 4, 5]]))
@@ -280,4 +280,4 @@ def test_scales_are_found_however_narrow_and_noise_makes_them_wider() -> None:
     assert float(found.input_mean[0]) == pytest.approx(3.0, abs=0.1)
     assert bool((scales[:3] / true[:3] < 1.4).all())
     assert float(scales[5]) == pytest.approx(1.4, rel=0.3), "rare large rewards count"
-    assert float(setup.queries(answers)[FINER_SCALES].windows[4]) > 2 * WINDOW * 0.16
+    assert float(setup.early_queries(answers)[FINER_SCALES].windows.half[1]) > 2 * WINDOW * 0.16

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from primorl.base.errors import PipelineError
-from primorl.engine.shards import Group, joined
+from primorl.engine.shards import Processes, join_answers
 from primorl.engine.training import train
 from primorl.model.numerics import flat
 from tests.engine import shard
@@ -33,7 +33,7 @@ def test_two_processes_release_what_one_does(together: dict[str, Any]) -> None:
     """The twin: the units of the first process alone."""
     alone = train(shard.setup(0, 1), shard.shard(0, 1), None)
     assert flat(alone.weights).tolist() == together["weights"]
-    assert joined(alone.answers).tolist() == together["answers"]
+    assert join_answers(alone.answers).tolist() == together["answers"]
     part = train(shard.setup(0, 2), shard.shard(0, 2), None, group=Alone())  # type: ignore[arg-type]
     assert flat(part.weights).tolist() != together["weights"]
 
@@ -57,7 +57,7 @@ class Alone:
 
 
 def test_units_that_nobody_or_two_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Group.__new__(Group)
+    group = Processes.__new__(Processes)
     for held, others in (([0, 2], [0, 1, 0, 1]), ([0, 1], [0, 1, 1, 1]), ([0], [0, 1, 0, 1])):
         whole = torch.tensor(others)
         monkeypatch.setattr(group, "total", lambda own, rest=whole: own + rest)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.engine import public_evaluation
-from primorl.engine.public_evaluation import PublicEvaluation
+from primorl.engine import public
+from primorl.engine.public import PublicEvaluation
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.training import Trained, TrainingState, answer_queries, train
@@ -68,8 +68,8 @@ def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() ->
     state, server = TrainingState.begin((torch.zeros(1),)), server_training(0.5, 0.5)
     seen = []
     for step in (1.0, 1.0, 2.0):
-        state = state.stepped((torch.tensor([step]),), server)
-        seen.append((float(state.weights[0]), float(state.averaged()[0])))
+        state = state.step((torch.tensor([step]),), server)
+        seen.append((float(state.weights[0]), float(state.average_weights()[0])))
     expected = [(1.0, 1.0), (2.5, (0.5 + 2.5) / 1.5), (5.25, (0.25 + 0.5 * 2.5 + 5.25) / 1.75)]
     assert seen == [pytest.approx(one) for one in expected]
 
@@ -202,7 +202,7 @@ def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
         seen.append(weights)
         return PublicEvaluation(after, [3.0, 1.0, 2.0, 2.5, 9.0][len(seen) - 1], (0.0,))
 
-    monkeypatch.setattr(public_evaluation.PublicEvaluator, "__call__", evaluate)
+    monkeypatch.setattr(public.PublicEvaluator, "__call__", evaluate)
     server = server_training(patience=2)
     trained, _ = run(plan_for(), server)
     assert trained.rounds == 20

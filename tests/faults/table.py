@@ -32,13 +32,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = """
 engine/test_linear.py
     test_lost_late_answers_are_not_asked_again
-        late-queries-asked-twice: engine.training _run_rounds: expression not now.asked_late =>
-            True
+        late-queries-asked-twice: engine.training train: expression not state.finished => True
     test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity
         scales-not-clipped: engine.queries ScalesQuery.total: expression
-            contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))
-            => (2.0**20 * _means(torch.cat((z, z * z, _powers(share), *categories), -1),
-            own).nan_to_num()).long().sum(0)
+            contribution.total(_mean_of_own_rows(values, own)) =>
+            (2.0**20 * _mean_of_own_rows(values, own).nan_to_num()).long().sum(0)
         residuals-not-clipped: engine.queries ResidualQuery.total: expression
             self.contribution.total(torch.stack(means)) => (torch.stack(means).nan_to_num(nan=0.0) *
             2.0**20).long().sum(0)

@@ -13,7 +13,7 @@ import torch
 from pipeline import clone_behaviour, plan
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.engine import public_start
+from primorl.engine import public
 from primorl.engine.training import ENGINE_VERSION
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
@@ -36,7 +36,7 @@ FOLDER = Path("models/behaviour")
 @pytest.fixture
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
-    monkeypatch.setattr(public_start, "_POOLED", replace(public_start._POOLED, max_epochs=3))
+    monkeypatch.setattr(public, "_POOLED", replace(public._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": 2.0})
 
 

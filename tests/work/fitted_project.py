@@ -13,7 +13,7 @@ from primorl.config.decisions import FITTED
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine import public_start
+from primorl.engine import public
 from primorl.work import resolve
 from primorl.work.resolve import Fit
 from tests.data.builders import INFO, episode
@@ -34,8 +34,8 @@ def write_data(public: int = 10) -> None:
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "_COMMON", COMMON)
-    pooled = dataclasses.replace(public_start._POOLED, max_epochs=3)
-    monkeypatch.setattr(public_start, "_POOLED", pooled)
+    pooled = dataclasses.replace(public._POOLED, max_epochs=3)
+    monkeypatch.setattr(public, "_POOLED", pooled)
 
 
 def automatic(small: Params, **given: Any) -> Params:
