@@ -1,7 +1,9 @@
 """Make the reference from docstrings, `primorl COMMAND --help` and the keys of ``privacy.json``."""
 
+import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 import typing
@@ -153,18 +155,28 @@ def _keys(record: Any) -> Iterator[tuple[str, str]]:
     """Yield each key of a record class and what it means; nested keys follow (``queries[]``)."""
     if hasattr(record, "FORMAT"):
         yield "format", f"Version of this format: {record.FORMAT}."
-    hints = typing.get_type_hints(record, include_extras=True)
+    hints, texts = typing.get_type_hints(record), _attribute_docs(record)
     for field in dataclasses.fields(record):
-        parts = typing.get_args(hints[field.name])
-        texts = [part for part in parts[1:] if isinstance(part, str)]
         optional = (
             field.default is not dataclasses.MISSING
             or field.default_factory is not dataclasses.MISSING
         )
-        yield field.name, " ".join([*texts, *(["Optional."] if optional else [])])
+        text = texts.get(field.name, "")
+        yield field.name, f"{text} Optional." if optional else text
         for inner in _inner_records(hints[field.name]):
             mark = "[]" if "tuple" in str(hints[field.name]) else ""
             yield from ((f"{field.name}{mark}.{key}", text) for key, text in _keys(inner))
+
+
+def _attribute_docs(record: Any) -> dict[str, str]:
+    """Return the string behind each field of a class."""
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    assert isinstance(declared, ast.ClassDef)
+    texts = {}
+    for field, text in itertools.pairwise(declared.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+    return texts
 
 
 def _inner_records(hint: Any) -> list[type]:

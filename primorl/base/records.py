@@ -240,6 +240,9 @@ class ElapsedTime:
     It travels with a dataset, a model and a policy.
     """
 
-    name: Annotated[Line, "What the dimension is called."]
-    unit: Annotated[TimeUnit, "What it counts."]
-    most: Annotated[Annotated[float, Within(gt=0)], "A longer time counts as this."]
+    name: Line
+    """What the dimension is called."""
+    unit: TimeUnit
+    """What it counts."""
+    most: Annotated[float, Within(gt=0)]
+    """A longer time counts as this."""

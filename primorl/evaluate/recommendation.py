@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from primorl.base.records import Line, record
 from primorl.evaluate.private.results import (
@@ -65,34 +65,31 @@ Released = Literal["models/policy", "models/behaviour"]
 class Recommendation:
     """A recommendation about the policy, with its reason."""
 
-    answer: Annotated[
-        Literal["trial", "keep", "more_data"],
-        "`trial`: try the policy; `keep`: keep today's practice, whose clone is released; "
-        "`more_data`: neither.",
-    ]
-    policy: Annotated[Released | None, "Folder of the policy that is recommended; `null`: none is."]
-    reason: Annotated[Line, "Why, in a sentence or two."]
-    gain: Annotated[
-        float | None,
-        "The least that a member of the model says the policy gains, over the clone and over the "
-        "upper end of the interval of the people's own return; `null`: no clone, or the model is "
-        "not to be believed.",
-    ]
-    margin: Annotated[float | None, "What the gain must exceed; `null`: nothing tells."]
-    misfit: Annotated[
-        float | None,
-        "How far the model's value of today's practice lies outside the interval of the people's "
-        "own; `null`: unknown.",
-    ]
-    expected: Annotated[
-        float | None,
-        "Mean return of the policy less that of the released clone, in the model; `null`: unknown.",
-    ] = None
-    interval: Annotated[
-        tuple[float, float] | None,
-        "Where the true gain over today should lie in nine of ten runs, as fitted on simulated "
-        "logs; `null`: the model is not to be believed, or was warned of, or nobody asked.",
-    ] = None
+    answer: Literal["trial", "keep", "more_data"]
+    """`trial`: try the policy; `keep`: keep today's practice, whose clone is released; `more_data`:
+    neither.
+    """
+    policy: Released | None
+    """Folder of the policy that is recommended; `null`: none is."""
+    reason: Line
+    """Why, in a sentence or two."""
+    gain: float | None
+    """The least that a member of the model says the policy gains, over the clone and over the upper
+    end of the interval of the people's own return; `null`: no clone, or the model is not to be
+    believed.
+    """
+    margin: float | None
+    """What the gain must exceed; `null`: nothing tells."""
+    misfit: float | None
+    """How far the model's value of today's practice lies outside the interval of the people's own;
+    `null`: unknown.
+    """
+    expected: float | None = None
+    """Mean return of the policy less that of the released clone, in the model; `null`: unknown."""
+    interval: tuple[float, float] | None = None
+    """Where the true gain over today should lie in nine of ten runs, as fitted on simulated logs;
+    `null`: the model is not to be believed, or was warned of, or nobody asked.
+    """
 
 
 def found_in(

@@ -59,52 +59,56 @@ class PolicyValue:
     Optional keys are left out of files where they are null.
     """
 
-    return_mean: Annotated[
-        float | None, "Mean return of its episodes; `null`: nothing could be measured."
-    ]
-    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
-    normalized_score: Annotated[
-        float | None, "Score of the mean return; `null`: the dataset declares none."
-    ]
-    policy_sha256: Annotated[Hexadecimal, "SHA-256 of the policy's file."]
-    model_value: Annotated[
-        float | None, "Value in the released model, where nothing can be measured."
-    ] = None
-    model_value_range: Annotated[
-        tuple[float, float] | None, "Least and greatest value over the members."
-    ] = None
+    return_mean: float | None
+    """Mean return of its episodes; `null`: nothing could be measured."""
+    return_ci95: tuple[float, float] | None
+    """Its 95% interval."""
+    normalized_score: float | None
+    """Score of the mean return; `null`: the dataset declares none."""
+    policy_sha256: Hexadecimal
+    """SHA-256 of the policy's file."""
+    model_value: float | None = None
+    """Value in the released model, where nothing can be measured."""
+    model_value_range: tuple[float, float] | None = None
+    """Least and greatest value over the members."""
 
 
 @record
 class SeedSummary(PolicyValue):
     """The result of one seed of several."""
 
-    seed: Annotated[int, "The seed."]
+    seed: int
+    """The seed."""
 
 
 @record
 class PolicyResult(PolicyValue):
     """The value of a run's policy, how it was found, and what to compare it with."""
 
-    dataset: Annotated[Line, "Name of the dataset."]
-    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
-    episodes: Annotated[_Count | None, "Episodes measured for each final policy."]
-    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
-    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
-    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
-    model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
-    public_return_mean: Annotated[
-        float | None, "Mean return of the public trajectories: what the behaviour in the log earns."
-    ] = None
-    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
-    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
-    seeds: Annotated[
-        tuple[int, ...] | None, "Seeds that were trained; one policy is the first one's."
-    ] = None
-    recommendation: Annotated[
-        Recommendation | None,
-        "What to do with the policy; left out where an environment measured it.",
-    ] = None
+    dataset: Line
+    """Name of the dataset."""
+    env_id: Line | None
+    """Gymnasium id; `null`: there is no simulator."""
+    episodes: _Count | None
+    """Episodes measured for each final policy."""
+    model_value_members: _Count | None = None
+    """Members of the ensemble."""
+    model_value_rollouts: _Count | None = None
+    """Rollouts in each member."""
+    model_value_horizon: _Count | None = None
+    """Steps of a rollout."""
+    model_value_note: Line | None = None
+    """How far the value can be relied on."""
+    public_return_mean: float | None = None
+    """Mean return of the public trajectories: what the behaviour in the log earns."""
+    public_return_ci95: tuple[float, float] | None = None
+    """Its 95% interval."""
+    public_trajectories: _Count | None = None
+    """Number of public trajectories."""
+    seeds: tuple[int, ...] | None = None
+    """Seeds that were trained; one policy is the first one's."""
+    recommendation: Recommendation | None = None
+    """What to do with the policy; left out where an environment measured it."""
 
 
 @record
@@ -113,37 +117,40 @@ class Summary(PolicyResult):
 
     FORMAT: ClassVar[int] = 1
 
-    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
-    private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
-    epsilon: Annotated[
-        _Epsilon | None, "ε of this release, by the PLD accountant; `null`: no guarantee."
-    ]
-    epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant."]
-    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which ε is read."]
-    unit: Annotated[Line, "What one unit of privacy is."]
-    units: Annotated[_Count, "K, the number of private units; public."]
-    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."]
-    spent_on_dataset: Annotated[
-        SpentOnDataset | None,
-        "What the ledger had recorded for the same units: the private evaluation included where "
-        "something was asked.",
-    ]
-    seed: Annotated[int, "`seed` of params.yaml."]
-    seconds: Annotated[dict[str, float], "Wall time of each stage."]
-    by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
-    model_sha256: Annotated[
-        Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."
-    ] = None
-    private_evaluation: Annotated[
-        tuple[Answer, ...] | None,
-        "Values by the private units and in the released model, where something was asked.",
-    ] = None
-    private_evaluation_sha256: Annotated[
-        Hexadecimal | None, "SHA-256 of metrics/private_evaluation.json, whose answers were judged."
-    ] = None
-    model_verdict: Annotated[
-        Verdict | None, "Whether the model can be believed, and what bars a trial."
-    ] = None
+    variant: Variant
+    """`dynamics.variant` of params.yaml."""
+    private: bool
+    """Whether the release has an (ε, δ) guarantee."""
+    epsilon: _Epsilon | None
+    """ε of this release, by the PLD accountant; `null`: no guarantee."""
+    epsilon_rdp: _Epsilon | None
+    """ε by the RDP accountant."""
+    delta: Annotated[float, Within(gt=0, lt=1)] | None
+    """δ at which ε is read."""
+    unit: Line
+    """What one unit of privacy is."""
+    units: _Count
+    """K, the number of private units; public."""
+    void: tuple[Line, ...]
+    """Reasons not to rely on the statement."""
+    spent_on_dataset: SpentOnDataset | None
+    """What the ledger had recorded for the same units: the private evaluation included where
+    something was asked.
+    """
+    seed: int
+    """`seed` of params.yaml."""
+    seconds: dict[str, float]
+    """Wall time of each stage."""
+    by_seed: tuple[SeedSummary, ...] | None = None
+    """The same results for each seed."""
+    model_sha256: Hexadecimal | None = None
+    """SHA-256 of the model's file that the policy was trained in."""
+    private_evaluation: tuple[Answer, ...] | None = None
+    """Values by the private units and in the released model, where something was asked."""
+    private_evaluation_sha256: Hexadecimal | None = None
+    """SHA-256 of metrics/private_evaluation.json, whose answers were judged."""
+    model_verdict: Verdict | None = None
+    """Whether the model can be believed, and what bars a trial."""
 
     @classmethod
     def of(
@@ -394,38 +401,44 @@ class OnlineSummary:
 
     FORMAT: ClassVar[int] = 1
 
-    met: Annotated[
-        bool, "Whether any users were met: `online.users` or `online.arrivals` asks for it."
-    ]
-    env_id: Annotated[Line | None, "Gymnasium id of the environment that simulates the users."] = (
-        None
-    )
-    algorithm: Annotated[Line | None, "Name of the update."] = None
-    private: Annotated[
-        bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."
-    ] = None
-    epsilon: Annotated[
-        _Epsilon | None, "ε of one user who is not in the log; `null`: no guarantee."
-    ] = None
-    epsilon_in_all: Annotated[
-        _Epsilon | None,
-        "ε of somebody who is both in the log and a user.",
-    ] = None
-    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which both are read."] = (
-        None
-    )
-    unit: Annotated[Line | None, "What one unit of privacy is."] = None
-    users: Annotated[_Count | None, "N, different users who were met."] = None
-    cohort: Annotated[_Count | None, "m, users of one update."] = None
-    cohorts: Annotated[_Count | None, "Updates."] = None
-    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."] = ()
-    return_before: Annotated[float | None, "Mean return of the policy to begin with."] = None
-    return_before_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
-    return_mean: Annotated[float | None, "Mean return of the final policy."] = None
-    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
-    episodes: Annotated[_Count | None, "Episodes of each of the two."] = None
-    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the final policy's file."] = None
-    seconds: Annotated[float | None, "Wall time of the stage."] = None
+    met: bool
+    """Whether any users were met: `online.users` or `online.arrivals` asks for it."""
+    env_id: Line | None = None
+    """Gymnasium id of the environment that simulates the users."""
+    algorithm: Line | None = None
+    """Name of the update."""
+    private: bool | None = None
+    """Whether the policy has an (ε, δ) guarantee, and nothing is void."""
+    epsilon: _Epsilon | None = None
+    """ε of one user who is not in the log; `null`: no guarantee."""
+    epsilon_in_all: _Epsilon | None = None
+    """ε of somebody who is both in the log and a user."""
+    delta: Annotated[float, Within(gt=0, lt=1)] | None = None
+    """δ at which both are read."""
+    unit: Line | None = None
+    """What one unit of privacy is."""
+    users: _Count | None = None
+    """N, different users who were met."""
+    cohort: _Count | None = None
+    """m, users of one update."""
+    cohorts: _Count | None = None
+    """Updates."""
+    void: tuple[Line, ...] = ()
+    """Reasons not to rely on the statement."""
+    return_before: float | None = None
+    """Mean return of the policy to begin with."""
+    return_before_ci95: tuple[float, float] | None = None
+    """Its 95% interval."""
+    return_mean: float | None = None
+    """Mean return of the final policy."""
+    return_ci95: tuple[float, float] | None = None
+    """Its 95% interval."""
+    episodes: _Count | None = None
+    """Episodes of each of the two."""
+    policy_sha256: Hexadecimal | None = None
+    """SHA-256 of the final policy's file."""
+    seconds: float | None = None
+    """Wall time of the stage."""
 
     def __post_init__(self) -> None:
         """Refuse a result without its figures."""

@@ -34,15 +34,14 @@ _Count = Annotated[int, Within(ge=1)]
 class PublicLosses:
     """Mean negative log-likelihood on the public split."""
 
-    initial: Annotated[float, "Of the initial weights."]
-    constant: Annotated[float, "Of the best constant prediction."]
-    final: Annotated[
-        float, "Of the weights in `model.safetensors`; below both, or the model is not written."
-    ]
-    public_alone: Annotated[
-        float | None,
-        "Of the weights that the public split alone made; `null`: rounds began at random.",
-    ] = None
+    initial: float
+    """Of the initial weights."""
+    constant: float
+    """Of the best constant prediction."""
+    final: float
+    """Of the weights in `model.safetensors`; below both, or the model is not written."""
+    public_alone: float | None = None
+    """Of the weights that the public split alone made; `null`: rounds began at random."""
 
     @property
     def diverged(self) -> bool:
@@ -62,52 +61,52 @@ class ModelConfig:
 
     FORMAT: ClassVar[int] = 1
 
-    observation_size: Annotated[_Count, "Dimensions of an observation."]
-    action_size: Annotated[_Count, "Dimensions of an action, or the number of discrete actions."]
-    members: Annotated[_Count, "Members of the ensemble."]
-    hidden: Annotated[tuple[_Count, ...], "Units of every hidden layer."]
-    log_variance_low: Annotated[float, "Lower bound of the predicted log-variance."]
-    log_variance_high: Annotated[float, "Upper bound of the predicted log-variance."]
-    reward_low: Annotated[float, "Lower bound of rewards."]
-    reward_high: Annotated[float, "Upper bound of rewards."]
-    discrete_actions: Annotated[bool, "Whether actions are discrete (one-hot inputs)."]
-    termination: Annotated[Line, "`none`, `learned` or the name of a declared rule."]
-    environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
-    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
-    rounds: Annotated[
-        Annotated[int, Within(ge=0)],
-        "Rounds (or epochs) in the weights, after early stopping on the public split; 0: the "
-        "public split alone.",
-    ]
-    observation_names: Annotated[
-        tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."
-    ] = None
-    action_names: Annotated[
-        tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."
-    ] = None
-    elapsed: Annotated[
-        ElapsedTime | None,
-        "The dimension that is the time since the row before, as declared; `null`: there is none.",
-    ] = None
-    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = (
-        None
-    )
-    public_loss: Annotated[
-        PublicLosses | None, "Losses on the public split; `null`: there is none."
-    ] = None
-    can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = (
-        None
-    )
-    warnings: Annotated[
-        tuple[Line, ...], "What was warned of before the charge, and bars a trial of a policy."
-    ] = ()
-    degree: Annotated[
-        _Count | None, "Largest degree of the features of linear heads; `null`: a network."
-    ] = None
-    one_hot: Annotated[
-        tuple[tuple[int, int], ...],
-        "One-hot parts of the features' inputs: first column, number of categories.",
-    ] = ()
+    observation_size: _Count
+    """Dimensions of an observation."""
+    action_size: _Count
+    """Dimensions of an action, or the number of discrete actions."""
+    members: _Count
+    """Members of the ensemble."""
+    hidden: tuple[_Count, ...]
+    """Units of every hidden layer."""
+    log_variance_low: float
+    """Lower bound of the predicted log-variance."""
+    log_variance_high: float
+    """Upper bound of the predicted log-variance."""
+    reward_low: float
+    """Lower bound of rewards."""
+    reward_high: float
+    """Upper bound of rewards."""
+    discrete_actions: bool
+    """Whether actions are discrete (one-hot inputs)."""
+    termination: Line
+    """`none`, `learned` or the name of a declared rule."""
+    environment: Line | None
+    """Id of the Gymnasium environment; `null`: no simulator."""
+    variant: Variant
+    """`dynamics.variant` of params.yaml."""
+    rounds: Annotated[int, Within(ge=0)]
+    """Rounds (or epochs) in the weights, after early stopping on the public split; 0: the public
+    split alone.
+    """
+    observation_names: tuple[Line, ...] | None = None
+    """Names of the observation's dimensions, as declared."""
+    action_names: tuple[Line, ...] | None = None
+    """Names of the action's dimensions or of the actions."""
+    elapsed: ElapsedTime | None = None
+    """The dimension that is the time since the row before, as declared; `null`: there is none."""
+    engine_version: _Count | None = None
+    """Version of the engine that trained the weights."""
+    public_loss: PublicLosses | None = None
+    """Losses on the public split; `null`: there is none."""
+    can_learn: CanLearn | None = None
+    """The verdict before training; `null`: there is none."""
+    warnings: tuple[Line, ...] = ()
+    """What was warned of before the charge, and bars a trial of a policy."""
+    degree: _Count | None = None
+    """Largest degree of the features of linear heads; `null`: a network."""
+    one_hot: tuple[tuple[int, int], ...] = ()
+    """One-hot parts of the features' inputs: first column, number of categories."""
 
     @property
     def features(self) -> Polynomials | None:

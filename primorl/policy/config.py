@@ -101,21 +101,18 @@ class CandidateRecord:
     is written.
     """
 
-    divergence: Annotated[
-        Annotated[float, Within(gt=0)],
-        "κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if "
-        "they are discrete.",
-    ]
-    gains: Annotated[
-        tuple[float, ...],
-        "Mean return in each member of the ensemble, less that of the clone's mean policy there.",
-    ]
-    doubt: Annotated[
-        float,
-        "How much more uncertain the model is along its way than along the clone's, in units of "
-        "the return.",
-    ]
-    chosen: Annotated[bool, "Whether this is the policy."]
+    divergence: Annotated[float, Within(gt=0)]
+    """κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if they
+    are discrete.
+    """
+    gains: tuple[float, ...]
+    """Mean return in each member of the ensemble, less that of the clone's mean policy there."""
+    doubt: float
+    """How much more uncertain the model is along its way than along the clone's, in units of the
+    return.
+    """
+    chosen: bool
+    """Whether this is the policy."""
 
 
 @record
@@ -126,71 +123,64 @@ class PolicyConfig:
 
     FORMAT: ClassVar[int] = 1
 
-    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
-    policy: Annotated[Folder, "Folder of the policy."]
-    environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
-    seeds: Annotated[
-        tuple[Annotated[int, Within(ge=0)], ...] | None,
-        "Seeds of the policies that were trained together, the first one's in the folder itself; "
-        "`null`: one seed.",
-    ] = None
-    observation_size: Annotated[_Count, "Dimensions of an observation."]
-    action_size: Annotated[_Count, "Dimensions of an action, or the number of discrete actions."]
-    hidden: Annotated[tuple[_Count, ...], "Units of every hidden layer."]
-    discrete_actions: Annotated[bool, "Whether actions are discrete."]
-    observation_names: Annotated[
-        tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."
-    ] = None
-    one_hot: Annotated[
-        tuple[tuple[int, int], ...] | None,
-        "Parts of the observation of which one category is 1: first dimension and number of "
-        "categories; `null`: none.",
-    ] = None
-    action_names: Annotated[
-        tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."
-    ] = None
-    elapsed: Annotated[
-        ElapsedTime | None,
-        "The dimension that is the time since the row before: the model's; `null`: there is none.",
-    ] = None
-    observation_low: Annotated[
-        tuple[float, ...] | None, "Public range of observations: the model's bounds."
-    ] = None
-    observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
-    drawn: Annotated[
-        bool,
-        "Whether a discrete action is drawn, with probabilities softmax(output), as of a clone "
-        "that acts as people do; `false`: the action of the largest output is taken.",
-    ] = False
-    epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
-    ends: Annotated[
-        Line | None,
-        "`none`: rollouts did not end by themselves, since public rows do not support the model's "
-        "learned termination; `null`: they ended as the model says.",
-    ] = None
-    uncertainty: Annotated[
-        Line | None,
-        "Measure u of the penalised reward r - λu that it was trained on; `null`: not stated.",
-    ] = None
-    penalty: Annotated[
-        Annotated[float, Within(ge=0)] | None, "λ of that reward; `null`: not stated."
-    ] = None
-    candidates: Annotated[
-        tuple[CandidateRecord, ...],
-        "What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is "
-        "largest, if that is above half of `clone_error`, or else the first; empty: there was no "
-        "clone.",
-    ] = ()
-    clone_error: Annotated[
-        Annotated[float, Within(ge=0)] | None,
-        "The difference between the model's value of the clone and the mean return of public "
-        "episodes, less what their sampling explains; 0: none is public; `null`: there was no "
-        "clone.",
-    ] = None
-    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
-    model_sha256: Annotated[
-        Hexadecimal | None, "SHA-256 of the model's file that it was trained in."
-    ] = None
+    variant: Variant
+    """`dynamics.variant` of params.yaml."""
+    policy: Folder
+    """Folder of the policy."""
+    environment: Line | None
+    """Id of the Gymnasium environment; `null`: no simulator."""
+    seeds: tuple[Annotated[int, Within(ge=0)], ...] | None = None
+    """Seeds of the policies that were trained together, the first one's in the folder itself;
+    `null`: one seed.
+    """
+    observation_size: _Count
+    """Dimensions of an observation."""
+    action_size: _Count
+    """Dimensions of an action, or the number of discrete actions."""
+    hidden: tuple[_Count, ...]
+    """Units of every hidden layer."""
+    discrete_actions: bool
+    """Whether actions are discrete."""
+    observation_names: tuple[Line, ...] | None = None
+    """Names of the observation's dimensions: the model's."""
+    one_hot: tuple[tuple[int, int], ...] | None = None
+    """Parts of the observation of which one category is 1: first dimension and number of
+    categories; `null`: none.
+    """
+    action_names: tuple[Line, ...] | None = None
+    """Names of the action's dimensions or of the actions."""
+    elapsed: ElapsedTime | None = None
+    """The dimension that is the time since the row before: the model's; `null`: there is none."""
+    observation_low: tuple[float, ...] | None = None
+    """Public range of observations: the model's bounds."""
+    observation_high: tuple[float, ...] | None = None
+    """Upper end of that range."""
+    drawn: bool = False
+    """Whether a discrete action is drawn, with probabilities softmax(output), as of a clone that
+    acts as people do; `false`: the action of the largest output is taken.
+    """
+    epochs: _Count
+    """Epochs of training, one policy of each in `epochs.safetensors`."""
+    ends: Line | None = None
+    """`none`: rollouts did not end by themselves, since public rows do not support the model's
+    learned termination; `null`: they ended as the model says.
+    """
+    uncertainty: Line | None = None
+    """Measure u of the penalised reward r - λu that it was trained on; `null`: not stated."""
+    penalty: Annotated[float, Within(ge=0)] | None = None
+    """λ of that reward; `null`: not stated."""
+    candidates: tuple[CandidateRecord, ...] = ()
+    """What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is
+    largest, if that is above half of `clone_error`, or else the first; empty: there was no clone.
+    """
+    clone_error: Annotated[float, Within(ge=0)] | None = None
+    """The difference between the model's value of the clone and the mean return of public episodes,
+    less what their sampling explains; 0: none is public; `null`: there was no clone.
+    """
+    policy_sha256: Hexadecimal | None = None
+    """SHA-256 of `policy.safetensors`."""
+    model_sha256: Hexadecimal | None = None
+    """SHA-256 of the model's file that it was trained in."""
 
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""
@@ -214,19 +204,16 @@ class BehaviourConfig:
 
     FORMAT: ClassVar[int] = 1
 
-    made: Annotated[bool, "Whether there is a clone: `behaviour.target_epsilon` asked for it."]
-    log_variance: Annotated[
-        tuple[float, float] | None,
-        "Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete.",
-    ] = None
-    rounds: Annotated[_Count | None, "Rounds in the weights."] = None
-    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = (
-        None
-    )
-    public_loss: Annotated[
-        PublicLosses | None,
-        "Mean negative log-likelihood of actions on the public split; `null`: there is none.",
-    ] = None
+    made: bool
+    """Whether there is a clone: `behaviour.target_epsilon` asked for it."""
+    log_variance: tuple[float, float] | None = None
+    """Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."""
+    rounds: _Count | None = None
+    """Rounds in the weights."""
+    engine_version: _Count | None = None
+    """Version of the engine that trained the weights."""
+    public_loss: PublicLosses | None = None
+    """Mean negative log-likelihood of actions on the public split; `null`: there is none."""
 
     def write(self, folder: Path) -> None:
         """Write ``behaviour.json`` in ``folder``."""

@@ -40,8 +40,10 @@ NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
 class Accountant:
     """The software that computed ε."""
 
-    name: Annotated[Line, "Class of the accountant."]
-    version: Annotated[Line, "Version of its package."]
+    name: Line
+    """Class of the accountant."""
+    version: Line
+    """Version of its package."""
 
 
 def our_accountant() -> Accountant:
@@ -53,63 +55,68 @@ def our_accountant() -> Accountant:
 class QueryStatement:
     """One query over all private units, answered once, beside the rounds."""
 
-    what: Annotated[
-        str,
-        Matching("[a-z][a-z0-9_]*", 40),
-        "Name of the query type, such as `scales` or `first_states`.",
-    ]
-    noise_multiplier: Annotated[_Multiplier, "z of the query."]
-    sensitivity: Annotated[float, Within(gt=0), "L2 sensitivity of the sum."]
-    epsilon: Annotated[_Epsilon | None, "ε of this query alone, at `delta`; `null`: no guarantee."]
+    what: Annotated[str, Matching("[a-z][a-z0-9_]*", 40)]
+    """Name of the query type, such as `scales` or `first_states`."""
+    noise_multiplier: _Multiplier
+    """z of the query."""
+    sensitivity: Annotated[float, Within(gt=0)]
+    """L2 sensitivity of the sum."""
+    epsilon: _Epsilon | None
+    """ε of this query alone, at `delta`; `null`: no guarantee."""
 
 
 @record
 class MechanismStatement:
     """One of several mechanisms that a release was made from, by itself."""
 
-    what: Annotated[Line, "Folder of what it released."]
-    epsilon: Annotated[_Epsilon | None, "ε of it alone, at `delta`; `null`: no guarantee."]
-    event: Annotated[dict[str, Any], "Its accounted event."]
-    sampling_probability: Annotated[
-        _Probability | None, "q, the probability with which a unit joins a round."
-    ]
-    noise_multiplier: Annotated[
-        _Multiplier | None, "z: the noise of a round has standard deviation z times C."
-    ]
-    clipping_norm: Annotated[_Positive | None, "C; `null`: contributions are not clipped."]
-    rounds: Annotated[_Count | None, "T, the rounds that were paid for."]
-    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
-    charge: Annotated[Line | None, "Id of the ledger's charge that paid for it."]
+    what: Line
+    """Folder of what it released."""
+    epsilon: _Epsilon | None
+    """ε of it alone, at `delta`; `null`: no guarantee."""
+    event: dict[str, Any]
+    """Its accounted event."""
+    sampling_probability: _Probability | None
+    """q, the probability with which a unit joins a round."""
+    noise_multiplier: _Multiplier | None
+    """z: the noise of a round has standard deviation z times C."""
+    clipping_norm: _Positive | None
+    """C; `null`: contributions are not clipped."""
+    rounds: _Count | None
+    """T, the rounds that were paid for."""
+    queries: tuple[QueryStatement, ...]
+    """Queries over all units, beside the rounds."""
+    charge: Line | None
+    """Id of the ledger's charge that paid for it."""
 
 
 @record
 class ProfilePoint:
     """One point of the privacy profile: (ε, δ) holds for each, all at once."""
 
-    epsilon: Annotated[_Epsilon, "ε of the point."]
-    delta: Annotated[_Share, "δ of the point."]
+    epsilon: _Epsilon
+    """ε of the point."""
+    delta: _Share
+    """δ of the point."""
 
 
 @record
 class GroupPoint:
     """Guarantee for one person with several units."""
 
-    units: Annotated[Annotated[int, Within(ge=2)], "Number of units of the same person."]
-    epsilon: Annotated[
-        _Epsilon | None, "ε of all of them together, at the same `delta`; `null`: no guarantee."
-    ]
+    units: Annotated[int, Within(ge=2)]
+    """Number of units of the same person."""
+    epsilon: _Epsilon | None
+    """ε of all of them together, at the same `delta`; `null`: no guarantee."""
 
 
 @record
 class AttackPoint:
     """How well an attack can tell whether a unit was in the data."""
 
-    false_positive_rate: Annotated[
-        _Delta, "How often an attack says “in the data” of a unit that was not."
-    ]
-    true_positive_rate: Annotated[
-        _Share, "How often, at most, the same attack says so of a unit that was."
-    ]
+    false_positive_rate: _Delta
+    """How often an attack says “in the data” of a unit that was not."""
+    true_positive_rate: _Share
+    """How often, at most, the same attack says so of a unit that was."""
 
 
 @record
@@ -121,35 +128,38 @@ class OnlineProtocol:
     user depend on the user's own data and are not covered.
     """
 
-    algorithm: Annotated[Line, "Name of the update."]
-    users: Annotated[_Count, "N, different users who were met."]
-    cohort: Annotated[
-        _Count, "m, users of one update; a public constant, which sums are divided by."
-    ]
-    cohorts: Annotated[_Count, "Updates."]
-    appearances: Annotated[
-        _Count, "The most cohorts that one user was in; all of them are accounted for."
-    ]
-    releases: Annotated[_Count, "Noisy releases made of one cohort."]
+    algorithm: Line
+    """Name of the update."""
+    users: _Count
+    """N, different users who were met."""
+    cohort: _Count
+    """m, users of one update; a public constant, which sums are divided by."""
+    cohorts: _Count
+    """Updates."""
+    appearances: _Count
+    """The most cohorts that one user was in; all of them are accounted for."""
+    releases: _Count
+    """Noisy releases made of one cohort."""
 
 
 @record
 class SpentOnDataset:
     """Account of the same units when the statement was written."""
 
-    epsilon: Annotated[
-        _Epsilon | None,
-        "ε of all charges on the same units together, by the adaptive filter: holds however later "
-        "runs were chosen after looking at earlier results. `null`: no guarantee is left.",
-    ]
-    epsilon_fixed: Annotated[
-        _Epsilon | None,
-        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were "
-        "fixed beforehand.",
-    ]
-    epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
-    delta: Annotated[_Delta, "δ of all three: `privacy.budget.delta`."]
-    charges: Annotated[Annotated[int, Within(ge=0)], "Number of charges, this one included."]
+    epsilon: _Epsilon | None
+    """ε of all charges on the same units together, by the adaptive filter: holds however later runs
+    were chosen after looking at earlier results. `null`: no guarantee is left.
+    """
+    epsilon_fixed: _Epsilon | None
+    """The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed
+    beforehand.
+    """
+    epsilon_rdp: _Epsilon | None
+    """The same by RDP at the privacy filter's orders."""
+    delta: _Delta
+    """δ of all three: `privacy.budget.delta`."""
+    charges: Annotated[int, Within(ge=0)]
+    """Number of charges, this one included."""
 
 
 @record
@@ -167,87 +177,72 @@ class Statement:
 
     FORMAT: ClassVar[int] = 1
 
-    private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
-    epsilon: Annotated[
-        _Epsilon | None,
-        "ε of this release, by the PLD accountant, for all `rounds`; `null`: no guarantee.",
-    ]
-    delta: Annotated[_Delta | None, "δ at which ε is read; it must be below one over `units`."]
-    unit: Annotated[
-        Line, "What one unit of privacy is: one trajectory, or everything of one value of a column."
-    ]
-    neighboring_relation: Annotated[
-        Literal["zero_out_one"],
-        "How neighbouring datasets differ: everything that one unit contributes is replaced by "
-        "zeros. K stays.",
-    ]
-    accountant: Annotated[Accountant, "Name and version of the accountant."]
-    epsilon_rdp: Annotated[
-        _Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."
-    ]
-    event: Annotated[dict[str, Any], "The accounted event, as `dp_accounting` would rebuild it."]
-    sampling_probability: Annotated[
-        _Probability | None, "q, the probability with which a unit joins a round."
-    ]
-    noise_multiplier: Annotated[
-        _Multiplier | None, "z: the noise of a round has standard deviation z times C."
-    ]
-    clipping_norm: Annotated[
-        _Positive | None,
-        "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not "
-        "clipped.",
-    ]
-    rounds: Annotated[_Count | None, "T, the rounds that were paid for; fewer may have been run."]
-    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
-    units: Annotated[_Count, "K, the number of private units; a public constant."]
-    public_assumptions: Annotated[tuple[Line, ...], "What the guarantee takes as public."]
-    dataset_fingerprint: Annotated[
-        Hexadecimal, "Keyed fingerprint (HMAC-SHA256) of the dataset version."
-    ]
-    void: Annotated[
-        tuple[Line, ...], "Reasons not to rely on the statement; empty for a sound release."
-    ]
-    clipping: Annotated[Line | None, "How contributions are clipped: `flat` or `per_layer`."] = None
-    termination: Annotated[
-        Line | None,
-        "How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or "
-        "the name of a declared rule, which is then a public assumption.",
-    ] = None
-    public_units: Annotated[
-        Annotated[int, Within(ge=0)] | None,
-        "Units that are declared public, and so are not protected.",
-    ] = None
-    epsilon_replace_one: Annotated[
-        _Epsilon | None,
-        "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C "
-        "apart).",
-    ] = None
-    profile: Annotated[
-        tuple[ProfilePoint, ...],
-        "Privacy profile by the PLD accountant: (ε, δ) pairs that hold together.",
-    ] = ()
-    groups: Annotated[
-        tuple[GroupPoint, ...], "ε at `delta` of one person with several units, by the accountant."
-    ] = ()
-    attacks: Annotated[
-        tuple[AttackPoint, ...],
-        "The best that any membership attack can do, from the whole privacy profile.",
-    ] = ()
-    trajectories_per_person: Annotated[
-        _Count | None, "The most trajectories of one person, as declared; `null`: not declared."
-    ] = None
-    charge: Annotated[Line | None, "Id of the ledger's charge that paid for the release."] = None
-    mechanisms: Annotated[
-        tuple[MechanismStatement, ...],
-        "The mechanisms whose releases this was made from, where there are several; `epsilon` is "
-        "of all together.",
-    ] = ()
-    online: Annotated[
-        OnlineProtocol | None, "How users were met who came after training; `null`: nobody was."
-    ] = None
-    spent_on_dataset: Annotated[
-        SpentOnDataset | None, "What the ledger had recorded for the same units."
-    ] = None
+    private: bool
+    """Whether the release has an (ε, δ) guarantee."""
+    epsilon: _Epsilon | None
+    """ε of this release, by the PLD accountant, for all `rounds`; `null`: no guarantee."""
+    delta: _Delta | None
+    """δ at which ε is read; it must be below one over `units`."""
+    unit: Line
+    """What one unit of privacy is: one trajectory, or everything of one value of a column."""
+    neighboring_relation: Literal["zero_out_one"]
+    """How neighbouring datasets differ: everything that one unit contributes is replaced by zeros.
+    K stays.
+    """
+    accountant: Accountant
+    """Name and version of the accountant."""
+    epsilon_rdp: _Epsilon | None
+    """ε by the RDP accountant, which the paper used; an upper bound as well."""
+    event: dict[str, Any]
+    """The accounted event, as `dp_accounting` would rebuild it."""
+    sampling_probability: _Probability | None
+    """q, the probability with which a unit joins a round."""
+    noise_multiplier: _Multiplier | None
+    """z: the noise of a round has standard deviation z times C."""
+    clipping_norm: _Positive | None
+    """C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.
+    """
+    rounds: _Count | None
+    """T, the rounds that were paid for; fewer may have been run."""
+    queries: tuple[QueryStatement, ...]
+    """Queries over all units, beside the rounds."""
+    units: _Count
+    """K, the number of private units; a public constant."""
+    public_assumptions: tuple[Line, ...]
+    """What the guarantee takes as public."""
+    dataset_fingerprint: Hexadecimal
+    """Keyed fingerprint (HMAC-SHA256) of the dataset version."""
+    void: tuple[Line, ...]
+    """Reasons not to rely on the statement; empty for a sound release."""
+    clipping: Line | None = None
+    """How contributions are clipped: `flat` or `per_layer`."""
+    termination: Line | None = None
+    """How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or the
+    name of a declared rule, which is then a public assumption.
+    """
+    public_units: Annotated[int, Within(ge=0)] | None = None
+    """Units that are declared public, and so are not protected."""
+    epsilon_replace_one: _Epsilon | None = None
+    """ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C apart).
+    """
+    profile: tuple[ProfilePoint, ...] = ()
+    """Privacy profile by the PLD accountant: (ε, δ) pairs that hold together."""
+    groups: tuple[GroupPoint, ...] = ()
+    """ε at `delta` of one person with several units, by the accountant."""
+    attacks: tuple[AttackPoint, ...] = ()
+    """The best that any membership attack can do, from the whole privacy profile."""
+    trajectories_per_person: _Count | None = None
+    """The most trajectories of one person, as declared; `null`: not declared."""
+    charge: Line | None = None
+    """Id of the ledger's charge that paid for the release."""
+    mechanisms: tuple[MechanismStatement, ...] = ()
+    """The mechanisms whose releases this was made from, where there are several; `epsilon` is of
+    all together.
+    """
+    online: OnlineProtocol | None = None
+    """How users were met who came after training; `null`: nobody was."""
+    spent_on_dataset: SpentOnDataset | None = None
+    """What the ledger had recorded for the same units."""
 
     def __post_init__(self) -> None:
         rounds = not self.mechanisms

@@ -73,32 +73,35 @@ class ChargeRecord:
     time of day.
     """
 
-    id: Annotated[Line, "Id of the charge."]
-    stage: Annotated[Line, "Stage that was charged."]
-    event: Annotated[dict[str, Any], "The accounted event."]
-    epsilon: Annotated[
-        _Epsilon | None, "ε of this charge alone, by `accountant`; `null`: no guarantee."
-    ]
-    delta: Annotated[_Delta, "δ at which it is read."]
-    state: Annotated[Literal["reserved", "committed", "aborted"], "All three count as spent."]
-    day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d"), "Day of the charge."]
-    same_version: Annotated[
-        bool,
-        "False: of another version of the data that shares a unit with this one, which is "
-        "declared public.",
-    ]
-    unit: Annotated[Line, "What one unit of privacy was."]
-    units_each: Annotated[
-        _Count | None,
-        "How many units of the charge one unit of this version may be, as declared; `null`: "
-        "nobody declared it.",
-    ]
-    made: Annotated[
-        dict[Line, Hexadecimal] | None,
-        "SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or "
-        "of an estimator's answers, or of every file of the clone; only of the charges that paid "
-        "for this release.",
-    ] = None
+    id: Line
+    """Id of the charge."""
+    stage: Line
+    """Stage that was charged."""
+    event: dict[str, Any]
+    """The accounted event."""
+    epsilon: _Epsilon | None
+    """ε of this charge alone, by `accountant`; `null`: no guarantee."""
+    delta: _Delta
+    """δ at which it is read."""
+    state: Literal["reserved", "committed", "aborted"]
+    """All three count as spent."""
+    day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d")]
+    """Day of the charge."""
+    same_version: bool
+    """False: of another version of the data that shares a unit with this one, which is declared
+    public.
+    """
+    unit: Line
+    """What one unit of privacy was."""
+    units_each: _Count | None
+    """How many units of the charge one unit of this version may be, as declared; `null`: nobody
+    declared it.
+    """
+    made: dict[Line, Hexadecimal] | None = None
+    """SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or of an
+    estimator's answers, or of every file of the clone; only of the charges that paid for this
+    release.
+    """
 
 
 @record
@@ -109,24 +112,30 @@ class LedgerStatement:
 
     FORMAT: ClassVar[int] = 1
 
-    dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint of the dataset version."]
-    unit: Annotated[Line, "What one unit of privacy is."]
-    neighboring_relation: Annotated[Literal["zero_out_one"], "How neighbouring datasets differ."]
-    accountant: Annotated[Accountant, "Name and version of the accountant."]
-    epsilon: Annotated[
-        _Epsilon | None,
-        "ε of all charges together, however later runs were chosen after looking at earlier "
-        "results; `null`: no guarantee is left.",
-    ]
-    epsilon_fixed: Annotated[
-        _Epsilon | None,
-        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were "
-        "fixed beforehand.",
-    ]
-    epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
-    delta: Annotated[_Delta, "δ of all three."]
-    charges: Annotated[Annotated[int, Within(ge=0)], "Number of charges."]
-    records: Annotated[tuple[ChargeRecord, ...], "The charges, oldest first."]
+    dataset_fingerprint: Hexadecimal
+    """Keyed fingerprint of the dataset version."""
+    unit: Line
+    """What one unit of privacy is."""
+    neighboring_relation: Literal["zero_out_one"]
+    """How neighbouring datasets differ."""
+    accountant: Accountant
+    """Name and version of the accountant."""
+    epsilon: _Epsilon | None
+    """ε of all charges together, however later runs were chosen after looking at earlier results;
+    `null`: no guarantee is left.
+    """
+    epsilon_fixed: _Epsilon | None
+    """The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed
+    beforehand.
+    """
+    epsilon_rdp: _Epsilon | None
+    """The same by RDP at the privacy filter's orders."""
+    delta: _Delta
+    """δ of all three."""
+    charges: Annotated[int, Within(ge=0)]
+    """Number of charges."""
+    records: tuple[ChargeRecord, ...]
+    """The charges, oldest first."""
 
 
 @record
@@ -139,7 +148,8 @@ class Evaluation(PolicyResult):
 
     FORMAT: ClassVar[int] = 1
 
-    model_sha256: Annotated[Hexadecimal, "SHA-256 of `dynamics/model.safetensors`."]
+    model_sha256: Hexadecimal
+    """SHA-256 of `dynamics/model.safetensors`."""
 
     def __post_init__(self) -> None:
         """Refuse a recommendation without a need for one, a value twice or never, and a mean
@@ -171,10 +181,14 @@ class Declared:
 
     FORMAT: ClassVar[int] = 1
 
-    owner: Annotated[Line | None, "Who answers for data and policy."] = None
-    purpose: Annotated[Line | None, "What they may be used for."] = None
-    contact: Annotated[Line | None, "Whom to ask, or to tell of a mistake."] = None
-    licence: Annotated[Line | None, "Of the data."] = None
+    owner: Line | None = None
+    """Who answers for data and policy."""
+    purpose: Line | None = None
+    """What they may be used for."""
+    contact: Line | None = None
+    """Whom to ask, or to tell of a mistake."""
+    licence: Line | None = None
+    """Of the data."""
 
     def __post_init__(self) -> None:
         """Refuse a file that says nothing."""
@@ -191,8 +205,10 @@ class Manifest:
 
     FORMAT: ClassVar[int] = 1
 
-    kind: Annotated[Literal["primorl release"], "Marks a bundle of this project."]
-    files: Annotated[dict[str, Hexadecimal], "SHA-256 of every other file, by name."]
+    kind: Literal["primorl release"]
+    """Marks a bundle of this project."""
+    files: dict[str, Hexadecimal]
+    """SHA-256 of every other file, by name."""
 
 
 @dataclass(frozen=True)

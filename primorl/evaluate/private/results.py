@@ -51,27 +51,28 @@ _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 class Answer:
     """One number from an estimator."""
 
-    estimator: Annotated[Line, "Name of the estimator."]
-    of: Annotated[
-        Of,
-        "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: "
-        "how wrong it is.",
-    ]
-    what: Annotated[Line, "What the number is; `mean return` for a value."]
-    value: Annotated[float, "The number."]
-    ci95: Annotated[tuple[float, float] | None, "Its 95% interval; `null`: the estimator has none."]
-    covers: Annotated[Line, "What the interval covers."]
-    bias: Annotated[Line, "Errors that the interval does not cover."]
-    epsilon: Annotated[
-        Annotated[float, Within(ge=0)] | None,
-        "ε of the estimator's charge; `null`: it costs nothing.",
-    ]
-    delta: Annotated[
-        Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."
-    ]
-    members: Annotated[
-        tuple[float, ...] | None, "The same number by each member of the released model."
-    ] = None
+    estimator: Line
+    """Name of the estimator."""
+    of: Of
+    """Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how
+    wrong it is.
+    """
+    what: Line
+    """What the number is; `mean return` for a value."""
+    value: float
+    """The number."""
+    ci95: tuple[float, float] | None
+    """Its 95% interval; `null`: the estimator has none."""
+    covers: Line
+    """What the interval covers."""
+    bias: Line
+    """Errors that the interval does not cover."""
+    epsilon: Annotated[float, Within(ge=0)] | None
+    """ε of the estimator's charge; `null`: it costs nothing."""
+    delta: Annotated[float, Within(gt=0, lt=1)] | None
+    """δ of the same; `null`: it costs nothing."""
+    members: tuple[float, ...] | None = None
+    """The same number by each member of the released model."""
 
     @property
     def finite(self) -> bool:
@@ -83,26 +84,30 @@ class Answer:
 class Histogram:
     """Shares of the units by one number, with noise taken into account; for the figure."""
 
-    estimator: Annotated[Line, "Name of the estimator."]
-    what: Annotated[Line, "What is counted."]
-    edges: Annotated[tuple[float, ...], "Edges of the bins, ascending."]
-    shares: Annotated[
-        tuple[float, ...], "Share of the units in each bin; not negative, and one in all."
-    ]
+    estimator: Line
+    """Name of the estimator."""
+    what: Line
+    """What is counted."""
+    edges: tuple[float, ...]
+    """Edges of the bins, ascending."""
+    shares: tuple[float, ...]
+    """Share of the units in each bin; not negative, and one in all."""
 
 
 @record
 class Check:
     """What the people's trajectories say of the model's predictions (`model_check`)."""
 
-    believe: Annotated[Believe, "Whether the model can be believed."]
-    ratio: Annotated[
-        float | None,
-        "The model's squared error over that of a trivial guess, the larger of rewards and "
-        "states; `null`: infinite.",
-    ]
-    wrong: Annotated[tuple[Line, ...], "What is surely predicted worse than by the guess."]
-    horizons: Annotated[tuple[int, ...], "How many steps ahead was predicted."]
+    believe: Believe
+    """Whether the model can be believed."""
+    ratio: float | None
+    """The model's squared error over that of a trivial guess, the larger of rewards and states;
+    `null`: infinite.
+    """
+    wrong: tuple[Line, ...]
+    """What is surely predicted worse than by the guess."""
+    horizons: tuple[int, ...]
+    """How many steps ahead was predicted."""
 
     @property
     def guess_is_better(self) -> bool:
@@ -114,14 +119,14 @@ class Check:
 class Veto:
     """A free sign, or a warning from before the charge, that bars a trial."""
 
-    kind: Annotated[
-        Literal["not_finite", "beyond_bounds", "random_as_good", "warned"],
-        "`not_finite`: the model predicts something that is not a finite number, and values that "
-        "follow from it are left out; `beyond_bounds`: it says a return that nobody can have; "
-        "`random_as_good`: it says that random actions are worth at least as much as today's "
-        "practice; `warned`: a warning of `primorl plan`.",
-    ]
-    reason: Annotated[Line, "The sign with its numbers, in a clause."]
+    kind: Literal["not_finite", "beyond_bounds", "random_as_good", "warned"]
+    """`not_finite`: the model predicts something that is not a finite number, and values that
+    follow from it are left out; `beyond_bounds`: it says a return that nobody can have;
+    `random_as_good`: it says that random actions are worth at least as much as today's practice;
+    `warned`: a warning of `primorl plan`.
+    """
+    reason: Line
+    """The sign with its numbers, in a clause."""
 
     @property
     def disbelieves(self) -> bool:
@@ -135,8 +140,10 @@ class Verdict:
     in it.
     """
 
-    check: Annotated[Check | None, "By the people; `null`: `model_check` was not asked."]
-    vetoes: Annotated[tuple[Veto, ...], "Signs and warnings that bar a trial."] = ()
+    check: Check | None
+    """By the people; `null`: `model_check` was not asked."""
+    vetoes: tuple[Veto, ...] = ()
+    """Signs and warnings that bar a trial."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any] | None) -> Self | None:
@@ -162,33 +169,32 @@ class PrivateEvaluation:
 
     FORMAT: ClassVar[int] = 1
 
-    dataset: Annotated[Line, "Name in params.yaml."]
-    unit: Annotated[Line, "What one unit of privacy is."]
-    units: Annotated[Annotated[int, Within(ge=1)], "K, the number of private units; public."]
-    discount: Annotated[Annotated[float, Within(gt=0, le=1)], "γ of the values."]
-    horizon: Annotated[Annotated[int, Within(ge=1)] | None, "Steps of a trajectory at most."]
-    estimates: Annotated[tuple[Answer, ...], "The answers; empty where nothing was asked."]
-    histograms: Annotated[tuple[Histogram, ...], "Distributions over the units."]
-    verdict: Annotated[
-        Verdict | None, "Whether the model can be believed; `null`: nothing was asked."
-    ]
-    statements: Annotated[
-        dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."
-    ]
-    total: Annotated[
-        SpentOnDataset | None,
-        "Everything charged on the same units so far; `null` where nothing was asked.",
-    ]
-    model_sha256: Annotated[
-        Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."
-    ]
-    policy_sha256: Annotated[
-        Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."
-    ]
-    clone_sha256: Annotated[
-        Hexadecimal | None,
-        "SHA-256 of the clone's file; `null`: none was made, or nothing was asked.",
-    ]
+    dataset: Line
+    """Name in params.yaml."""
+    unit: Line
+    """What one unit of privacy is."""
+    units: Annotated[int, Within(ge=1)]
+    """K, the number of private units; public."""
+    discount: Annotated[float, Within(gt=0, le=1)]
+    """γ of the values."""
+    horizon: Annotated[int, Within(ge=1)] | None
+    """Steps of a trajectory at most."""
+    estimates: tuple[Answer, ...]
+    """The answers; empty where nothing was asked."""
+    histograms: tuple[Histogram, ...]
+    """Distributions over the units."""
+    verdict: Verdict | None
+    """Whether the model can be believed; `null`: nothing was asked."""
+    statements: dict[Line, Statement]
+    """Privacy statement of each estimator that was charged, by its name."""
+    total: SpentOnDataset | None
+    """Everything charged on the same units so far; `null` where nothing was asked."""
+    model_sha256: Hexadecimal | None
+    """SHA-256 of the model's file; `null` where nothing was asked."""
+    policy_sha256: Hexadecimal | None
+    """SHA-256 of the policy's file; `null` where nothing was asked."""
+    clone_sha256: Hexadecimal | None
+    """SHA-256 of the clone's file; `null`: none was made, or nothing was asked."""
 
     @property
     def believed(self) -> bool:
