@@ -16,8 +16,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import NONE
 from primorl.policy.config import BehaviourConfig
-from primorl.policy.replay import ReplayBuffer
-from primorl.policy.training import Released, write_trained
+from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.tracking import StageRun
 from primorl.work.compute import policy_device
 from primorl.work.policy_fitting import (
@@ -33,7 +32,7 @@ from primorl.work.policy_fitting import (
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``."""
     params = params.fitted(planned_policy())
-    released = Released.read(
+    released = ReleasedModel.read(
         MODEL, variant=params.dynamics.variant, environment=params.chosen.environment
     )
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
@@ -58,20 +57,19 @@ def body(params: Params, run: StageRun) -> None:
         )
     model = GaussianEnsemble.load(MODEL, device)
     model = model if believed else model.without_head()
-    write_trained(
-        POLICY,
-        replace(released, ends=None if believed else NONE, one_hot=one_hot),
-        PessimisticModel(model, uncertainty=chosen.uncertainty, penalty=chosen.penalty),
+    run.params({"seed": params.seed, "policy": plain(chosen)})
+    pessimistic = PessimisticModel(model, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
+    policies = optimise(
+        pessimistic,
+        public.start_states(params).to(device),
         chosen,
-        starts=public.start_states(params).to(device),
-        reset_fraction=chosen.pool_reset_fraction if chosen.starts == "pool" else 1.0,
-        sampler=ReplayBuffer.batches,
-        seed=params.seed,
-        seeds=chosen.seeds,
-        settings=plain(chosen),
-        run=run,
-        reference=reference,
+        params.policy_seeds,
+        chosen.pool_reset_fraction if chosen.starts == "pool" else 1.0,
+        reference,
+        run,
     )
+    released = replace(released, ends=None if believed else NONE, one_hot=one_hot)
+    write(POLICY, policies, released, pessimistic, run)
 
 
 if __name__ == "__main__":

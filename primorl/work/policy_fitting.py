@@ -24,7 +24,7 @@ from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import LEARNED, NONE
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
-from primorl.policy.training import CloneReference
+from primorl.policy.optimisation import CloneReference
 from primorl.simulators.environments import reset_states
 from primorl.work.accounts import open_public
 
@@ -214,7 +214,7 @@ def clone_reference(
         observed=public.mean_return,
         divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
     )
-    return BehaviourPolicy.load(BEHAVIOUR, device), comparison
+    return CloneReference(BehaviourPolicy.load(BEHAVIOUR, device), comparison)
 
 
 def planned_policy() -> dict[str, Any]:

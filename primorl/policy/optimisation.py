@@ -2,12 +2,11 @@
 statement.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -21,8 +20,9 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig, SacConfig
-from primorl.policy.member_values import CandidateComparison
-from primorl.policy.replay import Sampler
+from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.member_values import CandidateChoice, CandidateComparison
+from primorl.policy.replay import ReplayBuffer
 from primorl.policy.sac import train
 from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import Statement
@@ -31,22 +31,13 @@ _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedModel:
     """Facts that ``train_model`` states of its model.
 
-    Attributes:
-        folder: where the model lies.
-        variant: of the model.
-        environment: Gymnasium id; None if there is no simulator.
-        statement: the privacy statement.
-        names: of the dimensions of observations, and of the actions; None if the data do not name
-            them.
-        elapsed: the dimension that is the time since the row before; None: there is none.
-        model_sha256: SHA-256 of ``model.safetensors``.
-        ends: how rollouts end; None: as the model says.
+    ``environment`` is None if there is no simulator, ``names`` if the data do not name dimensions
+    and actions. ``ends`` says how rollouts end; None: as the model says.
     """
 
-    folder: Path
     variant: Variant
     environment: str | None
     statement: Statement
@@ -56,7 +47,7 @@ class Released:
     ends: str | None = None
     one_hot: OneHot = ()
 
-    def with_clone(self, folder: Path) -> "Released":
+    def with_clone(self, folder: Path) -> "ReleasedModel":
         """The same with the statement of both, model and clone, for policies that are made from
         both.
 
@@ -77,7 +68,7 @@ class Released:
         return replace(self, statement=composed_statement(both))
 
     @classmethod
-    def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "Released":
+    def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "ReleasedModel":
         """Read the folder of a released model.
 
         Args:
@@ -101,112 +92,123 @@ class Released:
             raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
         observation, action = config.observation_names, config.action_names
         names = (observation, action) if observation and action else None
-        return cls(
-            folder, variant, environment, statement, names, config.elapsed, file_sha256(file)
-        )
+        return cls(variant, environment, statement, names, config.elapsed, file_sha256(file))
 
 
-CloneReference = tuple[BehaviourPolicy, CandidateComparison]
-"""A clone that policies are regularised towards, on the device of the start states, and the
-comparison that chooses.
-"""
+class CloneReference(NamedTuple):
+    """A clone that policies are regularised towards, on the device of the start states, and the
+    comparison that chooses among the candidates.
+    """
+
+    prior: BehaviourPolicy
+    comparison: CandidateComparison
 
 
-def write_trained(
-    output: Path,
-    released: Released,
+@dataclass(frozen=True)
+class OptimisedPolicies:
+    """The policies of all seeds and candidates, side by side, at the end of every epoch; and the
+    choice among each seed's candidates, None without a clone.
+    """
+
+    seeds: tuple[int, ...]
+    epochs: tuple[DeterministicPolicy, ...]
+    choice: CandidateChoice | None
+
+    def of_seed(self, number: int) -> list[DeterministicPolicy]:
+        """Return the chosen policy of seed ``number`` at the end of every epoch."""
+        place = number if self.choice is None else self.choice.policy(number)
+        return [epoch.one(place) for epoch in self.epochs]
+
+
+def optimise(
     model: PessimisticModel,
-    config: SacConfig,
-    *,
     starts: Tensor,
+    config: SacConfig,
+    seeds: Sequence[int],
     reset_fraction: float,
-    sampler: Sampler,
-    seed: int,
-    seeds: Sequence[int] | None,
-    settings: Mapping[str, Any],
+    reference: CloneReference | None,
     run: StageLog,
-    reference: CloneReference | None = None,
-) -> None:
-    """Train a policy for every seed, and write them to ``output`` with their privacy statement.
+) -> OptimisedPolicies:
+    """Train a policy for every seed, or with a clone several candidates, of which the released
+    model chooses one.
 
-    The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the
-    statement, which covers all of them: policies made from a released model alone are
-    post-processing, and more of them reveal no more. No policy is selected by its return on data.
-    With a clone, each seed has several candidates, of which the released model chooses one.
+    No policy is selected by its return on data.
 
     Args:
-        output: the folder that is replaced.
-        released: read of the model.
         model: where rollouts run.
-        config: of SAC.
         starts: start states of rollouts in the environment's units, ``[n, S]``.
-        reset_fraction: share of rollouts that begin there.
-        sampler: picks the batches.
-        seed: of params.yaml.
-        seeds: one policy each; None: one policy, of ``seed``.
-        settings: all settings, for the log.
-        run: gets settings, the statement as tags and every epoch's metrics: the mean over seeds.
-            Each of several seeds has a run of its own inside it.
+        config: of SAC.
+        seeds: one policy each.
+        reset_fraction: share of rollouts that begin at a start state.
         reference: a clone of the behaviour that policies are regularised towards; None: there is
             none.
+        run: gets every epoch's metrics, the mean over all policies, and the choice.
 
     Raises:
         PipelineError: if the start states do not fit the model, or training diverged.
     """
     if starts.shape[1:] != (model.observation_size,):
         raise PipelineError(
-            f"{released.folder}: found observations of size {model.observation_size}, the start "
+            f"models/dynamics: found observations of size {model.observation_size}, the start "
             f"states (params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc "
             "repro`"
         )
     prior, comparison = reference or (None, None)
-    trained = tuple(seeds or (seed,))
-    divergences = tuple(comparison.divergences) if comparison else ()
-    each = max(1, len(divergences))
-    policies = []
-    with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
-        of_seeds = [open_runs.enter_context(run.nested(f"seed {own}")) for own in seeds or ()]
-        for log, own in ((run, seed), *zip(of_seeds, trained, strict=False)):
-            log.params({"seed": own, "policy": settings})
-            for key in _TAGS:
-                log.tag(key, str(getattr(released.statement, key)))
-        options: Any = {
-            "reset_fraction": reset_fraction,
-            "prior": prior,
-            "divergences": divergences,
-        }
-        for epoch in train(model, starts, config, sampler, seeds=trained, **options):
-            by_seed = [
-                _means(epoch.metrics[own * each : (own + 1) * each]) for own in range(len(trained))
-            ]
-            means = _means(by_seed)
-            for log, metrics in ((run, means), *zip(of_seeds, by_seed, strict=False)):
-                for name, value in metrics.items():
-                    log.metric(name, value, epoch.number)
-            policies.append(epoch.policies)
-            bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
+    divergences = comparison.divergences if comparison else ()
+    epochs = []
+    with progress_bar(config.epochs, "policy", "epoch") as bar:
+        for epoch in train(
+            model,
+            starts,
+            config,
+            ReplayBuffer.batches,
+            seeds=seeds,
+            reset_fraction=reset_fraction,
+            prior=prior,
+            divergences=divergences,
+        ):
+            for name in epoch.metrics[0]:
+                run.metric(name, fmean(each[name] for each in epoch.metrics), epoch.number)
+            epochs.append(epoch.policies)
             bar.update()
-        choice = comparison.compare(policies[-1]) if comparison else None
-        if choice is not None:
-            run.metric("clone_error", choice.error)
-            for own, log in enumerate(of_seeds or [run]):
-                for record in choice.records(own):
-                    log.metric(f"smallest_gain_{record.divergence:g}", min(record.gains))
-                    if record.chosen:
-                        log.metric("chosen_divergence", record.divergence)
+    choice = comparison.compare(epochs[-1]) if comparison else None
+    if choice is not None:
+        run.metric("clone_error", choice.error)
+    return OptimisedPolicies(tuple(seeds), tuple(epochs), choice)
 
+
+def write(
+    output: Path,
+    policies: OptimisedPolicies,
+    released: ReleasedModel,
+    model: PessimisticModel,
+    run: StageLog,
+) -> None:
+    """Replace the folder ``output`` by the policies of all seeds and their privacy statement.
+
+    The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the
+    statement, which covers all of them: policies made from a released model alone are
+    post-processing, and more of them reveal no more.
+
+    Args:
+        output: the folder.
+        policies: to be written.
+        released: read of the model.
+        model: that they were trained in.
+        run: gets the statement as tags, and the files.
+    """
+    for key in _TAGS:
+        run.tag(key, str(getattr(released.statement, key)))
+    choice, seeds = policies.choice, policies.seeds
     with replaced_directory(output) as fresh:
-        for number, folder in enumerate(exported.seed_folders(fresh, trained)):
+        for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
             folder.mkdir(parents=True, exist_ok=True)
             exported.save(
                 folder,
-                [
-                    epoch.one(number if choice is None else choice.policy(number))
-                    for epoch in policies
-                ],
+                policies.of_seed(number),
                 variant=released.variant,
                 environment=released.environment,
-                seeds=trained if seeds and folder == fresh else None,
+                seeds=seeds if len(seeds) > 1 and folder == fresh else None,
                 names=released.names,
                 elapsed=released.elapsed,
                 one_hot=released.one_hot or None,
@@ -221,10 +223,6 @@ def write_trained(
             released.statement.write(folder)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
-
-
-def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: fmean(one[name] for one in metrics) for name in metrics[0]}
 
 
 def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:
