@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Values, learn, online_plan
-from primorl.online.network import drawn
+from primorl.online.network import draw_softmax
 from primorl.online.updates import within
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from research.paper_mode import NoiseAlone
@@ -173,10 +173,10 @@ class PromptUpdate:
         """Begin with the model before the run, which is also the reference."""
         return {PARAMETERS: parameters, REFERENCE: parameters}
 
-    def updated(
+    def apply(
         self, network: LanguagePolicy, values: Values, met: Answers, cohort: Cohort, number: int
     ) -> dict[str, Tensor]:
-        """See `primorl.online.learning.Update.updated`."""
+        """See `primorl.online.learning.Update.apply`."""
         step = cohort.noisy_mean(self._contributions(network, values, met), self.clipping_norm)
         return {**values, PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
 
@@ -316,7 +316,7 @@ class PromptedUsers:
                 network.module, network.tensors(parameters), (tokens, present, 1)
             )
             scores = torch.log_softmax(scores[:, -1].float(), -1)
-            new = torch.where(going, drawn(scores, generator), end).unsqueeze(1)
+            new = torch.where(going, draw_softmax(scores, generator), end).unsqueeze(1)
             logs.append(scores.gather(1, new))
             tokens, present = (
                 torch.cat([tokens, new], 1),
@@ -492,7 +492,7 @@ def measured(key: Row) -> Row:
     for number in range(cohorts):
         met = users.meet(range(number * m, (number + 1) * m), policy, values[PARAMETERS])
         cohort = NoiseAlone(plan, 1) if key["mode"] == "noise alone" else Cohort(plan, 1)
-        values = update.updated(policy, values, met, cohort, number)
+        values = update.apply(policy, values, met, cohort, number)
     judged = users.meet(judges, policy, values[PARAMETERS])
     return {
         "parameters": policy.parameters,

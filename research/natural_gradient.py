@@ -63,10 +63,10 @@ class NaturalGradientByStatistics(ReturnBasedUpdate):
     ridge: float
     largest_step: float
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `Update.updated`."""
+        """See `Update.apply`."""
         d = network.parameters
         statistics = self.statistics(network, values[PARAMETERS], met)
         mean = cohort.noisy_mean(statistics, self.clipping_norm).double()
@@ -171,7 +171,7 @@ class NaturalGradientByChoice(ReturnBasedUpdate):
     ball: float
     largest_loss: float
 
-    def updated(
+    def apply(
         self,
         network: PolicyNetwork,
         values: Values,
@@ -179,7 +179,7 @@ class NaturalGradientByChoice(ReturnBasedUpdate):
         cohort: ChoiceCohort,
         number: int,
     ) -> dict[str, Tensor]:
-        """See `Update.updated`."""
+        """See `Update.apply`."""
         directions = self.directions(values[PARAMETERS], number)
         chosen = cohort.chosen(self.scores(network, values[PARAMETERS], met, directions))
         return {PARAMETERS: values[PARAMETERS] + self.learning_rate * directions[chosen]}
@@ -286,7 +286,7 @@ def main() -> None:
             else:
                 mechanism, cost = kind(m, epsilon), epsilon
             moved = (
-                update.updated(network, {PARAMETERS: theta}, met, mechanism, number)[PARAMETERS]
+                update.apply(network, {PARAMETERS: theta}, met, mechanism, number)[PARAMETERS]
                 - theta
             )
             gains.append(gain(network, theta, met, update, moved))

@@ -126,7 +126,7 @@ def drawn(network: PolicyNetwork, parameters: Tensor) -> Act:
     generator = torch.Generator().manual_seed(_JUDGED_SEED)
 
     def act(observations: NDArray[np.float32]) -> NDArray[Any]:
-        return network.squashed(
+        return network.squash(
             network.sample(parameters, torch.from_numpy(observations), generator)
         ).numpy()
 
@@ -140,9 +140,7 @@ def greedy(network: PolicyNetwork, parameters: Tensor) -> Act:
         outputs = network.outputs(
             parameters.unsqueeze(0), torch.from_numpy(observations).unsqueeze(0)
         )[0]
-        return (
-            outputs.argmax(-1) if network.discrete_actions else network.squashed(outputs)
-        ).numpy()
+        return (outputs.argmax(-1) if network.discrete_actions else network.squash(outputs)).numpy()
 
     return act
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork, StepGradients
-from primorl.online.updates import DPPG, generalised_advantages, normalised, returns_to_go, within
+from primorl.online.updates import DPPG, generalised_advantages, normalise, returns_to_go, within
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.environments import Floats
@@ -44,7 +44,7 @@ _FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8  # of Adam
 
 def over_cohort(values: Tensor, valid: Tensor) -> Tensor:
     """Normalise over the steps of all users together, ``[U, T]``, which couples the users."""
-    return normalised(values.view(1, -1), valid.view(1, -1)).view_as(values)
+    return normalise(values.view(1, -1), valid.view(1, -1)).view_as(values)
 
 
 class CoupledAdvantages:
@@ -101,13 +101,11 @@ class AnnealedDPPG(AdamDPPG):
 
     cohorts: int
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `primorl.online.learning.Update.updated`."""
-        moved = (
-            super().updated(network, values, met, cohort, number)[PARAMETERS] - values[PARAMETERS]
-        )
+        """See `primorl.online.learning.Update.apply`."""
+        moved = super().apply(network, values, met, cohort, number)[PARAMETERS] - values[PARAMETERS]
         return {PARAMETERS: values[PARAMETERS] + (1 - number / self.cohorts) * moved}
 
 
@@ -140,16 +138,16 @@ class CarriedCritic(AdamDPPG):
         of_entropy = replace(steps, error=-chances * (logs + entropy))
         return gradients + self.entropy_coefficient * of_entropy.sums(weights)
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `primorl.online.learning.Update.updated`; the first cohort begins a new critic."""
+        """See `primorl.online.learning.Update.apply`; the first cohort begins a new critic."""
         critic = critic_of(network).initial(0)
         zeros, steps = torch.zeros_like(critic), torch.zeros((), dtype=torch.int64)
         values = {_CRITIC: critic, _FIRST: zeros, _SECOND: zeros, _STEPS: steps, **values}
         before, raw = self._raw(network, values, met)
         fitted = self._fitted(network, values, met, raw + before, self.schedule(met.steps, number))
-        return {**super().updated(network, values, met, cohort, number), **fitted}
+        return {**super().apply(network, values, met, cohort, number), **fitted}
 
     def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
         """See `DPPG.advantages`."""
@@ -292,7 +290,7 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
         empty,
         first,
     ):  # the critic after the first cohort does not depend on what is released
-        afters.append(update.updated(network, begun, data, cohort, 0))
+        afters.append(update.apply(network, begun, data, cohort, 0))
         means.append(cohort.mean)
     noise = Z * update.clipping_norm / USERS
     included = np.random.default_rng().random(trials) < 0.5
@@ -302,7 +300,7 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
         seconds = []
         for after in afters:
             now = {**after, PARAMETERS: parameters + update.learning_rate * released}
-            update.updated(network, now, second, cohort, 1)
+            update.apply(network, now, second, cohort, 1)
             seconds.append(cohort.mean.double())
         seen, difference = (
             seconds[int(there)] + torch.randn_like(seconds[0]) * noise,

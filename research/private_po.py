@@ -26,7 +26,7 @@ from torch import Tensor
 from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import PolicyGradient, Regression, policy_gradients
+from primorl.online.updates import PolicyGradient, Regression, sum_policy_gradients
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
@@ -71,12 +71,12 @@ class EpisodeRegression(Regression):
         """Compute η w from the users' episodes under the base policy and under the current one."""
         weights = self.discount ** torch.arange(base.steps)
         gained = ((base.rewards - current.rewards) * weights).sum(1) * (1 - self.discount)
-        scores = torch.cat(list(policy_gradients(network, theta, base, base.valid.float())))
+        scores = torch.cat(list(sum_policy_gradients(network, theta, base, base.valid.float())))
 
         def gradients(direction: Tensor) -> Tensor:
             return (gained - scores @ direction).unsqueeze(1) * scores
 
-        return self.learning_rate * self.ascended(
+        return self.learning_rate * self.ascend(
             cohort, torch.zeros_like(theta), gradients, self.ball
         )
 
@@ -116,7 +116,7 @@ def learned(key: Row, seed: int) -> float:
         cohort = (NoiseAlone if key["mode"] == "noise alone" else Cohort)(plan, releases)
         met = users.meet(numbers, network, first if key["base"] == "first" else theta)
         if key["base"] == "none":
-            moved = GRADIENT.updated(network, {PARAMETERS: theta}, met, cohort, number)[PARAMETERS]
+            moved = GRADIENT.apply(network, {PARAMETERS: theta}, met, cohort, number)[PARAMETERS]
             theta = moved + GRADIENT.learning_rate * barrier * barrier_gradient(
                 network, theta, states
             )

@@ -64,7 +64,7 @@ def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
     plan = online_plan(
         users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, appearances=1, delta=1e-5
     )
-    return update.updated(NETWORK, {PARAMETERS: theta}, met, Cohort(plan, releases), 0)[PARAMETERS]
+    return update.apply(NETWORK, {PARAMETERS: theta}, met, Cohort(plan, releases), 0)[PARAMETERS]
 
 
 def cohort(steps: int) -> Trajectories:

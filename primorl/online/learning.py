@@ -176,16 +176,16 @@ class Trajectories:
         """The same of some of the users."""
         return Trajectories(**{name: value[users] for name, value in vars(self).items()})
 
-    def filled(self, users: int) -> "Trajectories":
+    def fill(self, users: int) -> "Trajectories":
         """The same with empty users behind, up to so many."""
-        return Trajectories(**{name: filled(value, users) for name, value in vars(self).items()})
+        return Trajectories(**{name: fill(value, users) for name, value in vars(self).items()})
 
     def to(self, device: torch.device) -> "Trajectories":
         """The same on a device."""
         return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-def filled(values: Tensor, users: int) -> Tensor:
+def fill(values: Tensor, users: int) -> Tensor:
     """Add rows of zeros to ``[U, ..]`` up to so many; the same tensor if it has them."""
     missing = users - len(values)
     return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
@@ -217,7 +217,7 @@ class Update(Protocol):
     def releases(self) -> int:
         """Count the noisy means that it takes from one cohort."""
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
         """Compute the values after a cohort from the values before and from the cohort's releases,
@@ -373,7 +373,7 @@ def learn(
         save_checkpoint(now)
         values = {name: value.to(here) for name, value in now.values.items()}
         met = users.meet(cohorts[number], network, values[PARAMETERS]).to(here)
-        updated = update.updated(network, values, met, Cohort(plan, update.releases), number)
+        updated = update.apply(network, values, met, Cohort(plan, update.releases), number)
         now = now.after({name: value.cpu() for name, value in updated.items()})
         on_update(now)
     now = now.ended()

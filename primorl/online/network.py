@@ -175,11 +175,11 @@ class PolicyNetwork:
         """Draw actions: ``[d]`` and ``[B, S]`` to int64 ``[B]``, or u, ``[B, A]``."""
         outputs = self.outputs(parameters.unsqueeze(0), observations.unsqueeze(0))[0]
         if self.discrete_actions:
-            return drawn(outputs, generator)
+            return draw_softmax(outputs, generator)
         noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
         return outputs + noise * self._log_scales(parameters.unsqueeze(0))[0].exp()
 
-    def squashed(self, drawn: Tensor) -> Tensor:
+    def squash(self, drawn: Tensor) -> Tensor:
         """Turn draws of `sample` into the environment's units; discrete ones stay as they are."""
         if self.discrete_actions:
             return drawn
@@ -277,7 +277,7 @@ class StepGradients:
         return self.workspace.take("scratch", 0, tuple(like.shape))
 
 
-def drawn(outputs: Tensor, generator: torch.Generator) -> Tensor:
+def draw_softmax(outputs: Tensor, generator: torch.Generator) -> Tensor:
     """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``.
 
     The draw of one row does not depend on the others.

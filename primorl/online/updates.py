@@ -4,14 +4,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
+from functools import partial
+from threading import local
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from primorl.model.numerics import Workspace
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, filled
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, fill
 from primorl.online.network import PolicyNetwork, StepGradients
 
 _LEAST_SCALE = 1e-6
@@ -24,7 +25,7 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
 
     Where an episode was cut off, rewards go on as they were: the mean reward of the user's own
     steps for ever, so that the last steps before a time limit do not look worse than the first
-    ones. In float64, so that equal returns are equal: `normalised` would make advantages of
+    ones. In float64, so that equal returns are equal: `normalise` would make advantages of
     rounding errors.
     """
     rewards = met.rewards.double()
@@ -53,7 +54,7 @@ def _discounted(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
     return sums
 
 
-def normalised(values: Tensor, valid: Tensor) -> Tensor:
+def normalise(values: Tensor, valid: Tensor) -> Tensor:
     """Standardise over each user's own valid steps, float32 ``[U, T]``; 0 at padding.
 
     A user with equal values gets zeros.
@@ -131,16 +132,23 @@ def own_weights(valid: Tensor) -> Tensor:
     return valid / valid.sum(1, keepdim=True).clamp(min=1)
 
 
-def policy_gradients(
+def sum_policy_gradients(
     network: PolicyNetwork, parameters: Tensor, met: Trajectories, weights: Tensor
 ) -> Iterator[Tensor]:
     """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, pieces of ``[U, d]``. Sensitive."""
+    return by_pieces(partial(_sum_gradients, network, parameters), met, weights)
+
+
+def _sum_gradients(
+    network: PolicyNetwork,
+    parameters: Tensor,
+    own: Trajectories,
+    weights: Tensor,
+    workspace: Workspace,
+    number: int,
+) -> Tensor:
     here = parameters.unsqueeze(0)
-
-    def gradients(own: Trajectories, weights: Tensor, workspace: Workspace, number: int) -> Tensor:
-        return network.step_gradients(here, own.observations, own.actions, workspace).sums(weights)
-
-    return by_pieces(gradients, met, weights)
+    return network.step_gradients(here, own.observations, own.actions, workspace).sums(weights)
 
 
 def within(vectors: Tensor, bound: float) -> Tensor:
@@ -155,11 +163,13 @@ def within(vectors: Tensor, bound: float) -> Tensor:
 _AT_ONCE = 16
 
 
-def by_pieces(
-    function: Callable[[Trajectories, Tensor, Workspace, int], Tensor],
-    met: Trajectories,
-    values: Tensor,
-) -> Iterator[Tensor]:
+PieceFunction = Callable[[Trajectories, Tensor, Workspace, int], Tensor]
+"""From trajectories of U users, rows of values, memory to work in and a piece's number to a row for
+each user.
+"""
+
+
+def by_pieces(function: PieceFunction, met: Trajectories, values: Tensor) -> Iterator[Tensor]:
     """Compute one row for each user from trajectories, rows of ``values``, memory to work in and a
     piece's number.
 
@@ -168,19 +178,14 @@ def by_pieces(
     empty users, and one thread computes it.
     """
     threads = torch.get_num_threads() if values.device.type == "cpu" else 1
-    workspaces: SimpleQueue[Workspace] = SimpleQueue()
-    for _ in range(threads):
-        workspaces.put(Workspace(values.device))
+    of_thread = local()  # a workspace for each thread
 
     def rows(number: int) -> Tensor:
-        at, workspace = number * _AT_ONCE, workspaces.get()
-        part, own = met.of(slice(at, at + _AT_ONCE)), values[at : at + _AT_ONCE]
-        try:
-            return function(part.filled(_AT_ONCE), filled(own, _AT_ONCE), workspace, number)[
-                : part.users
-            ]
-        finally:
-            workspaces.put(workspace)
+        if not hasattr(of_thread, "workspace"):
+            of_thread.workspace = Workspace(values.device)
+        users = slice(number * _AT_ONCE, (number + 1) * _AT_ONCE)
+        part, own = met.of(users), fill(values[users], _AT_ONCE)
+        return function(part.fill(_AT_ONCE), own, of_thread.workspace, number)[: part.users]
 
     pieces = range(max(1, -(-met.users // _AT_ONCE)))
     torch.set_num_threads(1)
@@ -236,18 +241,13 @@ class DPPG:
     learning_rate: float = 1.0
     discount: float = 0.99
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `Update.updated`."""
+        """See `Update.apply`."""
         start, schedule = values[PARAMETERS], self.schedule(met.steps, number)
-
-        def deltas(
-            own: Trajectories, advantages: Tensor, workspace: Workspace, number: int
-        ) -> Tensor:
-            return self.local_updates(network, start, own, advantages, schedule, workspace)
-
-        rows = by_pieces(deltas, met, self.advantages(network, values, met))
+        local_updates = partial(self.local_updates, network, start, schedule)
+        rows = by_pieces(local_updates, met, self.advantages(network, values, met))
         return {
             PARAMETERS: start + self.learning_rate * cohort.noisy_mean(rows, self.clipping_norm)
         }
@@ -255,7 +255,7 @@ class DPPG:
     def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
         """Compute Â, ``[U, T]``. Sensitive."""
         before, after = own_baseline(network, met, self.discount)
-        return normalised(
+        return normalise(
             generalised_advantages(met, before, after, self.discount, self.decay), met.valid
         )
 
@@ -263,30 +263,32 @@ class DPPG:
         self,
         network: PolicyNetwork,
         start: Tensor,
+        schedule: list[Tensor],
         met: Trajectories,
         advantages: Tensor,
-        schedule: list[Tensor],
         workspace: Workspace,
+        number: int = 0,
     ) -> Tensor:
         """Compute θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
 
         Args:
             network: shape of the policy.
             start: θ₀.
+            schedule: numbers of the steps of every minibatch, the same for all users.
             met: trajectories.
             advantages: Â, ``[U, T]``.
-            schedule: numbers of the steps of every minibatch, the same for all users.
             workspace: memory to work in.
+            number: of the piece.
         """
         begin = start.expand(met.users, -1)
         deltas, climb, old = torch.zeros_like(begin), self.rule(begin), torch.zeros_like(advantages)
         # else the first step, which begins at θ₀, computes them by the way
         if self.minibatches > 1:
             old = network.step_gradients(begin, met.observations, met.actions, workspace).logs
-        for number, rows in enumerate(schedule):
+        for step, rows in enumerate(schedule):
             valid, seen, done = met.valid[:, rows], met.observations[:, rows], met.actions[:, rows]
             part = network.step_gradients(begin + deltas, seen, done, workspace)
-            if self.minibatches == 1 and number == 0:
+            if self.minibatches == 1 and step == 0:
                 old[:, rows] = part.logs
             gradients = self.gradients(part, old[:, rows], advantages[:, rows], own_weights(valid))
             # 0 for users without steps among these
@@ -335,7 +337,7 @@ class ReturnBasedUpdate:
 
     def advantages(self, met: Trajectories) -> Tensor:
         """Compute Â, ``[U, T]``. Sensitive."""
-        return normalised(returns_to_go(met, self.discount), met.valid)
+        return normalise(returns_to_go(met, self.discount), met.valid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,11 +359,11 @@ class PolicyGradient(ReturnBasedUpdate):
     learning_rate: float
     clipping_norm: float
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `Update.updated`."""
-        gradients = policy_gradients(network, values[PARAMETERS], met, self.advantages(met))
+        """See `Update.apply`."""
+        gradients = sum_policy_gradients(network, values[PARAMETERS], met, self.advantages(met))
         step = cohort.noisy_mean(gradients, self.clipping_norm)
         return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
 
@@ -387,7 +389,7 @@ class Regression(ReturnBasedUpdate):
         """K."""
         return self.steps
 
-    def ascended(
+    def ascend(
         self,
         cohort: Cohort,
         point: Tensor,
@@ -422,24 +424,33 @@ class NaturalGradientByDescent(Regression):
     learning_rate: float
     ball: float
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `Update.updated`."""
+        """See `Update.apply`."""
         parameters, advantages = values[PARAMETERS], self.advantages(met)
-        here = parameters.unsqueeze(0)
 
         def gradients(direction: Tensor) -> Iterator[Tensor]:
-            def rows(
-                own: Trajectories, advantages: Tensor, workspace: Workspace, number: int
-            ) -> Tensor:
-                steps = network.step_gradients(here, own.observations, own.actions, workspace)
-                return steps.sums((advantages - steps.products(direction)) * own_weights(own.valid))
+            of_piece = partial(_sum_regression_gradients, network, parameters, direction)
+            return by_pieces(of_piece, met, advantages)
 
-            return by_pieces(rows, met, advantages)
-
-        direction = self.ascended(cohort, torch.zeros_like(parameters), gradients, self.ball)
+        direction = self.ascend(cohort, torch.zeros_like(parameters), gradients, self.ball)
         return {PARAMETERS: parameters + self.learning_rate * direction}
+
+
+def _sum_regression_gradients(
+    network: PolicyNetwork,
+    parameters: Tensor,
+    direction: Tensor,
+    own: Trajectories,
+    advantages: Tensor,
+    workspace: Workspace,
+    number: int,
+) -> Tensor:
+    """Compute Σ_t (Â_t - wᵀψ_t) ψ_t / n of every user, ``[U, d]``. Sensitive."""
+    here = parameters.unsqueeze(0)
+    steps = network.step_gradients(here, own.observations, own.actions, workspace)
+    return steps.sums((advantages - steps.products(direction)) * own_weights(own.valid))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,26 +472,32 @@ class Rebel(Regression):
 
     temperature: float
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `Update.updated`."""
+        """See `Update.apply`."""
         advantages = self.advantages(met)
         old: dict[int, Tensor] = {}  # log π_t, from the first step, which begins at θ_t
 
         def gradients(parameters: Tensor) -> Iterator[Tensor]:
-            here = parameters.unsqueeze(0)
+            of_piece = partial(self._sum_gradients, network, parameters, old)
+            return by_pieces(of_piece, met, advantages)
 
-            def rows(
-                own: Trajectories, advantages: Tensor, workspace: Workspace, number: int
-            ) -> Tensor:
-                steps = network.step_gradients(here, own.observations, own.actions, workspace)
-                errors = (
-                    advantages
-                    - (steps.logs - old.setdefault(number, steps.logs)) / self.temperature
-                )
-                return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))
+        return {PARAMETERS: self.ascend(cohort, values[PARAMETERS], gradients)}
 
-            return by_pieces(rows, met, advantages)
-
-        return {PARAMETERS: self.ascended(cohort, values[PARAMETERS], gradients)}
+    def _sum_gradients(
+        self,
+        network: PolicyNetwork,
+        parameters: Tensor,
+        old: dict[int, Tensor],
+        own: Trajectories,
+        advantages: Tensor,
+        workspace: Workspace,
+        number: int,
+    ) -> Tensor:
+        """Compute Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n of every user, ``[U, d]``. Sensitive."""
+        here = parameters.unsqueeze(0)
+        steps = network.step_gradients(here, own.observations, own.actions, workspace)
+        log_ratios = steps.logs - old.setdefault(number, steps.logs)
+        errors = advantages - log_ratios / self.temperature
+        return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))

@@ -125,7 +125,7 @@ class SimulatedUsers:
         kept: list[tuple[Tensor, ...]] = []
         for step in range(T):
             chosen = network.sample(parameters, observations, generator)
-            found = self.batch.step(network.squashed(chosen).numpy())
+            found = self.batch.step(network.squash(chosen).numpy())
             after, rewards, terminated, truncated = map(torch.from_numpy, found)
             over = terminated | truncated
             last = over | (step == T - 1)

@@ -126,7 +126,7 @@ def recorded(
     """Run an update on a cohort, with releases that are the same for every cohort."""
     plan = RecordedPlan(**vars(plan_of(1.0, update.releases, max(USERS, data.users))))
     cohort = RecordedCohort(plan, update.releases)
-    made = update.updated(shape, values or begun(shape), data, cohort, 3)
+    made = update.apply(shape, values or begun(shape), data, cohort, 3)
     return Seen(cohort.rows, plan.sums, made)
 
 

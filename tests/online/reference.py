@@ -70,10 +70,10 @@ class Looped:
         """See `Update.releases`."""
         return self.update.releases
 
-    def updated(
+    def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
-        """See `Update.updated`."""
+        """See `Update.apply`."""
         theta, update = values[PARAMETERS], self.update
         users = [_User(network, met, user) for user in range(met.users)]
 

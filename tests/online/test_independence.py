@@ -83,5 +83,5 @@ def test_empty_users_keep_a_products_rounding_the_same(monkeypatch: pytest.Monke
 
     assert alike()
     for module in (learning, updates):
-        monkeypatch.setattr(module, "filled", lambda values, users: values)
+        monkeypatch.setattr(module, "fill", lambda values, users: values)
     assert not alike()

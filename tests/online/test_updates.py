@@ -6,7 +6,7 @@ import torch
 from primorl.online.learning import PARAMETERS, Update
 from primorl.online.updates import (
     DPPG,
-    normalised,
+    normalise,
     returns_to_go,
 )
 from research.paper_mode import AdamDPPG
@@ -28,8 +28,8 @@ def test_where_nobody_fails_nothing_is_learned_from_rounding() -> None:
     data.terminated[:] = False
     returns = returns_to_go(data, 0.99)
     torch.testing.assert_close(returns[data.valid], torch.full_like(returns[data.valid], 100.0))
-    assert not normalised(returns, data.valid).any()
-    noisy = normalised(returns + torch.randn(USERS, data.steps) * 1e-5, data.valid)
+    assert not normalise(returns, data.valid).any()
+    noisy = normalise(returns + torch.randn(USERS, data.steps) * 1e-5, data.valid)
     assert noisy.abs().max() > 1, "the twin"
     update = DPPG(clipping_norm=0.05, local_learning_rate=0.02, epochs=2, minibatches=3)
     assert not recorded(update, SHAPE, data).rows[0].any()

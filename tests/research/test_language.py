@@ -62,7 +62,7 @@ def released(update: PromptUpdate, met: Answers, noise: float) -> Tensor:
     sizes = {"users": 99, "cohort": USERS, "releases": 1, "appearances": 1}
     plan = online_plan(**sizes, noise_multiplier=noise, delta=1e-5, entropy=SeededEntropy(0))
     begun = update.begin(POLICY, POLICY.initial())
-    return update.updated(POLICY, begun, met, Cohort(plan, 1), 0)[PARAMETERS] - POLICY.initial()
+    return update.apply(POLICY, begun, met, Cohort(plan, 1), 0)[PARAMETERS] - POLICY.initial()
 
 
 def test_the_batch_has_the_gradients_of_a_loop_over_prompts() -> None:

@@ -36,7 +36,7 @@ def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_b
     exact, data = NaturalGradientByStatistics(1.0, 10.0, 1e-6, 100.0), met(SHAPE)
     quiet = Cohort(plan_of(0.0, exact.releases), exact.releases)
     theta = begun(SHAPE)[PARAMETERS]
-    step = exact.updated(SHAPE, begun(SHAPE), data, quiet, 3)[PARAMETERS] - theta
+    step = exact.apply(SHAPE, begun(SHAPE), data, quiet, 3)[PARAMETERS] - theta
     assert gain(SHAPE, theta, data, exact, step) == pytest.approx(1.0, abs=1e-3)
     assert gain(SHAPE, theta, data, exact, -step) < 0
     without = recorded(STATISTICS, SHAPE, with_user(data, None))
