@@ -86,7 +86,7 @@ audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
 
 ui: $(RUN_SETUP) ## show MLflow on http://127.0.0.1:5000
 	@store="$$(.venv/bin/python -c \
-		'from primorl.config import params; from primorl.tracking import store; print(store.store_uri(params.load()))')"; \
+		'from primorl.config import params; from primorl import tracking; print(tracking.store_uri(params.load()))')"; \
 	MLFLOW_BACKEND_STORE_URI="$$store" MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
 		.venv/bin/mlflow ui --host 127.0.0.1 --workers 1
 

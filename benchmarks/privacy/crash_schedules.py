@@ -56,9 +56,8 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import ENGINE_VERSION, TrainingState
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Request, Version
-from primorl.tracking import StageRun
-from primorl.tracking.store import Log
-from primorl.tracking.store import Store as Tracking
+from primorl.tracking import Log, StageRun
+from primorl.tracking import Store as Tracking
 from primorl.work import work
 from primorl.work.training import PaidModel, _released
 from tests.faults.edits import expression, module_file, planted

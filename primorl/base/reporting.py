@@ -74,9 +74,6 @@ class Log(Protocol):
     def note(self, text: str) -> None:
         """Describe the run, in Markdown."""
 
-    def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
-        """Name the dataset that the run learned from, by its keyed fingerprint."""
-
 
 class StageLog(Log, Protocol):
     """A stage's run, which may have runs inside it."""

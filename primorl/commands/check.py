@@ -44,7 +44,7 @@ def check(
     check_version(primorl.__version__)
     params = load()
     problems = []
-    for part in (_settings, _log, _python, _git, _secrets, _space):
+    for part in (_settings, _log, _python, _secrets, _space):
         try:
             for line in part(params):
                 print(line)
@@ -94,14 +94,6 @@ def _python(_: "Params") -> Iterator[str]:
             f"note: {found or 'no python'} is first on PATH, with which `dvc repro` would run the "
             f"stages; put {ours} first: source {ours}/activate"
         )
-
-
-def _git(_: "Params") -> Iterator[str]:
-    here = Path.cwd()
-    if shutil.which("git") is None or not any(
-        (up / ".git").exists() for up in (here, *here.parents)
-    ):
-        yield "note: no git repository, so `dvc exp` does not work; install git, run `git init`"
 
 
 def _secrets(_: "Params") -> Iterator[str]:

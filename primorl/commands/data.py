@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primorl.base.paths import PARTITIONS
-from primorl.commands.terminal import AsJson, add_group, option, rendered
+from primorl.commands.terminal import AsJson, add_group, format_table, option
 
 if TYPE_CHECKING:
     from primorl.data.description import PublicSplit
@@ -16,7 +16,6 @@ _EXAMPLES = """Examples:
   primorl data describe                     facts, counts, fingerprint, public statistics
   primorl data push --remote vault          send raw rows and partitions to the remote `vault`
 """
-_MOST_ROWS = 12  # of observations, and of actions
 
 
 def register(app: typer.Typer) -> None:
@@ -94,7 +93,7 @@ def _declared(
 def _text(about: dict[str, Any], *, cut: bool) -> str:
     """Write facts, then a table of dimensions, then the public split."""
     discrete, public = about["spaces"]["discrete_actions"], about["public"]
-    actions = f"one of {about['action_size']}: {', '.join(about['action_names'])}"
+    actions = ", ".join(about["action_names"])
     facts = {
         "dataset": about["dataset"],
         "environment": about["environment"] or "none: no simulator",
@@ -103,30 +102,25 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
         ),
         "episodes": f"at most {about['horizon'] or '?'} steps; termination: {about['termination']}",
         "fingerprint": f"{about['dataset_fingerprint']} (keyed)",
-        "observation": _numbers(about["observation_size"]),
-        "action": actions if discrete else _numbers(about["action_size"]),
+        "observation": f"{about['observation_size']} numbers",
+        "action": f"one of {about['action_size']}: {actions}" if discrete else actions,
         "columns": ", ".join(f"{name} {kind}" for name, kind in about["schema"].items()),
     }
     lines = [f"{name:<13}{value}" for name, value in facts.items()]
-    rows = [*_dimensions(about, "observation"), *([] if discrete else _dimensions(about, "action"))]
-    rows += _dimensions(about, "reward")
     measured = ("public min", "max", "mean", "std", "outside") if public is not None else ()
-    lines += ["", rendered(("dimension", "declared", *measured), rows, right=measured)]
+    headers = ("dimension", "declared", *measured)
+    lines += ["", format_table(headers, _dimensions(about), right=measured)]
     if public is None:
-        return "\n".join(
-            [*lines, "", "public split: none, and nothing may be said of the private one"]
-        )
-    quantiles = {
-        what: " / ".join(f"{public[what][q]:.4g}" for q in ("5%", "50%", "95%"))
-        for what in ("return", "length")
-    }
+        lines += ["", "public split: none, and nothing may be said of the private one"]
+        return "\n".join(lines)
     lines += [
         "",
         f"public split: {public['trajectories']} trajectories, {public['transitions']} transitions",
-        f"  return     {quantiles['return']} (5 / 50 / 95%), mean {public['return']['mean']:.4g}",
-        f"  length     {quantiles['length']}",
-        f"  terminated {public['terminated_share']:.1%} of trajectories",
     ]
+    for what in ("return", "length"):
+        quantiles = " / ".join(f"{public[what][q]:.4g}" for q in ("5%", "50%", "95%"))
+        lines.append(f"  {what:<10} {quantiles} (5 / 50 / 95%)")
+    lines.append(f"  terminated {public['terminated_share']:.1%} of trajectories")
     if cut and public["terminated_share"] < 1:
         lines.append("  last rows that do not terminate are not used, and their reward is lost")
     if about["termination"] == "learned" and public["terminated_share"] > 0:
@@ -136,40 +130,29 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
     return "\n".join(lines)
 
 
-def _numbers(count: int) -> str:
-    return "1 number" if count == 1 else f"{count} numbers"
-
-
-def _dimensions(about: dict[str, Any], what: str) -> Iterator[tuple[str, ...]]:
-    """Yield name, declared bounds and public statistics of each dimension of an observation, action
-    or reward.
+def _dimensions(about: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield name, declared bounds and public statistics of each dimension of observation, action
+    and reward.
     """
-    public, size = about["public"], about["observation_size"]
-    if what == "action":
-        ends = zip(about["spaces"]["action_low"], about["spaces"]["action_high"], strict=True)
-        named = zip(about["action_names"], ends, strict=True)
-        columns = [{"name": name, "low": low, "high": high} for name, (low, high) in named]
-    else:
-        columns = about["declared"][size:] if what == "reward" else about["declared"][:size]
-    for i, column in enumerate(columns):
-        if i == _MOST_ROWS:
-            more = f"… and {len(columns) - _MOST_ROWS} more (--json has all)"
-            yield (more, *("",) * (1 if public is None else 6))
-            return
-        measured = (
-            ()
-            if public is None
-            else tuple(f"{public[what][q][i]:.4g}" for q in ("min", "max", "mean", "std"))
+    size, spaces = about["observation_size"], about["spaces"]
+    parts = {"observation": about["declared"][:size], "reward": about["declared"][size:]}
+    if not spaces["discrete_actions"]:  # actions outside their bounds are refused at ingest
+        columns = zip(
+            about["action_names"], spaces["action_low"], spaces["action_high"], strict=True
         )
-        # Actions outside their bounds are refused at ingest.
-        beyond = () if public is None else (f"{column.get('outside', 0.0):.1%}",)
-        yield (column["name"], _bounds(column), *measured, *beyond)
-
-
-def _bounds(column: dict[str, Any]) -> str:
-    low, high = column["low"], column["high"]
-    if column.get("from_public"):
-        return "those of the public split"
-    return (
-        f"[{'-inf' if low is None else f'{low:.4g}'}, {'inf' if high is None else f'{high:.4g}'}]"
-    )
+        parts["action"] = [{"name": name, "low": low, "high": high} for name, low, high in columns]
+    for what, columns in parts.items():
+        for i, column in enumerate(columns):
+            low, high = column["low"], column["high"]
+            bounds = (
+                f"[{'-inf' if low is None else f'{low:.4g}'}, "
+                f"{'inf' if high is None else f'{high:.4g}'}]"
+            )
+            if column.get("from_public"):
+                bounds = "those of the public split"
+            measured: tuple[str, ...] = ()
+            if about["public"] is not None:
+                found = about["public"][what]
+                numbers = (f"{found[q][i]:.4g}" for q in ("min", "max", "mean", "std"))
+                measured = (*numbers, f"{column.get('outside', 0.0):.1%}")
+            yield column["name"], bounds, *measured

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primorl.base.paths import MANIFEST, PARTITIONS
-from primorl.commands.terminal import add_group, flag, option, rendered
+from primorl.commands.terminal import add_group, flag, format_table, option
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -132,7 +132,7 @@ def _print_table(
         )
         for charge in charges
     ]
-    print(rendered(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
+    print(format_table(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
     on: dict[int, list[Charge]] = {}  # by version; two datasets may name the same rows
     for charge in charges:
         on.setdefault(charge.version, []).append(charge)

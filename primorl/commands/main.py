@@ -20,14 +20,14 @@ from primorl.base.files import read_json
 from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
-from primorl.commands import check, data, init, ledger, plan, policies, results, run
+from primorl.commands import check, data, init, ledger, plan, policies, results
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
     init.init,
     check.check,
     plan.plan,
-    run.run,
+    results.run,
     results.summary,
     results.report,
     results.runs,

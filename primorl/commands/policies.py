@@ -155,16 +155,10 @@ def release(
     from primorl.release.card import describe_guarantee
     from primorl.release.contents import SIGNATURE
 
-    for given, name, allowed in (
-        (policy is not None or against_advice, "--policy, --against-advice", not check),
-        (sign is not None, "--sign", not check),
-        (key is not None, "--key", check),
-    ):
-        if given and not allowed:
-            place = (
-                "with --check, allowed without it" if check else "without --check, allowed with it"
-            )
-            raise PipelineError(f"{name}: found {place}")
+    if check and (policy is not None or against_advice or sign is not None):
+        raise PipelineError("--policy, --against-advice, --sign: found with --check")
+    if key is not None and not check:
+        raise PipelineError("--key: found without --check")
     if not check:
         build.release(
             directory,

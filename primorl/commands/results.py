@@ -1,11 +1,11 @@
-"""``primorl summary``, ``runs`` and ``report``: results of runs."""
+"""``primorl run``, ``summary``, ``runs`` and ``report``: runs and their results."""
 
 import json
 import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,16 +14,40 @@ from primorl.base.paths import (
     LATEST_REPORT,
     MODEL,
     ONLINE_METRICS,
-    PARAMS,
     POLICY,
     REPORT,
     SUMMARY,
 )
-from primorl.commands.terminal import AsJson, flag, path_option, rendered
+from primorl.commands.terminal import AsJson, flag, format_table, path_option
 
-if TYPE_CHECKING:
-    from primorl.evaluate.summary import Summary
-    from primorl.tracking.store import Result
+
+def run() -> None:
+    """Check, say what will be charged, run the stages whose inputs changed, and show the results.
+
+    The stages are run by `dvc repro`. Where nothing changed, nothing is run or charged.
+
+    Examples:
+      primorl run                             the run that params.yaml describes
+      primorl run && primorl release bundle   and the bundle that may leave
+    """
+    from primorl.base.dvc import Status, show_dvc
+    from primorl.commands.check import check
+
+    # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
+    # first. DVC takes a second to start meanwhile.
+    with Status() as status:
+        check()
+        changed = status.changed_stages()
+    if not changed and SUMMARY.exists():
+        print("nothing changed since the last run: nothing is run or charged", file=sys.stderr)
+    else:
+        from primorl.config.params import load
+        from primorl.work.bill import MAKE_DATA, preview
+
+        show_dvc("repro", "--quiet", "plan")
+        print(preview(load(), changed - {*MAKE_DATA, "plan"}), flush=True)
+        show_dvc("repro")
+    summary(links=True)
 
 
 def summary(
@@ -42,8 +66,7 @@ def summary(
     from primorl.evaluate.wording import text
 
     found = Summary.read(SUMMARY)
-    stale = other_files(found)
-    if stale is not None:
+    if (stale := found.other_files(MODEL, POLICY)) is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
     if changed := changed_params():
         after = "`dvc repro` makes it again, and `primorl check --charges` says what that charges"
@@ -52,45 +75,37 @@ def summary(
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
         return
-    print(text(content) + _online_row())
+    print(text(content))
+    if ONLINE_METRICS.exists():
+        _print_online()
     if links:
         _print_places()
 
 
+def _print_online() -> None:
+    """Print the result of online learning as one more row."""
+    from primorl.evaluate.summary import OnlineSummary
+
+    found = OnlineSummary.read(ONLINE_METRICS)
+    if found.met:
+        low, high = found.return_ci95 or (0.0, 0.0)
+        print(
+            f"online   return {found.return_before:.4g} before, {found.return_mean:.4g} "
+            f"[{low:.4g}, {high:.4g}] after {found.users} {found.unit}s; {found.promise}"
+        )
+
+
 def _print_places() -> None:
-    """Print the path of the report, and the address of the newest result in MLflow's view of
-    trainings.
-    """
+    """Print the path of the report, and the address of the newest result in MLflow."""
     from primorl.config.params import load
-    from primorl.tracking.store import link, viewer
+    from primorl.tracking import link, viewer
 
     if REPORT.exists():
         print(f"report   {REPORT}")
-    params = load(PARAMS)
+    params = load()
     if address := link(params):
         command = viewer(params)
         print(f"mlflow   `{command}`, then {address}" if command else f"mlflow   {address}")
-
-
-def _online_row() -> str:
-    """Write the result of online learning as one more row; empty where no users were met."""
-    from primorl.evaluate.summary import OnlineSummary
-
-    found = (
-        OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
-    )
-    if not found.met:
-        return ""
-    low, high = found.return_ci95 or (0.0, 0.0)
-    return (
-        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} "
-        f"[{low:.4g}, {high:.4g}] after {found.users} {found.unit}s; {found.promise}"
-    )
-
-
-def other_files(summary: "Summary") -> str | None:
-    """Say in a line why the results are not of the files in ``models/``; None: they are."""
-    return summary.other_files(MODEL, POLICY)
 
 
 def runs(
@@ -103,7 +118,7 @@ def runs(
 
     Results are those of MLflow: what a simulator measured comes first. Values in a
     model do not compare: the newest comes first. `in all` is what all runs had spent on the same
-    units by then, `changed` the settings that are not the same in all results that are listed.
+    units by then.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
     δ of at most privacy.budget.delta.
@@ -114,7 +129,8 @@ def runs(
       primorl runs --json               with MLflow's run ids
     """
     from primorl.config import params
-    from primorl.tracking.store import results
+    from primorl.privacy.accounting.rounding import at_most
+    from primorl.tracking import results
 
     if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
         raise PipelineError(
@@ -127,44 +143,30 @@ def runs(
             for each in found
         ]
         print(json.dumps(rows, indent=2, allow_nan=False))
-    else:
-        print(_table(found) if found else "no results")
-
-
-def _table(found: "list[Result]") -> str:
-    from primorl.privacy.accounting.rounding import at_most
-
-    deltas, short = {each.delta for each in found}, _short_names(found)
-    columns: dict[str, list[str]] = {"result": [each.name for each in found]}
-    columns["ε"] = ["–" if each.epsilon is None else at_most(each.epsilon) for each in found]
-    if len(deltas) > 1:
-        columns["δ"] = ["–" if each.delta is None else at_most(each.delta) for each in found]
-    columns["in all"] = ["–" if each.spent is None else at_most(each.spent) for each in found]
-    columns["value"] = ["–" if each.value is None else f"{each.value:.4g}" for each in found]
-    columns["95% interval"] = [
-        "" if each.low is None or each.high is None else f"{each.low:.4g} to {each.high:.4g}"
-        for each in found
-    ]
-    columns["by"] = [each.by for each in found]
-    columns["advice"] = [(each.advice or "").replace("_", " ") for each in found]
-    columns["when"] = [f"{each.finished:%m-%d %H:%M}" for each in found]
-    columns["changed"] = [
-        ", ".join(f"{short[key]}={value}" for key, value in each.settings.items()) for each in found
-    ]
-    shown = {header: cells for header, cells in columns.items() if any(cells)}
-    rows = list(zip(*shown.values(), strict=True))
-    return rendered(
-        tuple(shown), rows, right=("ε", "δ", "in all", "value"), cut=("result", "changed")
-    )
-
-
-def _short_names(found: "list[Result]") -> dict[str, str]:
-    """Name settings by the last part of their keys, or by the whole key where two end alike."""
-    keys = {key for each in found for key in each.settings}
-    ends = [key.rpartition(".")[2] for key in keys]
-    return {
-        key: end if ends.count(end) == 1 else key for key in keys if (end := key.rpartition(".")[2])
-    }
+        return
+    if not found:
+        print("no results")
+        return
+    cells = []
+    for each in found:
+        numbers = [
+            None if n is None else at_most(n) for n in (each.epsilon, each.delta, each.spent)
+        ]
+        known = each.low is not None and each.high is not None
+        cells.append(
+            (
+                each.name,
+                *(number or "–" for number in numbers),
+                "–" if each.value is None else f"{each.value:.4g}",
+                f"{each.low:.4g} to {each.high:.4g}" if known else "",
+                each.by,
+                (each.advice or "").replace("_", " "),
+                f"{each.finished:%m-%d %H:%M}",
+            )
+        )
+    numbers_of = ("ε", "δ", "in all", "value")
+    headers = ("result", *numbers_of, "95% interval", "by", "advice", "when")
+    print(format_table(headers, cells, right=numbers_of))
 
 
 def report(

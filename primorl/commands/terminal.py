@@ -5,17 +5,14 @@ terminal.
 import contextlib
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from primorl.base.files import project_folder
 
-_UNLIMITED = 10_000  # columns of a pipe or a file, where lines are never wrapped
-_GAP, _LEAST = 2, 3  # columns between cells, and of a cell that is cut
 _called_from = Path()
 
 
@@ -102,50 +99,22 @@ def number(
     return parse
 
 
-def rendered(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Iterable[str] = (),
-    cut: Iterable[str] = (),
+def format_table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
 ) -> str:
-    """A table as text: columns aligned, wrapped and coloured only if stdout is a terminal.
+    """Align the columns of a table.
 
     Args:
         headers: one for each column.
         rows: cells, one for each column; printed literally.
         right: headers of the columns that are aligned to the right.
-        cut: headers of the columns that are cut to fit the terminal, so that a row stays a line.
     """
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    numbers, cells, giving = set(right), list(rows), set(cut)
-    widths = [
-        max(cell_len(text) for text in column) for column in zip(headers, *cells, strict=True)
-    ]
-    room = console.width - _GAP * len(headers)
-    which = [number for number, header in enumerate(headers) if header in giving]
-    while which and sum(widths) > room and max(widths[number] for number in which) > _LEAST:
-        widths[max(which, key=lambda number: widths[number])] -= 1
-    for number, header in enumerate(headers):
-        justify: Literal["right", "left"] = "right" if header in numbers else "left"
-        if number in which:
-            table.add_column(
-                Text(header),
-                justify=justify,
-                overflow="ellipsis",
-                no_wrap=True,
-                width=widths[number],
-            )
-        else:
-            table.add_column(Text(header), justify=justify, overflow="fold", no_wrap=bool(which))
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    table = [tuple(headers), *map(tuple, rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    numbers, lines = set(right), []
+    for row in table:
+        cells = []
+        for header, cell, width in zip(headers, row, widths, strict=True):
+            cells.append(cell.rjust(width) if header in numbers else cell.ljust(width))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -317,9 +317,6 @@ def log_summary(
     for log in (run, pipeline):
         for file in files:
             log.artifact(file)
-    pipeline.dataset(
-        summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit}
-    )
     pipeline.note(note(plain))
     found: dict[str, float | None] = {}
     if summary.void:

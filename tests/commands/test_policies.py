@@ -177,10 +177,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     ):
         monkeypatch.setenv("DVC_EXP_NAME", name)
         with stage_run("evaluate" if metrics else "train_model", params.load()) as result:
-            settings = {"privacy.rounds": 7 if name == "good" else 5, "policy.penalty": 0.5}
-            result.pipeline.params(
-                {"private": "epsilon" in metrics} | stated | settings if metrics else {}
-            )
+            result.pipeline.params({"private": "epsilon" in metrics} | stated if metrics else {})
             for key, value in metrics.items():
                 result.pipeline.metric(key, value)
             if name == "modelled":
@@ -196,12 +193,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert listed("--max-epsilon", "1") == ["good", "small", "modelled"], (
         "another unit, δ, or none said"
     )
-    shown = primorl("runs")[1]
-    assert ("rounds=7\n" in shown, "penalty" in shown, " more data " in shown) == (
-        True,
-        False,
-        True,
-    )
+    assert " more data " in primorl("runs")[1]
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, None))

@@ -21,8 +21,7 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import SpentOnDataset
-from primorl.tracking import stage_run
-from primorl.tracking.store import results
+from primorl.tracking import results, stage_run
 from tests import statements
 from tests.data.builders import INFO, episodes, table
 from tests.evaluate.conftest import random_policy

@@ -1,0 +1,533 @@
+"""MLflow: a run for each run of the pipeline, which the stages' runs are nested in.
+
+Only values that are handed over are logged. A lost log must not cost a training run after its
+privacy budget is spent. When the store fails in the middle of a stage, or a server does not answer,
+the stage goes on without it after one warning.
+
+MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors
+with the message of the exception (which names the server with its credentials), and wait for a dead
+server at the end once per batch. Here metrics wait in one list, which `Log.flush` sends as one
+batch.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf, isnan, nan
+from operator import methodcaller
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import psutil
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import HOST, home, workspace
+from primorl.base.processes import git_tags, is_alive, mark
+from primorl.config.params import Params
+from primorl.privacy.accounting.rounding import at_least, at_most
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+T = TypeVar("T")
+
+PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
+_CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
+_FLUSH_SECONDS = 5.0
+_MLFLOW = {
+    # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a stage has a bar of its own
+}
+_METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
+_MOST_RUNS = 50_000  # that MLflow gives in one answer
+# MLflow's UI then shows runs and models first
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+_CREDENTIALS = re.compile(r"(?<=://)\S*@")
+
+
+class Store:
+    """The MLflow store that all runs of a stage write to.
+
+    After its first failure nothing more is sent.
+    """
+
+    def __init__(self, client: "MlflowClient | None", name: str):
+        self.client = client
+        self.name = name
+
+    def send(self, call: "Callable[[MlflowClient], object]") -> None:
+        """Call ``call(client)``, unless the store has failed."""
+        if self.client is None:
+            return
+        try:
+            call(self.client)
+        except _store_errors() as broken:
+            self.lose(f"failed ({type(broken).__name__})", "the rest of this run is not logged")
+
+    def lose(self, what: str, consequence: str) -> None:
+        """Stop using the store, with one warning."""
+        self.client = None
+        print(f"warning: MLflow store {self.name} {what}; {consequence}", file=sys.stderr)
+
+
+class Log:
+    """One MLflow run to write to. Nothing it does raises an error of the store."""
+
+    def __init__(self, store: Store, run_id: str):
+        self.run_id = run_id
+        self.send = store.send
+        self._store = store
+        self._waiting: list[tuple[str, float, int, int]] = []
+        self._flushed = time.monotonic()
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Log parameters, after the numbers that wait; nested mappings become dotted keys."""
+        from mlflow.entities import Param
+
+        self.flush()
+        found = [Param(key, text) for key, text in _flatten(values)]
+        for part in _chunks(found, _PARAMS_PER_BATCH):
+            self.send(methodcaller("log_batch", self.run_id, params=part))
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Log one number. Numbers are sent together, every few seconds and at the end."""
+        self._waiting.append((name, float(value), int(time.time() * 1000), step or 0))
+        if time.monotonic() - self._flushed >= _FLUSH_SECONDS:
+            self.flush()
+
+    def artifact(self, path: Path) -> None:
+        """Copy a file (or a folder) to the run."""
+        if not path.exists():
+            raise FileNotFoundError(path)
+        self.send(methodcaller("log_artifact", self.run_id, str(path)))
+
+    def tag(self, name: str, value: object) -> None:
+        """Set one tag."""
+        self.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
+
+    def note(self, text: str) -> None:
+        """Describe the run, in Markdown."""
+        self.tag("mlflow.note.content", text)
+
+    def flush(self) -> None:
+        """Send the metrics that wait."""
+        from mlflow.entities import Metric
+
+        waiting, self._waiting = self._waiting, []
+        for part in _chunks([Metric(*entry) for entry in waiting], _METRICS_PER_BATCH):
+            self.send(methodcaller("log_batch", self.run_id, metrics=part))
+        self._flushed = time.monotonic()
+
+    def resume(self) -> None:
+        """Mark the run as running again, unless it has failed."""
+        self.send(lambda client: self._move_to(client, "RUNNING"))
+
+    def end(self, status: str) -> None:
+        """Send waiting entries and end the run. A run that has failed stays failed."""
+        self.flush()
+        self.send(lambda client: self._move_to(client, status))
+
+    def _move_to(self, client: "MlflowClient", status: str) -> None:
+        if client.get_run(self.run_id).info.status == "FAILED":
+            return
+        if status == "RUNNING":
+            client.update_run(self.run_id, status)
+        else:
+            client.set_terminated(self.run_id, status)
+
+
+class StageRun(Log):
+    """A stage's MLflow run.
+
+    Attributes:
+        pipeline: the run of the whole pipeline, which it is nested in.
+        first: whether no stage of this pipeline had a run before.
+    """
+
+    def __init__(self, store: Store, run_id: str, pipeline: Log, *, first: bool):
+        super().__init__(store, run_id)
+        self.pipeline = pipeline
+        self.first = first
+
+    @contextmanager
+    def nested(self, name: str) -> Iterator[Log]:
+        """Open a run inside the stage's run. It ends with the block."""
+        log = Log(self._store, "")
+
+        def create(client: "MlflowClient") -> None:
+            experiment = client.get_run(self.run_id).info.experiment_id
+            log.run_id = _begin(client, experiment, self.run_id, name)
+
+        self.send(create)
+        with _ending(log):
+            yield log
+
+
+@contextmanager
+def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
+    """Open a stage's MLflow run inside the pipeline's.
+
+    Both end as FINISHED, or as FAILED on an exception.
+
+    The exception itself is never logged: its message may quote private values. A server that
+    accepts connections and does not answer costs the log, with one warning, and not the stage.
+
+    Raises:
+        PipelineError: if the store cannot be used; the message names it without its credentials.
+    """
+    uri = store_uri(params)
+    store = Store(None, without_credentials(uri))
+    run_id, pipeline_id, first = "", "", True
+    with _naming_errors(uri):
+        try:
+            with _one_at_a_time():
+                client = _connect(uri)
+                experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
+                _close_the_dead(client, experiment)
+                pipeline_id, first = _pipeline_run(client, experiment, params)
+                run_id = _begin(client, experiment, pipeline_id, stage, stage=stage)
+                store.client = client
+        except _store_errors() as broken:
+            if "Read timed out" not in str(broken):
+                raise
+            store.lose("does not answer", "this run is not logged")
+            run_id, pipeline_id, first = "", "", True
+    pipeline = Log(store, pipeline_id)
+    pipeline.resume()
+    run = StageRun(store, run_id, pipeline, first=first)
+    with _ending(run, pipeline):
+        yield run
+
+
+def _begin(client: "MlflowClient", experiment: str, parent: str, name: str, **tags: str) -> str:
+    """Create a run of this process inside another one; return its id."""
+    own = {"mlflow.parentRunId": parent, PROCESS_TAG: mark(psutil.Process()), **tags}
+    return str(client.create_run(experiment, tags=own, run_name=name).info.run_id)
+
+
+@contextmanager
+def _ending(*runs: Log) -> Iterator[None]:
+    """End runs with the block: as FINISHED, or as FAILED on an exception."""
+    status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    finally:
+        for run in runs:
+            run.end(status)
+
+
+def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
+    """Mark the runs of killed stages of this machine as failed: a killed stage could not do it."""
+    running = client.search_runs(
+        [experiment], f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{HOST}:%'"
+    )
+    for run in running:
+        if is_alive(run.data.tags[PROCESS_TAG]):
+            continue
+        for dead in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
+            if client.get_run(dead).info.status == "RUNNING":
+                client.set_terminated(dead, "FAILED")
+
+
+def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tuple[str, bool]:
+    """Find the run of the pipeline that this stage belongs to, or create it; and tell whether it is
+    new.
+    """
+    process = _enclosing_process()
+    experiment_name = os.environ.get("DVC_EXP_NAME", "")
+    identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
+    pipeline = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
+    # a process id may have been another's before
+    since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS
+    known = client.search_runs(
+        [experiment],
+        f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}",
+        order_by=["attributes.start_time DESC"],
+        max_results=1,
+    )
+    if known:
+        return str(known[0].info.run_id), False
+    variant = params.dynamics.variant
+    tags = {PIPELINE_TAG: pipeline, "dataset": params.dataset, "variant": variant, **git_tags()}
+    for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
+        if os.environ.get(key):
+            tags[key] = os.environ[key]
+    name = f"{params.dataset}/{variant}"
+    if variant == "private" and params.privacy.target_epsilon is not None:
+        name += f"/ε={at_most(params.privacy.target_epsilon, 6)}"
+    elif variant == "private":
+        name += f"/z={at_least(params.privacy.noise_multiplier or 0.0, 6)}"
+    name += f" ({experiment_name})" if experiment_name else ""
+    return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
+
+
+def _enclosing_process() -> psutil.Process:
+    """Find the ``dvc`` process that runs this stage, or else the stage's own process."""
+    own = psutil.Process()
+    if "DVC_ROOT" not in os.environ:
+        return own
+    try:
+        for parent in own.parents():
+            # also `python -m dvc`
+            if any(Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]):
+                return parent
+    except psutil.Error:
+        pass
+    return own
+
+
+# The store
+
+
+def store_uri(params: Params) -> str:
+    """Return the MLflow store: ``tracking.uri``, or the project's own SQLite file.
+
+    Relative paths start at the project.
+    """
+    uri = params.tracking.uri
+    if uri is None:
+        return f"sqlite:///{home() / 'mlflow.db'}"
+    scheme, separator, path = uri.partition(":///")
+    if separator and scheme.startswith("sqlite"):
+        return f"{scheme}:///{home() / path}"
+    return uri
+
+
+def without_credentials(uri: str) -> str:
+    """Name a store in messages: a SQLite file, or the host alone."""
+    if uri.startswith("sqlite"):
+        return uri.partition("?")[0]
+    try:
+        return urlsplit(uri).hostname or "it names"
+    except ValueError:
+        raise PipelineError(
+            "tracking.uri: not a URI; allowed is an MLflow store's, or null"
+        ) from None
+
+
+@contextmanager
+def _naming_errors(uri: str) -> Iterator[None]:
+    """Turn errors of the store, which may quote its credentials, into one line."""
+    try:
+        yield
+    except _store_errors() as broken:
+        raise PipelineError(
+            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be used "
+            f"({type(broken).__name__}); check that it is up and lets you in, or set tracking.uri "
+            "to null for a store in this project"
+        ) from None
+
+
+def _connect(uri: str) -> "MlflowClient":
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # MLflow reads it when it is imported
+    for name, value in _MLFLOW.items():
+        os.environ.setdefault(name, value)
+    from mlflow.tracking import MlflowClient
+
+    for noisy in ("alembic", "mlflow", "sqlalchemy", "urllib3"):
+        # they print tracebacks of errors that are handled here
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _store_errors() -> tuple[type[Exception], ...]:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # ImportError: a database's driver is missing
+    return MlflowException, SQLAlchemyError, OSError, ImportError
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Lock: two stages that start at once must not both create the database, the experiment or the
+    pipeline's run.
+    """
+    with (home() / "mlflow.db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise PipelineError(
+            f"tracking.experiment: {name!r} was deleted in MLflow; bring it back with `mlflow "
+            f"experiments restore -x {found.experiment_id}`, or choose another name"
+        )
+    if found is not None:
+        return str(found.experiment_id)
+    server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go
+    place = None if server else (home() / "mlruns").as_uri()
+    return str(client.create_experiment(name, artifact_location=place, tags=_KIND))
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _redact(str(value))
+
+
+def _redact(text: str) -> str:
+    return _CREDENTIALS.sub("", text)
+
+
+def _chunks(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(entries), size):
+        yield entries[start : start + size]
+
+
+# What the store has
+
+
+def viewer(params: Params) -> str:
+    """Give the command that shows a store on this machine; empty: it is elsewhere."""
+    uri = params.tracking.uri or "sqlite:///mlflow.db"
+    if not uri.startswith("sqlite"):
+        return ""
+    if Path("Makefile").exists():
+        return "make ui"
+    return f"mlflow ui --backend-store-uri {without_credentials(uri)}"
+
+
+def link(params: Params) -> str:
+    """Give the address at which the `viewer`, or the server that ``tracking.uri`` names, shows the
+    newest result; empty: there is none.
+
+    MLflow may open runs in a mode for language models unless the address asks for the view of
+    trainings.
+    """
+    uri = store_uri(params)
+    server = "http://127.0.0.1:5000"
+    if uri.startswith(("http://", "https://")):
+        server = without_credentials(uri)
+    try:
+        run = max(results(params, most_epsilon=None), key=lambda each: each.finished).run
+        with _naming_errors(uri):
+            experiment = _connect(uri).get_run(run).info.experiment_id
+    except (PipelineError, ValueError):  # ValueError: no results
+        return ""
+    return f"{server}/#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a pipeline's run.
+
+    Attributes:
+        run: its id.
+        name: its name.
+        epsilon: ε of its policy; None: no guarantee, or a void one.
+        delta: δ of its ε; None: no guarantee.
+        unit: unit of its ε.
+        spent: ε of all charges on the same units at that time; None: no guarantee was left.
+        value: mean return in the simulator, or by the model; None: neither of them.
+        low: lower end of its interval; None: unknown.
+        high: upper end.
+        by: judge of the value: ``simulator``, ``model`` or ``nobody``.
+        finished: when.
+        advice: what was recommended: ``trial``, ``keep``, ``more_data``; None: a simulator measured
+            it.
+    """
+
+    run: str
+    name: str
+    epsilon: float | None
+    delta: float | None
+    unit: str | None
+    spent: float | None
+    value: float | None
+    low: float | None
+    high: float | None
+    by: str
+    finished: datetime
+    advice: str | None
+
+    @classmethod
+    def of(cls, run: "Run") -> "Result":
+        """Read it from MLflow's run."""
+        metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
+        epsilon, by = metrics.get("epsilon"), "nobody"
+        if "return_mean" in metrics:
+            by = "simulator"
+        elif "model_value" in metrics:  # what members of a model say is no interval
+            by = "model"
+        return cls(
+            run=info.run_id,
+            name=tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
+            epsilon=epsilon,
+            delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
+            unit=given.get("unit"),
+            spent=metrics.get("epsilon_spent_on_dataset"),
+            value=metrics.get("return_mean", metrics.get("model_value")),
+            low=metrics.get("return_low"),
+            high=metrics.get("return_high"),
+            by=by,
+            finished=datetime.fromtimestamp((info.end_time or info.start_time) / 1000),
+            advice=tags.get("recommendation"),
+        )
+
+
+def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
+    """List the results on the dataset that params.yaml names, best first: by the simulator; then
+    the rest.
+
+    Those that a model alone judges, or nothing, are not compared: the newest stands first.
+
+    Args:
+        params: name the store, the experiment and the dataset.
+        most_epsilon: the greatest ε, of the dataset's unit at a δ of at most
+            ``privacy.budget.delta``; None: also runs without a guarantee, of other units and at
+            other δ.
+
+    Raises:
+        PipelineError: there is no store, or it cannot be used.
+    """
+    uri = store_uri(params)
+    scheme, _, path = uri.partition(":///")
+    file = Path(unquote(path.partition("?")[0]))  # as SQLAlchemy reads it
+    if scheme.startswith("sqlite") and not file.exists():
+        named = "" if params.tracking.uri is None else "tracking.uri: "
+        raise PipelineError(f"{named}{file}: not there: nothing was run yet; run `dvc repro`")
+    runs: Sequence[Run] = ()
+    with _naming_errors(uri):
+        client = _connect(uri)
+        experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
+        if experiment is not None:
+            wanted = f"tags.dataset = '{params.dataset}'"
+            runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)
+    found = [Result.of(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
+    if most_epsilon is None:
+        return found
+    unit, most_delta = params.chosen.unit, params.privacy.budget.delta
+    return [
+        each
+        for each in found
+        if each.unit == unit
+        and (each.delta or inf) <= most_delta
+        and (inf if each.epsilon is None else each.epsilon) <= most_epsilon
+    ]
+
+
+def _rank(run: "Run") -> tuple[float, ...]:
+    """Rank a run: the best in the simulator first, those without a number last, then the newest
+    first.
+    """
+    value = run.data.metrics.get("return_mean", nan)
+    return inf if isnan(value) else -value, -run.info.start_time
