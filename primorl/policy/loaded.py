@@ -6,7 +6,6 @@ nothing.
 
 import itertools
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from primorl.base.errors import PipelineError
-from primorl.base.records import ElapsedTime
+from primorl.base.records import ElapsedTime, printable
 from primorl.policy.advice import refuse_against_advice
 from primorl.policy.config import BEHAVIOUR_FILE, SPREAD, BehaviourConfig, PolicyConfig
 from primorl.policy.config import FILE as CONFIG
@@ -115,7 +114,7 @@ class Policy:
 
         Args:
             observation: ``[S]`` or ``[n, S]``, in the environment's units, its dimensions in the
-                order of `observation_names`: an array, a list or a tensor.
+                order of `observation_names`: an array, or lists of numbers.
             generator: to draw the actions of a stochastic policy with. Without one, the mean is
                 taken of actions in a box, and discrete actions, which have none, are refused.
 
@@ -142,8 +141,7 @@ class Policy:
         """Return actions for the rows that `act` would answer, and no action for the others.
 
         Args:
-            observations: ``[n, S]``, as `act` takes them; NaN, None or a mask marks a missing
-                value.
+            observations: ``[n, S]``, as `act` takes them; NaN or a mask marks a missing value.
             generator: see `act`.
 
         Returns:
@@ -224,56 +222,19 @@ class Policy:
         gets one.
         """
         values, _ = self._matrix(observations)
-        said = [""] * len(values)
-        for what, wrong in self._unanswerable(values).items():
-            for row in np.flatnonzero(wrong.any(axis=1)):
-                said[row] = said[row] or f"{self._name(int(wrong[row].argmax()))} {what}"
-        return said
-
-    def _matrix(self, observation: Any) -> tuple[Floats, bool]:
-        """Return ``[n, S]`` with NaN for a missing value, and whether one observation was given and
-        no batch.
-        """
-        values = _real(observation)
-        single, size = values.ndim == 1, self.observation_size
-        if values.ndim not in (1, 2) or values.shape[-1] != size:
-            shape = "x".join(map(str, values.shape)) or "a single number"
-            raise ObservationError(
-                f"observation: found shape {shape}; allowed: [{size}] or [n, {size}]"
-            )
-        return values[None] if single else values, single
-
-    def _answerable(self, observation: Any) -> tuple[Floats, bool]:
-        """Return the rows as `_matrix` does; refuse the first wrong value by its place, which a
-        person may be.
-        """
-        values, single = self._matrix(observation)
-        for what, wrong in self._unanswerable(values).items():
-            if not wrong.any():
-                continue
-            row, column = (int(index) for index in np.argwhere(wrong)[0])
-            where = f"observation[{column}]" if single else f"observation[{row}, {column}]"
-            if self.observation_names:
-                where += f" ({self._name(column)})"
-            hint = ""
-            if what == _OUTSIDE and self.observation_range is not None:
-                low, high = self.observation_range
-                hint = f" [{low[column]:.6g}, {high[column]:.6g}]"
-            kind = ObservationError if what == _UNKNOWN else OutsideRangeError
-            raise kind(f"{where}: {what}{hint}; check units and the order of columns")
-        return values, single
-
-    def _unanswerable(self, values: Floats) -> dict[str, npt.NDArray[np.bool_]]:
-        """Find the ``values [n, S]`` that the policy does not answer, by fault."""
         low, high = self.answerable_range
         with np.errstate(over="ignore"):
             unknown = ~np.isfinite(values.astype(np.float32))
         several = np.zeros_like(unknown)
         for own in self.categories:
             given = values[:, own]
-            fine = np.isin(given, (0.0, 1.0)).all(axis=1) & (given.sum(axis=1) == 1)
-            several[:, own.start] = ~fine
-        return {_SEVERAL: several, _UNKNOWN: unknown, _OUTSIDE: (values < low) | (values > high)}
+            several[:, own.start] = ~np.isin(given, (0, 1)).all(axis=1) | (given.sum(axis=1) != 1)
+        outside = (values < low) | (values > high)
+        found = [""] * len(values)
+        for what, wrong in ((_SEVERAL, several), (_UNKNOWN, unknown), (_OUTSIDE, outside)):
+            for row in np.flatnonzero(wrong.any(axis=1)):
+                found[row] = found[row] or f"{self._name(int(wrong[row].argmax()))} {what}"
+        return found
 
     def _name(self, column: int) -> str:
         if not self.observation_names:
@@ -281,7 +242,42 @@ class Policy:
         name = self.observation_names[column]
         if any(column in own for own in self.categories):
             name = name.partition("=")[0]
-        return re.sub(r"[^ -~]", "?", name)[:100]
+        return printable(name)
+
+    def _matrix(self, observation: Any) -> tuple[Floats, bool]:
+        """Return ``[n, S]`` in float64, and whether one observation was given and no batch.
+
+        Text is not read as numbers, no imaginary part is dropped, and masked values become NaN.
+        """
+        try:
+            found = np.asanyarray(observation)
+        except (TypeError, ValueError, RuntimeError):  # rows of several widths, a GPU's tensor
+            found = np.asanyarray("")
+        if found.dtype.kind not in "biuf":
+            raise ObservationError(
+                "observation: not numbers; give real numbers, all rows of one width, and NaN for a "
+                "missing one"
+            )
+        values: Floats = np.asarray(np.ma.filled(found.astype(np.float64), np.nan))
+        size = self.observation_size
+        if values.ndim not in (1, 2) or values.shape[-1] != size:
+            shape = "x".join(map(str, values.shape)) or "a single number"
+            raise ObservationError(
+                f"observation: found shape {shape}; allowed: [{size}] or [n, {size}]"
+            )
+        return np.atleast_2d(values), values.ndim == 1
+
+    def _answerable(self, observation: Any) -> tuple[Floats, bool]:
+        """Return the rows as `_matrix` does; refuse the first wrong one by its place, which a
+        person may be.
+        """
+        values, single = self._matrix(observation)
+        for row, reason in enumerate(self.reasons(values)):
+            if reason:
+                kind = ObservationError if reason.endswith(_UNKNOWN) else OutsideRangeError
+                place = "observation" if single else f"observation[{row}]"
+                raise kind(f"{place}: {reason}; check units and the order of columns")
+        return values, single
 
     def _output(self, values: Floats) -> tuple[Array, Array]:
         """The network's output ``[n, A]``, and what its last layer is given."""
@@ -353,14 +349,13 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
         tensors = load_file(path)
         shapes = _shapes(config, 1 if name == FINAL else config.epochs)
         _check(tensors, shapes)
-        _check_config(config)
         layers = tuple(tensors[layer] for layer in shapes if layer not in SCALES)
         return Policy(
             layers=layers,
             **{scale: tensors[scale] for scale in SCALES},
             discrete_actions=config.discrete_actions,
             drawn=config.discrete_actions and config.drawn,
-            observation_range=_range(config),
+            observation_range=_check_config(config),
             simulated=config.environment is not None,
             observation_names=config.observation_names or (),
             action_names=config.action_names or (),
@@ -411,29 +406,23 @@ def _check(tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[i
         raise _MismatchError("a scale that is not positive")
 
 
-def _check_config(config: PolicyConfig) -> None:
+def _check_config(config: PolicyConfig) -> tuple[Array, Array] | None:
+    """Check names and ranges; return the public range of observations."""
     S, A = config.observation_size, config.action_size
-    for names, size in ((config.observation_names, S), (config.action_names, A)):
-        if names and len(names) != size:
-            raise _MismatchError(f"{CONFIG} has {len(names)} names for {size} dimensions")
+    low, high = config.observation_low, config.observation_high
+    sizes = ((config.observation_names, S), (config.action_names, A), (low, S), (high, S))
+    if any(entries and len(entries) != size for entries, size in sizes):
+        raise _MismatchError(f"names or ranges in {CONFIG} are not one for each dimension")
     if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
         raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
-    for first, size in config.one_hot or ():
-        if not 0 <= first < first + size <= S:
-            raise _MismatchError(f"one_hot in {CONFIG} names dimensions that are not there")
-
-
-def _range(config: PolicyConfig) -> tuple[Array, Array] | None:
-    if config.observation_low is None or config.observation_high is None:
+    if not all(0 <= first < first + size <= S for first, size in config.one_hot or ()):
+        raise _MismatchError(f"one_hot in {CONFIG} names dimensions that are not there")
+    if low is None or high is None:
         return None
-    low = np.asarray(config.observation_low, dtype=np.float32)
-    high = np.asarray(config.observation_high, dtype=np.float32)
-    size = config.observation_size
-    if low.shape != (size,) or high.shape != (size,) or not (low <= high).all():
-        raise _MismatchError(
-            f"observation_low and observation_high in {CONFIG} are not {size} ranges"
-        )
-    return low, high
+    lowest, highest = np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
+    if not (lowest <= highest).all():
+        raise _MismatchError(f"observation_low in {CONFIG} is above observation_high")
+    return lowest, highest
 
 
 def _spread(folder: Path, layers: tuple[Array, ...]) -> tuple[Array, Array, tuple[float, float]]:
@@ -443,30 +432,3 @@ def _spread(folder: Path, layers: tuple[Array, ...]) -> tuple[Array, Array, tupl
     tensors = load_file(folder / SPREAD)
     _check(tensors, {"weight": layers[-2].shape, "bias": layers[-1].shape})
     return tensors["weight"], tensors["bias"], bounds
-
-
-def _real(given: Any) -> Floats:
-    """Float64.
-
-    Text is not read as numbers, no imaginary part is dropped, and masked values and None become
-    NaN.
-    """
-    if hasattr(given, "detach"):  # a tensor, of any device
-        given = given.detach().cpu()
-    try:
-        found = np.asanyarray(given)
-        if found.dtype.kind == "O":
-            real = all(
-                value is None or isinstance(value, int | float | np.integer | np.floating)
-                for value in np.ma.getdata(found).flat
-            )
-        else:
-            real = found.dtype.kind in "biuf"
-        if real:
-            return np.asarray(np.ma.filled(found.astype(np.float64), np.nan))
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        pass
-    raise ObservationError(
-        "observation: not numbers; give real numbers, all rows of one width, and NaN for a "
-        "missing one"
-    )

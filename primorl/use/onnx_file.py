@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -47,12 +48,18 @@ class Graph(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.discrete, self.categories = policy.discrete_actions, policy.categories
-        low, high = float32_range(policy)
-        constants = {"low": low, "high": high, "longest": policy.longest.astype(np.float32)}
+        # beyond the largest number is infinity, which gets no action
+        largest = np.finfo(np.float32).max
+        low, high = (np.clip(side, -largest, largest) for side in policy.answerable_range)
+        constants: dict[str, npt.NDArray[Any]] = {
+            "low": low,
+            "high": high,
+            "longest": policy.longest,
+        }
         constants |= {"mean": policy.observation_mean, "scale": policy.observation_scale}
         constants |= {"action_low": policy.action_low, "action_high": policy.action_high}
         for name, value in constants.items():
-            self.register_buffer(name, torch.from_numpy(np.array(value)))
+            self.register_buffer(name, torch.from_numpy(value.astype(np.float32)))
         layers: list[nn.Module] = []
         for weight, bias in zip(policy.layers[::2], policy.layers[1::2], strict=True):
             linear = nn.Linear(weight.shape[2], weight.shape[1])
@@ -130,22 +137,6 @@ def export(
     return len(rows), difference
 
 
-def float32_range(policy: Policy) -> tuple[Array, Array]:
-    """Round the answerable range inwards: a float32 is within it if and only if it is within the
-    range itself.
-    """
-    largest = np.finfo(np.float32).max
-    low, high = (np.clip(side, -largest, largest) for side in policy.answerable_range)
-    nearest_low, nearest_high = low.astype(np.float32), high.astype(np.float32)
-    with np.errstate(over="ignore"):  # beyond the largest number, which is not taken
-        up = np.nextafter(nearest_low, np.float32(np.inf))
-        down = np.nextafter(nearest_high, np.float32(-np.inf))
-    return (
-        np.where(nearest_low < low, up, nearest_low),
-        np.where(nearest_high > high, down, nearest_high),
-    )
-
-
 def _exported(graph: Graph, size: int) -> bytes:
     made: Any = BytesIO()
     with warnings.catch_warnings():
@@ -186,22 +177,20 @@ def _probes(policy: Policy) -> Array:
     unanswerable ones.
     """
     generator, S = np.random.default_rng(0), policy.observation_size
-    low, high = float32_range(policy)
     mean, scale = policy.observation_mean, policy.observation_scale
-    rows = (mean + 2 * scale * generator.standard_normal((_CHECKED_ROWS, S))).astype(np.float32)
+    rows = mean + 2 * scale * generator.standard_normal((_CHECKED_ROWS, S))
     if policy.observation_range is not None:
+        low, high = policy.answerable_range
         farthest = np.minimum(high, 2 * policy.longest)
         rows[::2] = generator.uniform(low, farthest, (len(rows[::2]), S))
-        rows = np.clip(rows, low, high)
-        rows[0], rows[1] = low, high
-        with np.errstate(over="ignore"):  # beyond the largest number
-            rows[2, 0] = np.nextafter(low[0], np.float32(-np.inf))
-            rows[3, -1] = np.nextafter(high[-1], np.float32(np.inf))
+        # a float32 at the very edge of the range may lie beyond it
+        rows = np.clip(rows, low + scale / 100, high - scale / 100)
+        rows[0], rows[1] = low - scale, mean + 1000 * scale
     rows[4, -1], rows[5, 0] = np.nan, np.inf
     for own in policy.categories:  # one of each column, but for one row with two or none
         rows[:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows))]
         rows[6, own] = len(own) > 1
-    return rows
+    return rows.astype(np.float32)
 
 
 def _difference(policy: Policy, rows: Array, found: Any) -> float:

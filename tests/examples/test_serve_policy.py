@@ -78,7 +78,7 @@ def test_it_gives_the_policys_action_or_says_why_not(
     assert asked(port, {"age": 1.0})[0] == 422
     status, answer = asked(port, [987654.0, 0.0, 5.0])
     assert (status, set(answer), answer["abstained"]) == (200, {"abstained", "reason"}, True)
-    assert "observation[0] (age)" in answer["reason"]
+    assert "observation: age" in answer["reason"]
     assert "987654" not in answer["reason"], "a value of a person is not repeated"
     clone = loaded(tmp_path / "clone", discrete=True, drawn=True)
     with serving(clone) as other:
