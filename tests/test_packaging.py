@@ -77,8 +77,6 @@ def test_the_wheel_holds_the_library_and_a_new_projects_files_and_needs_few_pack
     assert set(METADATA.findall(content[about(wheel)].decode())) == {
         "numpy",
         "pydantic",
-        "rich",
-        "safetensors",
         "typer",
     }
 
