@@ -160,10 +160,7 @@ def _summary(
         f"{version.unit}), {total.charges} charge(s)"
     )
     if total.epsilon == float("inf"):
-        yield (
-            "  spent: no finite ε: a run without a guarantee, or on another kind of unit without "
-            "trajectories_per_person, is among them"
-        )
+        yield ("  spent: no finite ε: a run without a guarantee, or on another unit, is among them")
     else:
         yield (
             f"  spent: ε {at_most(total.epsilon, 4)} at δ {at_most(budget.delta)} "

@@ -314,10 +314,10 @@ def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
                 day=charge.time[:10],
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
                 unit=charge.unit,
-                units_each=units,
+                same_unit=same_unit,
                 made=made.get(charge.id),
             )
-            for charge, units in ((entry.charge, entry.units) for entry in account.entries)
+            for charge, same_unit in ((one.charge, one.same_unit) for one in account.entries)
         ),
     )
 

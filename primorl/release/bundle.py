@@ -30,7 +30,7 @@ from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import of_answers
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.composition import check_parts
-from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
+from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.mechanism.queries import query_types
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.privacy.verification import (
@@ -282,7 +282,10 @@ def account_figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[st
 
 
 def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
-    return [seen(event_from_json(record.event), record.units_each) for record in ledger.records]
+    return [
+        event_from_json(record.event) if record.same_unit else dp_event.NonPrivateDpEvent()
+        for record in ledger.records
+    ]
 
 
 def _check_charged(bundle: Bundle) -> None:

@@ -93,10 +93,8 @@ class ChargeRecord:
     """
     unit: Line
     """What one unit of privacy was."""
-    units_each: _Count | None
-    """How many units of the charge one unit of this version may be, as declared; `null`: nobody
-    declared it.
-    """
+    same_unit: bool
+    """False: of another kind of unit, so nothing is guaranteed of all charges together."""
     made: dict[Line, Hexadecimal] | None = None
     """SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or of an
     estimator's answers, or of every file of the clone; only of the charges that paid for this

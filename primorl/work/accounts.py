@@ -170,7 +170,6 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
         manifest.private_units,
         members,
         public,
-        trajectories_per_person=info.trajectories_per_person,
         population=population_digest(project_secret(), info.population),
         simulated=info.environment is not None,
     )

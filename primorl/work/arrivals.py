@@ -36,7 +36,6 @@ class Arrivals:
         met: ids of the users, in the order in which they are met.
         population: within which ids mean the same.
         unit: name of one of them in the ledger.
-        trajectories_per_person: as declared of the log, where ids are shared with it.
         turned_away: arrivals that are not met.
     """
 
@@ -44,7 +43,6 @@ class Arrivals:
     met: tuple[str, ...]
     population: str
     unit: str
-    trajectories_per_person: int | None
     turned_away: int
 
     @classmethod
@@ -81,7 +79,6 @@ class Arrivals:
             tuple(ids[number] for cohort in cohorts for number in cohort),
             population,
             unit,
-            params.chosen.trajectories_per_person if shared else None,
             len(ids) - sum(map(len, cohorts)),
         )
 
@@ -105,7 +102,6 @@ class Arrivals:
             self.unit,
             self.people,
             id_digests(secret, population, sorted(set(self.met))),
-            trajectories_per_person=self.trajectories_per_person,
             population=population_digest(secret, population),
         )
 

@@ -165,7 +165,7 @@ def forget_ledger(pattern: str = "ledger*") -> None:
 
 
 def forget_rows() -> None:
-    tables = ("ledger_records", "ledger_segments", "ledger_bits")
+    tables = ("ledger_records", "ledger_members")
     execute(f"sqlite:///{DATABASE}", *(f"DELETE FROM {table}" for table in tables))
     HEAD.unlink()
 

@@ -49,8 +49,6 @@ class Version:
         members: 16-byte keyed digests of the private units, in any order.
         public: the same of the public units. They are published, so none of them may ever be
             private again.
-        trajectories_per_person: the most trajectories of one person, as declared; None: it is not
-            declared.
         population: keyed digest of the population's name; None: it has none.
         simulated: whether there is a simulator, which may make other trajectories at any time.
     """
@@ -60,7 +58,6 @@ class Version:
     units: int
     members: bytes
     public: bytes = b""
-    trajectories_per_person: int | None = None
     population: str | None = None
     simulated: bool = False
 
@@ -106,7 +103,6 @@ class Charge:
     unit: str
     units: int
     population: str | None
-    trajectories_per_person: int | None
     stage: str
     event: dict[str, Any]
     epsilon: float | None
@@ -146,10 +142,8 @@ class Registered:
 
     Attributes:
         population: keyed digest of the population's name.
-        members: keyed digest of the digests of the private units.
+        members: keyed digest of the private units in the database.
         public: the same of the public units.
-        segment: keyed digest of the segment in the database.
-        bits: keyed digest of the bitmaps in the database.
         dataset: entry that the version was first registered for.
     """
 
@@ -157,19 +151,13 @@ class Registered:
     unit: str
     units: int
     population: str | None
-    trajectories_per_person: int | None
     members: str
     public: str
-    segment: str
-    bits: str
     dataset: str
 
     def same_version(self, other: "Registered") -> bool:
-        """Tell whether both records describe the same version, wherever its digests are stored and
-        for any entry.
-        """
-        own, its = (replace(each, segment="", bits="", dataset="") for each in (self, other))
-        return own == its
+        """Tell whether both records describe the same version, for any entry."""
+        return replace(self, dataset=other.dataset) == other
 
 
 class History:
@@ -218,7 +206,7 @@ class History:
 
 
 def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
-    of_version = ("unit", "units", "population", "trajectories_per_person")
+    of_version = ("unit", "units", "population")
     given = {*of_version, "id", "dataset_fingerprint", "state", "note", "made"}
     found: dict[str, Any] = {name: getattr(version, name) for name in of_version}
     found |= {

@@ -25,8 +25,6 @@ from primorl.privacy.ledger.account import (
     Roster,
     account_of,
     fixed_epsilon,
-    one,
-    other_kinds,
 )
 from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, Record, canonical
 from primorl.privacy.ledger.history import (
@@ -42,16 +40,16 @@ from primorl.privacy.ledger.history import (
 from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import (
     refuse_beyond,
+    refuse_other_unit,
     refuse_published,
     refuse_second,
-    refuse_unbounded,
 )
-from primorl.privacy.ledger.store import Mark, Packed, Store
+from primorl.privacy.ledger.store import Mark, Store
 from primorl.privacy.statement import our_accountant
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
-_Entries = tuple[Sequence[Mapping[str, Any]], Mapping[int, Packed], Mark | None]
+_Entries = tuple[Sequence[Mapping[str, Any]], Mapping[int, Roster], Mark | None]
 """Contents of records, rosters by the sequence of their version's record, and a mark of
 progress.
 """
@@ -68,15 +66,15 @@ class Ledger:
     last of them was granted under. For a charge is granted on version D only if the privacy filter
     over every version that shares any unit with D, itself included, stays within
     (`Account.with_events`); and a decision enters the chain only at the place it was made for, so
-    nobody decides on a past that has moved on. Versions that share no unit compose in parallel. A
-    charge on another kind of unit counts as often as one unit may have units of it (`account`).
+    nobody decides on a past that has moved on. Versions that share no unit compose in parallel.
+    Beside a charge on another kind of unit none is granted.
 
     | case | what happens |
     |-------------------------------------|---------------------------------------------------------------------|
     | a run dies after `reserve` | its charge stays ``reserved``: spent |
     | two processes want the last of it | the later one finds its place taken and is refused |
     | a run without any guarantee | refused under a budget; without one all ε is infinite |
-    | other kind of unit, no bound | refused |
+    | other kind of unit | refused |
     | a public unit was or becomes private| refused |
     | the chain or a version is damaged | nothing is granted |
     | the database lost its last records | the anchor tells; nothing is granted |
@@ -122,8 +120,7 @@ class Ledger:
                 Nothing was written.
             Refused: a charge pays for work of the same identity that can be resumed; a unit that
                 was charged for as private is public now, or the other way round; or an earlier
-                charge was on another kind of unit, and nobody declared how many one person has.
-                Nothing was written.
+                charge was on another kind of unit. Nothing was written.
             PipelineError: the ledger is damaged, has lost its head or cannot be used, or the
                 members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
@@ -158,10 +155,10 @@ class Ledger:
         def decide() -> _Entries:
             if charge_id is not None:
                 refuse_second(request, self._history)
-            roster = self._directory.placed(request.version)
+            roster = Roster.of(request.version)
             self._refuse(request, budget, roster)
             version, registration = self._registered(request.dataset, request.version, roster)
-            rosters = {version: roster.packed()} if registration else {}
+            rosters = {version: roster} if registration else {}
             return (
                 [*registration, {**reservation, "version": version, "time": _now()}],
                 rosters,
@@ -182,32 +179,31 @@ class Ledger:
         """
 
         def decide() -> _Entries | None:
-            roster = self._directory.placed(version)
+            roster = Roster.of(version)
             refuse_published(dataset, version, roster, self._directory, confirmed)
             sequence, registration = self._registered(dataset, version, roster)
-            return (registration, {sequence: roster.packed()}, None) if registration else None
+            return (registration, {sequence: roster}, None) if registration else None
 
         self._write(decide)
 
     def check_published(self, dataset: str, version: Version) -> None:
         """Raise the errors of `publish` for the units of a version, and write nothing."""
         self._refresh()
-        refuse_published(dataset, version, self._directory.placed(version), self._directory)
+        refuse_published(dataset, version, Roster.of(version), self._directory)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise the errors of `reserve` for this request now, and write nothing: for work charged
         in parts.
         """
         self._refresh()
-        self._refuse(request, budget, self._directory.placed(request.version))
+        self._refuse(request, budget, Roster.of(request.version))
 
     def _refuse(self, request: Request, budget: Budget | None, roster: Roster) -> None:
         account = account_of(self._directory, request.version, roster)
-        others = other_kinds(self._directory, request.version, roster)
         refuse_published(request.dataset, request.version, roster, self._directory)
-        refuse_unbounded(request, account, others)
+        refuse_other_unit(request, account)
         if budget is not None:
-            refuse_beyond(budget, request, account, others)
+            refuse_beyond(budget, request, account)
 
     def last_take(self, charge_id: str) -> str:
         """Return the token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it
@@ -272,7 +268,7 @@ class Ledger:
         oldest first.
         """
         self._refresh()
-        return account_of(self._directory, version, self._directory.placed(version))
+        return account_of(self._directory, version, Roster.of(version))
 
     def accounts(self) -> dict[int, tuple[Registered, Account]]:
         """Return the account of every version, charged or only published, by the sequence of its
@@ -391,7 +387,7 @@ class Ledger:
     def _append(
         self,
         contents: Sequence[Mapping[str, Any]],
-        rosters: Mapping[int, Packed],
+        rosters: Mapping[int, Roster],
         mark: Mark | None = None,
     ) -> bool:
         """Write a decision on the history as read; return False if other records were appended
@@ -404,7 +400,8 @@ class Ledger:
             self.check_head()
         else:
             self._anchor.advance(BEGUN)
-        if not self._store.append(records, rosters, mark):
+        stored = {sequence: roster.stored() for sequence, roster in rosters.items()}
+        if not self._store.append(records, stored, mark):
             return False
         self._refresh()
         self._anchor.advance(self._last())
@@ -443,17 +440,14 @@ class Ledger:
         self, dataset: str, version: Version, roster: Roster
     ) -> tuple[int, list[dict[str, Any]]]:
         """Return the sequence of a version's record, and the record to append if it is new."""
-        digest, packed = self._history.chain.members_digest, roster.packed()
+        digest, stored = self._history.chain.members_digest, roster.stored()
         wanted = Registered(
             fingerprint=version.fingerprint,
             unit=version.unit,
             units=version.units,
             population=version.population,
-            trajectories_per_person=version.trajectories_per_person,
-            members=digest(version.members),
-            public=digest(version.public),
-            segment=digest(packed.segment),
-            bits=digest(one(packed.bits)),
+            members=digest(stored["private"]),
+            public=digest(stored["public"]),
             dataset=dataset,
         )
         for sequence, known in self._history.versions.items():

@@ -3,17 +3,13 @@
 Nothing here writes.
 """
 
-from collections.abc import Sequence
-
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import (
     TRAJECTORY,
     Account,
     Directory,
-    OtherUnitAccount,
     Roster,
     same_kind,
-    seen,
 )
 from primorl.privacy.ledger.history import (
     Budget,
@@ -23,6 +19,7 @@ from primorl.privacy.ledger.history import (
     Request,
     Version,
 )
+from primorl.privacy.ledger.store import SIDES
 
 
 def refuse_second(request: Request, history: History) -> None:
@@ -50,7 +47,7 @@ def refuse_published(
     for sequence, known in directory.history.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
-        published = bool(own.public) or any(side == "public" for side, _ in earlier.bits)
+        published = bool(own.public) or bool(earlier.heads["public"].size)
         if one_population and published and not same_kind(own, known):
             raise Refused(
                 f"dataset {dataset!r}: unit: found {own.unit!r}, and an earlier run on the same "
@@ -66,7 +63,8 @@ def refuse_published(
         ):
             entries = charged.get(sequence, set()) | ({known.dataset} if known.dataset else set())
             if (entries and dataset not in entries) or not (
-                own.simulated or roster.shares_any(earlier)
+                own.simulated
+                or any(roster.shares(one, earlier, its) for one in SIDES for its in SIDES)
             ):
                 raise Refused(
                     f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the "
@@ -100,40 +98,26 @@ def refuse_published(
             )
 
 
-def refuse_unbounded(
-    request: Request, account: Account, others: Sequence[OtherUnitAccount]
-) -> None:
-    """Refuse charges beside those on another kind of unit, where it is not declared how many one
-    person has.
-    """
-    charges = [entry.charge for entry in account.entries if entry.units is None]
-    charges += [other.account.charges[0] for other in others if other.units is None]
-    if charges:
-        charge = charges[0]
-        raise Refused(
-            f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge "
-            f"{charge.id} on the same people was made on unit {charge.unit!r}; what both reveal "
-            f"can be told only with trajectories_per_person in datasets/{request.dataset}.yaml: "
-            "the most trajectories of one person, known beforehand"
-        )
+def refuse_other_unit(request: Request, account: Account) -> None:
+    """Refuse a charge beside those on another kind of unit of the same people."""
+    for entry in account.entries:
+        if not entry.same_unit:
+            raise Refused(
+                f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge "
+                f"{entry.charge.id} on the same people was made on unit {entry.charge.unit!r}; "
+                "what both reveal does not add up; keep the unit"
+            )
 
 
-def refuse_beyond(
-    budget: Budget, request: Request, account: Account, others: Sequence[OtherUnitAccount]
-) -> None:
-    """Refuse a request that the budget does not allow, on any kind of unit."""
-    views = [(account, request.event, "")]
-    for other in others:
-        views.append((other.account, seen(request.event, other.units), f" for one {other.unit}"))
-    for tight, event, whose in views:
-        wanted = tight.with_events([event], budget.delta)
-        if wanted <= budget.epsilon:
-            continue
-        spent = tight.epsilon(budget.delta)
+def refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
+    """Refuse a request that the budget does not allow."""
+    wanted = account.with_events([request.event], budget.delta)
+    if wanted > budget.epsilon:
+        spent = account.epsilon(budget.delta)
         limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
         raise BudgetExceeded(
             f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is "
-            f"spent{whose} ({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} "
+            f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent, 6)} "
             f"is left; with {request.stage} it would be {_shown(wanted)}; ask for a smaller ε in "
             "params.yaml"
         )

@@ -19,6 +19,7 @@ from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Record
 
 Side = Literal["private", "public"]
+SIDES: tuple[Side, Side] = ("private", "public")
 
 _ALLOWED = "allowed are sqlite:///FILE and postgresql+psycopg://USER:PASSWORD@HOST/NAME"
 _WAIT_SECONDS = 60  # for another process's transaction, which takes milliseconds
@@ -38,18 +39,11 @@ _tables = sa.MetaData()
 _records = sa.Table(
     "ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash")
 )
-_segments = sa.Table(  # by the version whose record began the segment
-    "ledger_segments",
-    _tables,
-    _number("version"),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
-_bits = sa.Table(
-    "ledger_bits",
+_members = sa.Table(
+    "ledger_members",
     _tables,
     _number("version"),
     _text("side", key=True),
-    _number("segment"),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
 _progress = sa.Table(
@@ -63,14 +57,6 @@ _progress = sa.Table(
 _schema = sa.Table("ledger_schema", _tables, _number("number"))
 SCHEMA = 1
 """Version of the tables above."""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Roster of a version as the tables hold it: a segment, and bitmaps by side and segment."""
-
-    segment: bytes
-    bits: Mapping[tuple[Side, int], bytes]
 
 
 @dataclass(frozen=True)
@@ -109,7 +95,7 @@ class Store:
             if not read_only:
                 self._create_tables()
             else:
-                last = _segments.name  # of those that are created
+                last = _schema.name  # of those that are created
                 self.begun = self.begun and sa.inspect(self._engine).has_table(last)
                 if self.begun:
                     self._schema_number()
@@ -122,66 +108,43 @@ class Store:
         return [Record(*row) for row in self._rows(query)]
 
     def append(
-        self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None
+        self,
+        records: Sequence[Record],
+        members: Mapping[int, Mapping[Side, bytes]],
+        mark: Mark | None = None,
     ) -> bool:
-        """Add all records, rosters by the sequence of their version's record, and a mark, durably;
-        or nothing.
+        """Add all records, members by the sequence of their version's record and by side, and a
+        mark, durably; or nothing.
 
         Return False if another process has used one of the sequences first.
         """
-        segments = [
-            {"version": version, "content": roster.segment} for version, roster in rosters.items()
-        ]
-        bits = [
-            {"version": version, "side": side, "segment": segment, "content": content}
-            for version, roster in rosters.items()
-            for (side, segment), content in roster.bits.items()
+        rows = [
+            {"version": version, "side": side, "content": content}
+            for version, sides in members.items()
+            for side, content in sides.items()
         ]
         with self._clear_errors():
             try:
                 with self._engine.begin() as connection:
                     connection.execute(sa.insert(_records), [asdict(record) for record in records])
-                    for table, rows in ((_segments, segments), (_bits, bits)):
-                        if rows:
-                            connection.execute(sa.insert(table), rows)
+                    if rows:
+                        connection.execute(sa.insert(_members), rows)
                     if mark is not None:
                         connection.execute(sa.insert(_progress), asdict(mark))
             except IntegrityError:
                 return False
         return True
 
-    def segment(self, version: int) -> bytes | None:
-        """Read the segment that a version began; None if it is gone or of another type."""
-        # A literal column keeps what SQLite holds, of whatever type somebody made it.
-        query: sa.Select[Any] = (
-            sa.select(sa.literal_column("content"))
-            .select_from(_segments)
-            .where(_segments.c.version == version)
-        )
-        rows = self._rows(query)
-        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
-
-    def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
-        """Read the bitmaps of a version, by side and segment; those of another type are
-        left out.
-        """
-        query = sa.text(
-            "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY "
-            "side, segment"
-        )
+    def members(self, version: int) -> dict[Side, bytes]:
+        """Read the members of a version by side; those of another type are left out."""
+        # As text: a typed column would fail on what somebody put into SQLite.
+        query = sa.text("SELECT side, content FROM ledger_members WHERE version = :version")
         rows = self._rows(query.bindparams(version=version))
-        return {
-            (side, segment): bytes(content)
-            for side, segment, content in rows
-            if not isinstance(content, str)
-        }
+        return {side: bytes(content) for side, content in rows if not isinstance(content, str)}
 
     def versions(self) -> list[int]:
-        """List the versions that have digests, by the sequence of their record."""
-        found: set[int] = set()
-        for table in (_segments, _bits):
-            found.update(row[0] for row in self._rows(sa.select(table.c.version)))
-        return sorted(found)
+        """List the versions that have members, by the sequence of their record."""
+        return sorted({row[0] for row in self._rows(sa.select(_members.c.version))})
 
     def progress(self, charge: str) -> Mark | None:
         """Read the mark of a charge; None if there is none."""

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.accounting.epsilon import compose, grouped, training_event
-from primorl.privacy.ledger.account import heads, placed
-from primorl.privacy.ledger.history import BudgetExceeded, Version
+from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.ledger.account import Roster
+from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, opened, request, version
+from primorl.privacy.ledger.store import SIDES
+from tests.privacy.ledger.ledgers import DELTA, execute, opened, request, version
 
 RUN = training_event(0.1, 20.0, 150)
-SIDES: Any = ("private", "public")
 
 
 CLINIC = "c" * 32
@@ -32,13 +31,8 @@ def ledger(tmp_path: Path) -> Ledger:
     return opened(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path)
 
 
-def of(
-    members: str, unit: str = "trajectory", most: int | None = 4, public: str = "", **changes: Any
-) -> Version:
-    shown = version(public).members
-    return replace(
-        version(members), unit=unit, trajectories_per_person=most, public=shown, **changes
-    )
+def of(members: str, unit: str = "trajectory", public: str = "", **changes: Any) -> Version:
+    return replace(version(members), unit=unit, public=version(public).members, **changes)
 
 
 stays = functools.partial(of, "abc", "trajectory")
@@ -51,93 +45,33 @@ def charge(
     ledger.reserve(request(data, RUN, identity=identity), budget)
 
 
-def fixed(*events: dp_event.DpEvent) -> Any:
-    return pytest.approx(compose(events, DELTA).epsilon_pld, rel=1e-9)
-
-
-def test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has(
-    ledger: Ledger,
-) -> None:
-    charge(ledger, stays(4))
-    charge(ledger, patients(4), "two")
-    spent, events = ledger.account(patients(4)).total(DELTA), [grouped(RUN, 4), RUN]
-    assert spent.epsilon == pytest.approx(adaptive(*events), rel=1e-9)
-    assert spent.epsilon_fixed == fixed(*events)
-    face_value = compose([RUN, RUN], DELTA).epsilon_pld
-    assert spent.epsilon_fixed > 1.5 * face_value
-    assert ledger.account(stays(4)).total(DELTA).epsilon_fixed == face_value, (
-        "a stay belongs to one patient"
-    )
-
-
 @pytest.mark.parametrize(
-    ("first", "second"), [(stays(None), patients(None)), (patients(None), stays(None))]
+    ("first", "second"),
+    [
+        (stays(), patients()),
+        (patients(), stays()),
+        # Of one population, other kinds share people without a common digest.
+        (of("abc", "admission", population=CLINIC), of("xyz", "patient", population=CLINIC)),
+        # One column name in two populations is two kinds.
+        (of("abc", "id", population="1" * 32), of("cde", "id", population="2" * 32)),
+    ],
 )
-def test_without_a_bound_two_kinds_of_units_are_refused(
+def test_two_kinds_of_units_of_the_same_people_are_refused(
     ledger: Ledger, first: Version, second: Version
 ) -> None:
+    """Charges on both do not add up.
+
+    Twins: the same kind; other people.
+    """
     charge(ledger, first)
-    (made,) = ledger.charges()
-    said = (
-        f"found '{second.unit}', and charge {made.id} on the same people was made on unit "
-        f"'{first.unit}'"
-    )
+    said = f"found '{second.unit}', and charge {ledger.charges()[0].id} on the same people"
     for budget in (None, Budget(1e6, DELTA)):
-        with pytest.raises(PipelineError, match=f"{said}; .* trajectories_per_person"):
+        with pytest.raises(PipelineError, match=f"{said} was made on unit '{first.unit}'"):
             charge(ledger, second, "two", budget)
-    assert len(ledger.charges()) == 1
-    spent = ledger.account(patients(None)).epsilon(DELTA)
-    assert spent < 1 if first.unit == "patient" else spent == float("inf"), (
-        "nothing can be said, nor promised"
-    )
-
-
-def test_the_budget_holds_on_the_coarser_unit_whichever_comes_first(ledger: Ledger) -> None:
-    budget = Budget(1.05 * adaptive(RUN, RUN), DELTA)
-    charge(ledger, patients(4), budget=budget)
-    with pytest.raises(BudgetExceeded, match=r"is spent for one patient \(1 charged\)"):
-        charge(ledger, stays(4), "two", budget)
-    enough = Budget(1.01 * adaptive(RUN, grouped(RUN, 4)), DELTA)
-    charge(ledger, stays(4), "two", enough)
-    assert ledger.account(patients(4)).epsilon(DELTA) <= enough.epsilon
-    with pytest.raises(BudgetExceeded):
-        charge(ledger, patients(4), "three", enough)
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "most"), [(4, None, None), (None, 3, 3), (2, 3, 3), (3, 2, 3)]
-)
-def test_the_largest_bound_holds_and_one_of_another_kind_not(
-    ledger: Ledger, then: Any, now: Any, most: Any
-) -> None:
-    charge(ledger, stays(then))
-    (entry,) = ledger.account(patients(now)).entries
-    assert entry.units == most
-    if most is not None:
-        charge(ledger, of("abc", "patient", 8, fingerprint="1" * 64), "two")
-        assert ledger.account(patients(now)).entries[0].units == 8, (
-            "of all versions on these people"
-        )
-
-
-def test_other_kinds_of_units_of_one_population_share_people_without_a_common_digest(
-    ledger: Ledger,
-) -> None:
-    people = of("xyz", "patient", population=CLINIC)
-    charge(ledger, of("abc", "admission", population=CLINIC))
-    charge(ledger, people, "two")
-    assert ledger.account(people).total(DELTA).epsilon_fixed == fixed(grouped(RUN, 4), RUN)
-    elsewhere = of("xyz", "patient", population="d" * 32)
-    assert ledger.account(elsewhere).charges == ledger.account(people).charges[1:]
-    with pytest.raises(PipelineError, match="trajectories_per_person"):
-        charge(ledger, of("uvw", "person", None, population=CLINIC), "three")
-
-
-def test_one_column_name_in_two_populations_is_two_kinds(ledger: Ledger) -> None:
-    charge(ledger, of("abc", "id", population="1" * 32))
-    for population, units in (("2" * 32, 4), ("1" * 32, 1)):
-        (entry,) = ledger.account(of("cde", "id", population=population)).entries
-        assert entry.units == units
+    assert ledger.account(second).epsilon(DELTA) == float("inf"), "nor can anything be promised"
+    charge(ledger, replace(first, fingerprint="9" * 64), "two")
+    charge(ledger, of("uvw", second.unit, population="d" * 32), "three")
+    assert len(ledger.charges()) == 3
 
 
 def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> None:
@@ -215,30 +149,21 @@ def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.sets(st.integers(0, 30)), st.sets(st.integers(31, 60))), min_size=2, max_size=6
-    )
-)
-def test_versions_share_a_unit_exactly_if_their_sets_meet(
-    versions: list[tuple[set[int], set[int]]],
-) -> None:
+@given(st.tuples(*[st.sets(st.integers(0, 60))] * 4))
+def test_versions_share_a_unit_exactly_if_their_sets_meet(sets: Any) -> None:
     def digests(units: set[int]) -> bytes:
         return b"".join(unit.to_bytes(8, "little") + b"\7" * 8 for unit in units)
 
-    rosters: list[Any] = []
-    for number, sides in enumerate(versions):
-        private, public = (heads(digests(side)) for side in sides)
-        rosters.append(
-            placed(private, public, number, range(number), lambda at: rosters[at].segment)
-        )
-    kept = [int(head) for roster in rosters for head in roster.segment]
-    assert sorted(kept) == sorted(set().union(*(private | public for private, public in versions)))
-    for one, mine in zip(rosters, versions, strict=True):
-        for other, its in zip(rosters, versions, strict=True):
-            for side, its_side in ((0, 0), (0, 1), (1, 0)):
-                shared = one.shares(SIDES[side], other, SIDES[its_side])
-                assert shared == bool(mine[side] & its[its_side])
+    mine, its = dict(zip(SIDES, sets[:2], strict=True)), dict(zip(SIDES, sets[2:], strict=True))
+    one, other = (
+        Roster.of(Version("f", "id", 1, digests(of["private"]), digests(of["public"])))
+        for of in (mine, its)
+    )
+    for side in SIDES:
+        for its_side in SIDES:
+            assert one.shares(side, other, its_side) == bool(mine[side] & its[its_side])
+    fresh = mine["public"] - its["public"]
+    assert one.newly_public([other]) == bool(fresh & its["private"])
 
 
 def test_a_ledger_of_another_schema_is_refused(ledger_url: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Record
-from primorl.privacy.ledger.store import Packed, Store
+from primorl.privacy.ledger.store import Store
 from tests.privacy.ledger.ledgers import at_once, execute, opened, request, version
 from tests.privacy.ledger.postgresql import Server
 
@@ -35,7 +35,7 @@ def refused(action: Callable[[], object]) -> str:
 def test_who_comes_second_writes_nothing_at_all(ledger_url: str) -> None:
     assert sum(at_once(*[lambda: Store(ledger_url).append(records(1), {})] * 4)) == 1
     with closing(Store(ledger_url)) as store:
-        assert not store.append(records(2, 1), {2: Packed(b"members", {})})
+        assert not store.append(records(2, 1), {2: {"private": b"members"}})
         assert store.read() == records(1)
         assert store.versions() == []
 
@@ -83,10 +83,10 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
     grants = (f"USAGE ON SCHEMA {schema}", f"SELECT, INSERT ON ALL TABLES IN SCHEMA {schema}")
     execute(url, "CREATE ROLE clerk LOGIN", *(f"GRANT {grant} TO clerk" for grant in grants))
     theirs = url.replace("primorl@", "clerk@")
-    assert Store(theirs).append(records(1), {1: Packed(b"members", {})})
+    assert Store(theirs).append(records(1), {1: {"private": b"members"}})
     with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
         execute(theirs, "UPDATE ledger_records SET body = 'other'")
-    execute(url, "DROP TABLE ledger_segments")
+    execute(url, "DROP TABLE ledger_members")
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 
