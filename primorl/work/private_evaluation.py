@@ -88,24 +88,12 @@ def evaluation_problem(
     manifest, public = partitions.manifest, partitions.public
     info = manifest.info
     ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends)
-    bounds, size = ensemble.bounds, ensemble.architecture.observation_size
     problem = Problem(
         units=manifest.private_units,
         unit=info.unit,
         delta=job.delta,
         horizon=info.horizon,
         discount=job.discount,
-        observation_low=bounds.observation_low,
-        observation_high=bounds.observation_high,
-        observation_mean=ensemble.normaliser.input_mean[:size],
-        observation_scale=ensemble.normaliser.input_scale[:size],
-        action_low=bounds.action_low,
-        action_high=bounds.action_high,
-        discrete_actions=info.spaces.discrete_actions,
-        reward_low=bounds.reward_low,
-        reward_high=bounds.reward_high,
-        return_low=0.0,
-        return_high=0.0,
         policy=policy,
         ensemble=ensemble,
         starts=first_states(public, seed),
@@ -244,7 +232,8 @@ def paid_evaluation(
             limit = accounts.budget(params, partitions.manifest.private_units)
             ledger.dry_run(replace(pending[0], event=together), limit)
         answered, rows = [], None
-        ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
+        rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
+        ends = (*rewards, problem.return_low, problem.return_high)
         bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
         for question, plan, request in asked:
             about = f"model {files.model_sha256} {bounds}" if question.about_model else bounds

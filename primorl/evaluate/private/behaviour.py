@@ -130,7 +130,7 @@ def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
     bit would decide about a bin.
     """
     middle, half = problem.return_centre, problem.return_half
-    reward = problem.reward(episodes.reward) * problem.discounts(episodes.step)
+    reward = problem.bound_reward(episodes.reward) * problem.discounts(episodes.step)
     terms = _whole(reward.where(counted(problem, episodes), 0.0) / half)
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,15 +26,26 @@ TRIVIAL = ("the usual reward", "no change")
 """What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the
 released normaliser.
 """
+_AT_ONCE = 4096  # rollouts
 GOOD_RATIO, BAD_RATIO = 0.5, 1.0
 """Shares of the trivial mean squared error: a model surely below the first is believable, above the
 second not.
 """
 
-Both = tuple[NoisyMean, NoisyMean]
-"""The model's mean squared error, and that of the trivial prediction."""
 
-_AT_ONCE = 4096  # rollouts
+class Both(NamedTuple):
+    """The model's mean squared error, and that of the trivial prediction."""
+
+    model: NoisyMean
+    trivial: NoisyMean
+
+
+class _Starts(NamedTuple):
+    """Starting steps: the unit, the row in it, and how many steps are left from there, ``[B]``."""
+
+    unit: Tensor
+    row: Tensor
+    left: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +109,29 @@ class ModelCheck(Question):
             ``[U, |h|, 2, 2]``, zero where there is none; and whether the unit has so many steps:
             bool ``[U, |h|]``.
         """
-        kept = self.kept(problem)
+        starts, kept = self._find_starts(episodes), self.kept(problem)
+        parts = zip(*(torch.split(part, _AT_ONCE) for part in starts), strict=True)
+        errors = torch.cat([self._roll_out(problem, episodes, _Starts(*part)) for part in parts])
+        valid = starts.left[:, None] >= torch.tensor(kept, device=errors.device)
+        units, most = len(episodes.own), int(episodes.trajectories.max())
+        # Means over the starts of a trajectory, then over the trajectories of a unit.
+        trajectory = (episodes.begins.cumsum(1) - 1)[starts.unit, starts.row]
+        place = starts.unit * most + trajectory
+        count = torch.zeros(units * most, len(kept), dtype=torch.float64, device=errors.device)
+        total = count[..., None, None].repeat(1, 1, 2, 2)
+        count.index_add_(0, place, valid.double())
+        total.index_add_(0, place, errors * valid[..., None, None])
+        means = (total / count.clamp(min=1)[..., None, None]).view(units, most, len(kept), 2, 2)
+        having = (count > 0).view(units, most, len(kept)).sum(1)
+        # One after the other, not by a sum whose order depends on the most trajectories of the
+        # batch.
+        together = torch.zeros_like(means[:, 0])
+        for number in range(most):
+            together += means[:, number]
+        return together / having.clamp(min=1)[..., None, None], having > 0
+
+    def _find_starts(self, episodes: Episodes) -> "_Starts":
+        """Find the evenly spaced starting steps of every trajectory."""
         place = torch.arange(episodes.own.shape[1], device=episodes.own.device)
         ends = torch.where(episodes.ends, place, len(place) - 1)
         # The last row of the trajectory that each row is in.
@@ -107,50 +140,18 @@ class ModelCheck(Question):
         # The first start that is not before this step.
         first = -(-episodes.step * self.starts // length)
         begun = (first * length < (episodes.step + 1) * self.starts) & episodes.own
-        left = last - place + 1
         unit, row = begun.nonzero(as_tuple=True)
-        found = [
-            self._rolled(problem, episodes, u, r, left[u, r], kept)
-            for u, r in zip(torch.split(unit, _AT_ONCE), torch.split(row, _AT_ONCE), strict=True)
-        ]
-        errors = torch.cat(found)
-        valid = left[unit, row][:, None] >= torch.tensor(kept, device=last.device)
-        trajectory = (episodes.begins.cumsum(1) - 1)[unit, row]
-        most = int(episodes.trajectories.max())
-        count = torch.zeros(
-            len(episodes.own) * most, len(kept), dtype=torch.float64, device=last.device
-        )
-        total = count[..., None, None].repeat(1, 1, 2, 2)
-        where = unit * most + trajectory
-        count.index_add_(0, where, valid.double())
-        total.index_add_(0, where, errors * valid[..., None, None])
-        means = (total / count.clamp(min=1)[..., None, None]).view(
-            len(episodes.own), most, len(kept), 2, 2
-        )
-        having = (count > 0).view(len(episodes.own), most, len(kept)).sum(1)
-        # One after the other, not by a sum whose order depends on the most trajectories of the
-        # batch.
-        together = torch.zeros_like(means[:, 0])
-        for number in range(most):
-            together += means[:, number]
-        return together / having.clamp(min=1)[..., None, None], having > 0
+        return _Starts(unit, row, (last - place + 1)[unit, row])
 
     @torch.no_grad()
-    def _rolled(
-        self,
-        problem: Problem,
-        episodes: Episodes,
-        unit: Tensor,
-        row: Tensor,
-        left: Tensor,
-        kept: tuple[int, ...],
-    ) -> Tensor:
+    def _roll_out(self, problem: Problem, episodes: Episodes, starts: "_Starts") -> Tensor:
         """Compute squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are
-        ``left``.
+        left.
 
         From a prediction on that is not a finite number, the model's errors are the largest.
         """
-        ensemble = in_float64(problem.ensemble, row.device)
+        unit, row, left = starts
+        ensemble, kept = in_float64(problem.ensemble, row.device), self.kept(problem)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
@@ -163,22 +164,21 @@ class ModelCheck(Question):
         errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
         for step in range(max(kept)):
             going = needed[own] > step
-            own, state, start, known = own[going], state[going], start[going], known[going]
+            own, state, start, known = (part[going] for part in (own, state, start, known))
             if len(own) == 0:
                 break
             at = unit[own], row[own] + step
-            action = (
-                episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
-            )
+            action = episodes.action[at].nan_to_num(nan=0.0)
+            action = action.clamp(bounds.action_low, bounds.action_high)
             change = in_blocks(partial(mean_change, ensemble), torch.cat((state, action), 1))
             known = known & change.isfinite().all(1)
             state = (state + change[:, :-1].nan_to_num(nan=0.0)).clamp(low, high)
             if step + 1 not in kept:
                 continue
-            seen, reward = episodes.following[at], problem.reward(episodes.reward[at])
-            predicted = problem.reward(change[:, -1])
+            seen, reward = episodes.following[at], problem.bound_reward(episodes.reward[at])
+            gap = (problem.bound_reward(change[:, -1]) - reward).abs()
             found = (
-                torch.where(known, (predicted - reward).abs() / scale, torch.inf),
+                torch.where(known, gap / scale, torch.inf),
                 (reward - centre).abs() / scale,
                 torch.where(known, _distance(problem, state, seen), torch.inf),
                 _distance(problem, start, seen),
@@ -220,26 +220,19 @@ class ModelCheck(Question):
         predicts, or its own fault.
         """
         means = self._means(problem, noise, released)
-        by_quantity = {
-            of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES
-        }
-        sums = [_sums(own) for own in by_quantity.values()]
-        ratio = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
-        good = [_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()]
-        wrong = tuple(
-            of
-            for of, own in by_quantity.items()
-            if _difference(own, BAD_RATIO, problem.units)[0] > 0
-        )
-        believe: Believe = "doubtful"
-        if all(good):
-            believe = "yes"
-        elif wrong:
-            believe = "no"
+        ratio, wrong, all_good = 0.0, [], True
+        for quantity in QUANTITIES:
+            own = [both for (_, of), both in means.items() if of == quantity]
+            model, trivial = _sums(own)
+            ratio = max(ratio, model / trivial if trivial > 0 else math.inf)
+            all_good &= _difference(own, GOOD_RATIO, problem.units)[1] < 0
+            if _difference(own, BAD_RATIO, problem.units)[0] > 0:
+                wrong.append(quantity)
+        believe: Believe = "yes" if all_good else "no" if wrong else "doubtful"
         return Check(
             believe=believe,
             ratio=ratio if math.isfinite(ratio) else None,
-            wrong=wrong,
+            wrong=tuple(wrong),
             horizons=self.kept(problem),
         )
 
@@ -261,7 +254,7 @@ class ModelCheck(Question):
                     noisy_mean(problem.units, mean, rest, noise, share, share_noise)
                     for mean, rest in pairs[i][j]
                 )
-                means[h, quantity] = model, trivial
+                means[h, quantity] = Both(model, trivial)
         return means
 
 
@@ -296,4 +289,4 @@ def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
     """Compute the root mean square, over the dimensions, of the difference in scales: ``[B, S]``
     twice to ``[B]``.
     """
-    return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()
+    return (problem.standardise(one) - problem.standardise(other)).square().mean(-1).sqrt()

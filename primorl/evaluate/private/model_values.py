@@ -103,8 +103,9 @@ def values_in_model(
     generator = torch.Generator().manual_seed(problem.seed)
     uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))
     found.append(_value("random", uniform))
-    if not problem.discrete_actions:  # zero, or the nearest action that the bounds allow
-        zero = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
+    if not problem.bounds.discrete_actions:  # zero, or the nearest action that the bounds allow
+        zero = torch.zeros(problem.action_size)
+        zero = zero.clamp(problem.bounds.action_low, problem.bounds.action_high)
         still = returns(lambda observation: zero.expand(len(observation), -1))
         found.append(_value("zero_action", still))
     return tuple(found)

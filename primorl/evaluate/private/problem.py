@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.termination import NONE
 
 Act = Callable[[Tensor], Tensor]
@@ -63,20 +63,11 @@ class Problem:
         delta: δ at which costs are stated.
         horizon: most steps of a trajectory; None: not declared (then ``discount`` is below 1).
         discount: γ in (0, 1].
-        observation_low: declared or public bounds, ``[S]``, finite.
-        observation_high: ``[S]``.
-        observation_mean: of the released model's normaliser, ``[S]``.
-        observation_scale: ``[S]``.
-        action_low: ``[A]``; 0 where actions are discrete.
-        action_high: ``[A]``; 1 where actions are discrete.
-        discrete_actions: whether actions are one-hot.
-        reward_low: least reward.
-        reward_high: greatest reward.
+        policy: the policy in question.
+        ensemble: the released model, with declared or public bounds.
+        starts: first states that are public or released, ``[n, S]``, in the environment's units.
         return_low: least return of a trajectory, as declared; at least the least sum of rewards.
         return_high: greatest return of a trajectory.
-        policy: the policy in question.
-        ensemble: the released model.
-        starts: first states that are public or released, ``[n, S]``, in the environment's units.
         seed: of rollouts; public.
         survival: S(t), the chance that a trajectory which did not terminate has more than t steps,
             float64 ``[horizon]``, from public trajectories (`PublicTrajectories`); None: all go on
@@ -88,32 +79,28 @@ class Problem:
     delta: float
     horizon: int | None
     discount: float
-    observation_low: Tensor
-    observation_high: Tensor
-    observation_mean: Tensor
-    observation_scale: Tensor
-    action_low: Tensor
-    action_high: Tensor
-    discrete_actions: bool
-    reward_low: float
-    reward_high: float
-    return_low: float
-    return_high: float
     policy: Act
     ensemble: GaussianEnsemble
     starts: Tensor
+    return_low: float = 0.0
+    return_high: float = 0.0
     seed: int = 0
     survival: Tensor | None = None
 
     @property
+    def bounds(self) -> Bounds:
+        """Declared or public bounds of observations, actions and rewards."""
+        return self.ensemble.bounds
+
+    @property
     def observation_size(self) -> int:
         """Size S of an observation."""
-        return len(self.observation_low)
+        return self.ensemble.architecture.observation_size
 
     @property
     def action_size(self) -> int:
         """Size A of an action."""
-        return len(self.action_low)
+        return self.ensemble.architecture.action_size
 
     @property
     def return_centre(self) -> float:
@@ -124,14 +111,6 @@ class Problem:
     def return_half(self) -> float:
         """Half of the distance of the bounds of a return."""
         return (self.return_high - self.return_low) / 2
-
-    @property
-    def effective_horizon(self) -> float:
-        """Sum γ^t over the horizon: the most rewards that a return is made of."""
-        steps = math.inf if self.horizon is None else self.horizon
-        if self.discount == 1.0:
-            return float(steps)
-        return (1 - self.discount**steps) / (1 - self.discount)
 
     @property
     def rollout_steps(self) -> int:
@@ -147,31 +126,35 @@ class Problem:
         """
         if declared is not None:
             return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
-        low = self.reward_low * self.effective_horizon
-        high = self.reward_high * self.effective_horizon
+        steps = math.inf if self.horizon is None else float(self.horizon)
+        if self.discount < 1.0:
+            steps = (1 - self.discount**steps) / (1 - self.discount)
+        low, high = (end * steps for end in (self.bounds.reward_low, self.bounds.reward_high))
         return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
 
-    def bounded_observation(self, observation: Tensor) -> Tensor:
-        """Hold observations ``[.., S]`` within their bounds, in float64; NaN counts as 0."""
-        device = observation.device
-        low, high = self.observation_low.double(), self.observation_high.double()
-        return observation.double().nan_to_num(nan=0.0).clamp(low.to(device), high.to(device))
-
-    def standardised(self, observation: Tensor) -> Tensor:
+    def standardise(self, observation: Tensor) -> Tensor:
         """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and
         finite.
-        """
-        mean, scale = (
-            part.double().to(observation.device)
-            for part in (self.observation_mean, self.observation_scale)
-        )
-        return ((self.bounded_observation(observation) - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 
-    def reward(self, reward: Tensor) -> Tensor:
-        """Hold rewards within their declared bounds."""
-        return (
-            reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
+        Observations are held within their bounds first; NaN counts as 0.
+        """
+        maps, bounds, size = self.ensemble.normaliser, self.bounds, self.observation_size
+        low, high, mean, scale = (
+            part.double().to(observation.device)
+            for part in (
+                bounds.observation_low,
+                bounds.observation_high,
+                maps.input_mean[:size],
+                maps.input_scale[:size],
+            )
         )
+        bounded = observation.double().nan_to_num(nan=0.0).clamp(low, high)
+        return ((bounded - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+
+    def bound_reward(self, reward: Tensor) -> Tensor:
+        """Hold rewards within their declared bounds."""
+        low, high = self.bounds.reward_low, self.bounds.reward_high
+        return reward.double().nan_to_num(nan=low).clamp(low, high)
 
     def discounts(self, step: Tensor) -> Tensor:
         """Compute γ^step, float64, for steps from 0, int64.
@@ -186,11 +169,12 @@ class Problem:
         """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions
         are discrete.
         """
-        if self.discrete_actions:
+        bounds = self.bounds
+        if bounds.discrete_actions:
             chosen = torch.randint(self.action_size, (count,), generator=generator)
             return torch.nn.functional.one_hot(chosen, self.action_size).float()
         drawn = torch.rand(count, self.action_size, generator=generator)
-        return (self.action_low + (self.action_high - self.action_low) * drawn).float()
+        return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -344,21 +328,18 @@ class Episodes:
         ends = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones_like(own[:, :1])), 1)
         size = targets.shape[-1] - 2
         inputs, targets = inputs.double(), targets.double()
-        observation = inputs[..., :size]
-        action, reward = inputs[..., size:], targets[..., size]
-        following, over = observation + targets[..., :size], targets[..., size + 1] > 0
-        parts = (
-            observation,
-            action,
-            reward,
-            following,
-            over,
-            step.where(own, 0),
-            begins,
-            ends,
-            own,
+        read = cls(
+            observation=inputs[..., :size],
+            action=inputs[..., size:],
+            reward=targets[..., size],
+            following=inputs[..., :size] + targets[..., :size],
+            terminated=targets[..., size + 1] > 0,
+            step=step.where(own, 0),
+            begins=begins,
+            ends=ends,
+            own=own,
         )
-        return cls(*(part.to(device) for part in parts))
+        return cls(**{name: part.to(device) for name, part in vars(read).items()})
 
 
 def portions(
@@ -460,7 +441,7 @@ class PublicTrajectories:
         place = torch.arange(self.reward.shape[1])
         most = self.length if problem.horizon is None else self.length.clamp(max=problem.horizon)
         weights = problem.discount ** place.double() * (place < most[:, None])
-        return (problem.reward(self.reward) * weights).sum(1)
+        return (problem.bound_reward(self.reward) * weights).sum(1)
 
 
 def public_return_bounds(

@@ -52,28 +52,43 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
     """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say
     otherwise.
     """
-    settings: dict[str, Any] = (
-        {"units": units, "unit": "person", "delta": 1e-5, "horizon": 5, "discount": 0.9}
-        | {"observation_low": -torch.ones(states), "observation_high": torch.ones(states)}
-        | {"observation_mean": torch.zeros(states), "observation_scale": torch.ones(states)}
-        | {
-            "action_low": -torch.ones(actions),
-            "action_high": torch.ones(actions),
-            "discrete_actions": False,
-        }
-        | {"reward_low": -1.0, "reward_high": 1.0, "return_low": 0.0, "return_high": 0.0}
-        | {"policy": lambda observation: torch.zeros(len(observation), actions), "ensemble": None}
-        | {"starts": torch.zeros(4, states)}
+    scales = torch.zeros(states), torch.ones(states)
+    low, high = -torch.ones(states), torch.ones(states)
+    mean = changes.pop("observation_mean", scales[0])
+    scale = changes.pop("observation_scale", scales[1])
+    bounds = Bounds(
+        changes.pop("observation_low", low),
+        changes.pop("observation_high", high),
+        changes.pop("action_low", -torch.ones(actions)),
+        torch.ones(actions),
+        changes.pop("reward_low", -1.0),
+        changes.pop("reward_high", 1.0),
+        changes.pop("discrete_actions", False),
     )
+    ensemble = changes.pop("ensemble", None) or model([0.0], [0.0], states, actions)
+    inputs = torch.cat((mean, torch.zeros(actions))), torch.cat((scale, torch.ones(actions)))
+    maps = replace(ensemble.normaliser, input_mean=inputs[0], input_scale=inputs[1])
+    settings: dict[str, Any] = {
+        "units": units,
+        "unit": "person",
+        "delta": 1e-5,
+        "horizon": 5,
+        "discount": 0.9,
+        "policy": lambda observation: torch.zeros(len(observation), actions),
+        "ensemble": replace(ensemble, normaliser=maps, bounds=bounds),
+        "starts": torch.zeros(4, states),
+    }
     made = Problem(**settings | changes)
     return made if "return_low" in changes else made.with_return_bounds(None)
 
 
-def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
-    """Member i moves the only state by ``moves[i]`` and pays ``rewards[i]``, whatever is done."""
-    shape = Architecture(1, 1, len(rewards), (2,), SURE - 1, SURE)
+def model(
+    rewards: list[float], moves: list[float], states: int = 1, actions: int = 1
+) -> GaussianEnsemble:
+    """Member i moves the first state by ``moves[i]`` and pays ``rewards[i]``, whatever is done."""
+    shape = Architecture(states, actions, len(rewards), (2,), SURE - 1, SURE)
     weights = [torch.zeros_like(part) for part in shape.initial_weights(0)]
-    weights[-1][:, 0, 0], weights[-1][:, 0, 1] = torch.tensor(moves), torch.tensor(rewards)
+    weights[-1][:, 0, 0], weights[-1][:, 0, states] = torch.tensor(moves), torch.tensor(rewards)
     bounds = Bounds(
         torch.tensor([-1.0]),
         torch.tensor([10.0]),
@@ -82,9 +97,9 @@ def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
         -2.0,
         2.0,
     )
-    return GaussianEnsemble(
-        shape, tuple(weights), Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds
-    )
+    inputs, targets = states + actions, states + 1
+    maps = (torch.zeros(inputs), torch.ones(inputs), torch.zeros(targets), torch.ones(targets))
+    return GaussianEnsemble(shape, tuple(weights), Normaliser(*maps), bounds)
 
 
 MODEL = model([0.5, 0.9], [1.0, 1.0])

@@ -22,7 +22,7 @@ def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int)
     """Squared errors after h steps from one start: reward and state, of the model and of the
     trivial prediction.
     """
-    normaliser, scale = problem.ensemble.normaliser, problem.observation_scale
+    normaliser, scale = problem.ensemble.normaliser, problem.ensemble.normaliser.input_scale[:3]
     start = state = rows.observation[unit, begin]
     for row in range(begin, begin + h):
         change = problem.ensemble.predict(
