@@ -26,7 +26,7 @@ from typing import Any
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.policy.advice import described
+from primorl.policy.advice import describe
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
 
 MOST_BYTES = 2**20  # of a request
@@ -130,7 +130,7 @@ def main() -> None:
     try:
         policy = primorl.load_policy(arguments.policy, against_advice=arguments.against_advice)
         with server(policy, arguments.host, arguments.port) as serving:
-            what = described(Path(arguments.policy)) or "a simulator measured it"
+            what = describe(Path(arguments.policy)) or "a simulator measured it"
             address = f"http://{arguments.host}:{serving.server_port}/act"
             print(f"serving {arguments.policy} ({what}) at {address}", flush=True)
             serving.serve_forever()

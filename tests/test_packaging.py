@@ -77,6 +77,7 @@ def test_the_wheel_holds_the_library_and_a_new_projects_files_and_needs_few_pack
     assert set(METADATA.findall(content[about(wheel)].decode())) == {
         "numpy",
         "pydantic",
+        "safetensors",
         "typer",
     }
 

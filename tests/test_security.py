@@ -142,9 +142,9 @@ OF_STAGES = {
 READERS: dict[str, Callable[[], object]] = {"params.yaml": params.load}
 READERS |= {name: partial(run, stage) for stage, names in OF_STAGES.items() for name in names}
 READERS["metrics/private_evaluation.json"] = partial(run, evaluate)
-READERS["metrics/summary.json"] = lambda: release(Path("new"), params.load(), void_ok=False)
+READERS["metrics/summary.json"] = lambda: release(Path("new"), params.load())
 for each in (*sorted(contents.NEEDED), contents.MANIFEST):
-    READERS[f"out/{each}"] = partial(bundle.verify, Path("out"), void_ok=False)
+    READERS[f"out/{each}"] = partial(bundle.verify, Path("out"))
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -211,7 +211,7 @@ def test_a_password_in_an_address_is_told_nowhere(
     if block == "ledger":
         with stage_run("optimize_policy", chosen) as run:
             optimize_policy.body(chosen, run)
-        work = partial(release, Path("new"), chosen, void_ok=False)
+        work = partial(release, Path("new"), chosen)
     with pytest.raises(PipelineError, match=r"127\.0\.0\.1") as refused:
         work()
     for words in (["release", "new"], ["ledger", "verify", "--debug"]):

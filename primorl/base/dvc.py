@@ -6,25 +6,22 @@ checkout`` brings back what ``dvc.lock`` lists.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import yaml
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, workspace
-from primorl.base.paths import LOCK, SECONDS
+from primorl.base.paths import LOCK
 
 _PATIENCE = 10.0  # seconds
 _LISTED = 3  # outputs that a hint names
-_SHOWN = 60  # characters of a param's two values
 _MALFORMED = (OSError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 """Of a lock that is not there, or of a form that DVC itself reports."""
 REMAKE = "`dvc repro --force --single-item ingest partition`"
@@ -173,62 +170,6 @@ def push_private(remote: str) -> list[str]:
     return private
 
 
-def changed_params() -> list[str]:
-    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by
-    ``dvc.lock``.
-
-    Long values are left out.
-    """
-    found: dict[str, None] = {}  # a param of several stages is listed once
-    with suppress(*_MALFORMED, yaml.YAMLError):
-        for stage in _stages().values():
-            for file, params in stage.get("params", {}).items():
-                content = _parsed(Path(file).read_text(encoding="utf-8"))
-                for key, before in params.items():
-                    now: Any = content
-                    for part in key.split("."):
-                        now = now.get(part) if isinstance(now, dict) else None
-                    for line in _differences(key, before, now):
-                        found[f"{file}: {line}"] = None
-    return list(found)
-
-
-def remade_inputs() -> list[str]:
-    """List outputs but wall times that were made again since a stage that reads them ran, by
-    ``dvc.lock``.
-    """
-    with suppress(*_MALFORMED, yaml.YAMLError):
-        stages = _stages().values()
-        made = {out["path"]: out.get("md5") for stage in stages for out in stage.get("outs", ())}
-        read = {(dep["path"], dep.get("md5")) for stage in stages for dep in stage.get("deps", ())}
-        remade = {path for path, digest in read if made.get(path, digest) != digest}
-        return sorted(path for path in remade if not Path(path).is_relative_to(SECONDS))
-    return []
-
-
-def _differences(key: str, before: Any, now: Any) -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in {**before, **now}:
-            yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
-    elif _comparable(before) != _comparable(now):
-        said = " → ".join(
-            json.dumps(each, ensure_ascii=False, default=str) for each in (before, now)
-        )
-        yield f"{key}: {said}" if len(said) <= _SHOWN else key
-
-
-def _comparable(value: Any) -> Any:
-    """Convert text such as ``1e-05``, which DVC writes for a number and YAML 1.1 reads as a
-    string.
-    """
-    if isinstance(value, list):
-        return [_comparable(each) for each in value]
-    with suppress(TypeError, ValueError):
-        # True is not 1, and nan is nan.
-        return value if isinstance(value, bool) else str(float(value))
-    return value
-
-
 def hint() -> str | None:
     """Say in one line how to get outputs back that ``dvc.lock`` lists and that are gone; None:
     there are none.
@@ -243,35 +184,8 @@ def hint() -> str | None:
 def recorded_outputs(stage: str | None = None) -> list[str]:
     """List the paths of the outputs in ``dvc.lock``, of one stage or of all."""
     with suppress(*_MALFORMED, yaml.YAMLError):
-        entries = [entry for name, entry in _stages().items() if stage in (None, name)]
+        text = (workspace() / LOCK).read_text(encoding="utf-8")
+        stages = yaml.safe_load(text)["stages"]
+        entries = [entry for name, entry in stages.items() if stage in (None, name)]
         return [str(output["path"]) for entry in entries for output in entry.get("outs", [])]
     return []
-
-
-def _stages() -> dict[str, dict[str, Any]]:
-    """Read the stages in ``dvc.lock``."""
-    stages: dict[str, dict[str, Any]] = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))[
-        "stages"
-    ]
-    return stages
-
-
-# The loader in C takes a tenth of the time, where PyYAML was built with it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TRUTH = "tag:yaml.org,2002:bool"
-
-
-class _Yaml12(_Loader):  # type: ignore[misc]
-    """Reads yes and no as the words that they are, as DVC does."""
-
-
-_Yaml12.yaml_implicit_resolvers = {
-    first: [known for known in resolvers if known[0] != _TRUTH]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
-_Yaml12.add_implicit_resolver(_TRUTH, re.compile("true|false"), ["t", "f"])
-
-
-@lru_cache(maxsize=8)  # dvc.lock, and the files of params, which many stages name
-def _parsed(text: str) -> Any:
-    return _Yaml12(text).get_single_data()

@@ -16,8 +16,7 @@ import typer
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.base.files import read_json
-from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
+from primorl.base.paths import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
 from primorl.commands import check, data, init, ledger, plan, policies, results
@@ -104,8 +103,7 @@ def main(words: Sequence[str] | None = None) -> int:
             try:
                 command.invoke(context)
             finally:
-                _mention_missing_outputs()
-                _mention_changes(_name(given))
+                _warn_of_a_changed_source(_name(given))
         return 0
     except typer.Exit as done:
         return done.exit_code
@@ -132,47 +130,17 @@ def _print_warning(message: Warning | str, category: type[Warning], *where: Any)
     print(f"warning: {message}", file=sys.stderr)
 
 
-def _mention_missing_outputs() -> None:
-    """Say how to get back outputs that DVC removed before it failed."""
-    if not LOCK.exists():
+def _warn_of_a_changed_source(command: str) -> None:
+    """Say that a log's files changed since they were collected; `check` refuses it itself."""
+    if command == "check" or not (PARAMS.exists() and COPIES.exists()):
         return
-    from primorl.base.dvc import hint
+    from primorl.config.params import load
+    from primorl.data.sources.tabular.watch import changed
 
-    with suppress(Exception):  # the command's own result matters more
-        if advice := hint():
-            print(advice, file=sys.stderr)
-
-
-def _mention_changes(command: str) -> None:
-    """Say where results are of another dataset than params.yaml names, or of data that changed or
-    were read again.
-
-    Two commands say themselves that a log's files changed.
-    """
-    if not (PARAMS.exists() and (SUMMARY.exists() or COPIES.exists())):
-        return
-    from primorl.base.dvc import remade_inputs
-    from primorl.config.params import load, load_reading
-
-    if remade := remade_inputs():
-        rest = "what is made of it is still of the former one; run `dvc repro`"
-        print(f"warning: made again: {', '.join(remade)}; {rest}", file=sys.stderr)
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
-        named, found = (
-            load_reading().dataset,
-            read_json(SUMMARY).get("dataset") if SUMMARY.exists() else None,
-        )
-        if found not in (None, named):
-            print(
-                f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`",
-                file=sys.stderr,
-            )
-        if command != "check" and COPIES.exists():
-            from primorl.data.sources.tabular.watch import changed
-
-            params = load()
-            if said := changed(params.dataset, params.chosen):
-                print(f"warning: {said}", file=sys.stderr)
+        params = load()
+        if said := changed(params.dataset, params.chosen):
+            print(f"warning: {said}", file=sys.stderr)
 
 
 def _name(words: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
-from primorl.commands.terminal import VoidOk, flag, given_path, option, path_option
+from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
     Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")
@@ -52,11 +52,11 @@ def predict(
     action: probabilities are written (of actions in a box, mean and standard deviation), or draws
     with --seed.
     """
-    from primorl.policy.advice import chosen
+    from primorl.policy.advice import choose
     from primorl.policy.loaded import read_policy
     from primorl.use.prediction import predict
 
-    folder = chosen(policy, against_advice=against_advice)
+    folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
     rows, abstained = predict(
         loaded, observations, out, keep=keep or (), decimal_point=decimal_point, seed=seed
@@ -66,53 +66,50 @@ def predict(
 
 
 def _advice(folder: Path) -> str:
-    from primorl.policy.advice import described
+    from primorl.policy.advice import describe
 
-    words = described(folder)
+    words = describe(folder)
     return "" if words is None else f" ({words})"
 
 
 def export(
+    policy: Annotated[Path, path_option("DIR", "Folder `policy` of a released bundle.")],
     out: Annotated[Path, path_option("FILE", "The .onnx file to write.")],
-    policy: _Policy = None,
     against_advice: _AgainstAdvice = False,
-    void_ok: VoidOk = False,
 ) -> None:
-    """Write a policy as an ONNX file, checked against the policy itself.
+    """Write the policy of a released bundle as an ONNX file, checked against the policy itself.
 
     Examples:
-      primorl export --out policy.onnx
-          the recommended policy, with its privacy statement in the metadata
       primorl export --policy out/v1/policy --out policy.onnx
-          the policy of a released bundle
+          with its privacy statement in the metadata, once the bundle is found sound
 
     Needs `pip install 'primorl[onnx]'`. Input `observation`, float32 [n, S]; output `action`,
     float32 [n, A], or int64 [n] if actions are discrete; all in the environment's units. Where the
     policy abstains, the action is NaN, or -1.
     """
     from primorl.evaluate.wording import guarantee
-    from primorl.policy.advice import chosen, described
+    from primorl.policy.advice import choose, describe
     from primorl.policy.loaded import read_policy
-    from primorl.privacy.statement import Statement
-    from primorl.release.build import check_origin
-    from primorl.release.bundle import CHOSEN
+    from primorl.release import bundle
+    from primorl.release.contents import MANIFEST
     from primorl.use import onnx_file
 
     if out.suffix != ".onnx":
         raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
-    folder = chosen(policy, against_advice=against_advice)
-    loaded, stated = read_policy(folder), Statement.read(folder)
-    stated = check_origin(folder, stated, void_ok=void_ok, against_advice=against_advice)
-    rows, difference = onnx_file.export(loaded, stated, out, recommendation=described(folder))
-    of = (
-        "of the actions differ"
-        if loaded.discrete_actions
-        else "of an action's range is the largest difference"
-    )
-    print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} {of}")
+    place = policy.resolve()
+    if place.name != "policy" or not (place.parent / MANIFEST).exists():
+        raise PipelineError(
+            f"--policy: found {policy}, allowed is the folder `policy` of a released bundle; "
+            "`primorl release DIR` makes one"
+        )
+    choose(policy, against_advice=against_advice)
+    stated = bundle.verify(place.parent)
+    loaded = read_policy(policy)
+    rows, difference = onnx_file.export(loaded, stated, out, recommendation=describe(policy))
+    print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} apart")
     print(guarantee(stated.to_json()))
-    if CHOSEN in stated.public_assumptions:
-        print(f"not counted: {CHOSEN}")
+    if bundle.CHOSEN in stated.public_assumptions:
+        print(f"not counted: {bundle.CHOSEN}")
 
 
 def release(
@@ -123,7 +120,6 @@ def release(
         ),
     ],
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
-    void_ok: VoidOk = False,
     policy: Annotated[
         Literal["models/policy", "models/behaviour"] | None,
         option("FOLDER", "The policy to release.  [default: the recommended one]"),
@@ -163,7 +159,6 @@ def release(
         build.release(
             directory,
             params.load_reading(PARAMS),
-            void_ok=void_ok,
             sign=sign,
             policy=policy,
             against_advice=against_advice,
@@ -173,7 +168,7 @@ def release(
         if words := _advice(directory / "policy"):
             print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
         return
-    bundle.verify(directory, void_ok=void_ok, key=key)
+    bundle.verify(directory, key=key)
     print(f"{directory}: sound; {describe_guarantee(directory)}")
     unknown = ["the returns that the card quotes", "texts of people"]
     if key is not None:

@@ -61,16 +61,12 @@ def summary(
       primorl summary --links           and where the report and the run in MLflow are
       primorl summary --json            metrics/summary.json itself
     """
-    from primorl.base.dvc import changed_params
     from primorl.evaluate.summary import Summary
     from primorl.evaluate.wording import text
 
     found = Summary.read(SUMMARY)
     if (stale := found.other_files(MODEL, POLICY)) is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
-    if changed := changed_params():
-        after = "`dvc repro` makes it again, and `primorl check --charges` says what that charges"
-        print(f"note: changed since this run: {'; '.join(changed)}; {after}", file=sys.stderr)
     content = found.to_json()
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))

@@ -57,9 +57,6 @@ def path_option(metavar: str, about: str) -> Any:
 MOST_ROUNDS = 1_000_000
 """Rounds that `primorl plan` accounts at most."""
 AsJson: TypeAlias = Annotated[bool, flag("--json", "Print JSON.")]
-VoidOk: TypeAlias = Annotated[
-    bool, flag("--void-ok", "Go on although the statement says not to rely on it.")
-]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ warning says so.
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
@@ -19,7 +18,7 @@ from primorl.policy.config import PolicyConfig
 
 AGAINST = "--against-advice"
 _BUNDLE, _MANIFEST = "evaluation.json", "MANIFEST.json"
-_WEIGHTS = "policy.safetensors"
+_NOT_JUDGED = "nobody recommended it"
 
 
 @dataclass(frozen=True)
@@ -27,27 +26,29 @@ class Advice:
     """A recommendation that is about the weights in a folder.
 
     Attributes:
-        answer: `trial`, `keep` or `more_data`.
+        answer: ``trial``, ``keep`` or ``more_data``.
         policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is
             recommended.
         reason: why, in a sentence or two.
         file: where it stands.
+        followed: whether the use of the folder follows it.
     """
 
     answer: str
     policy: str | None
     reason: str
     file: Path
+    followed: bool
 
 
 def follows(folder: str | None, answer: str, recommended: str | None) -> bool:
-    """Whether the use of ``folder`` follows an answer; beside a trial, the clone of today's
+    """Tell whether the use of ``folder`` follows an answer; beside a trial, the clone of today's
     practice is free too.
     """
     return answer == "trial" or (folder is not None and folder == recommended)
 
 
-def advice_on(folder: Path) -> Advice | None:
+def read_advice(folder: Path) -> Advice | None:
     """Return the recommendation about the policy in ``folder``; None: an environment measured it,
     or nothing tells.
 
@@ -58,15 +59,11 @@ def advice_on(folder: Path) -> Advice | None:
     config, place = PolicyConfig.read(folder), folder.resolve()
     if config.environment is not None:
         return None
-    if (place.parent / _BUNDLE).exists() and (place.parent / _MANIFEST).exists():
-        file = place.parent / _BUNDLE
-        said = read_json(file)
-        judged = said.get("policy_sha256")
-    else:
-        project = next(
-            (up for up in place.parents if (up / PIPELINE).exists() or (up / SUMMARY).exists()),
-            None,
-        )
+    file, cloned = place.parent / _BUNDLE, False
+    answers = None
+    if not (file.exists() and (place.parent / _MANIFEST).exists()):
+        known = (up for up in place.parents if any((up / f).exists() for f in (PIPELINE, SUMMARY)))
+        project = next(known, None)
         if project is None:
             warnings.warn(
                 f"{folder}: lies in no bundle and no project, so nothing tells whether this "
@@ -74,29 +71,26 @@ def advice_on(folder: Path) -> Advice | None:
                 stacklevel=3,
             )
             return None
-        file = project / SUMMARY
-        said, judged = _said_in(project, cloned=config.policy == str(BEHAVIOUR))
+        file, answers = project / SUMMARY, project / PRIVATE_EVALUATION
+        cloned = config.policy == str(BEHAVIOUR)
+    said = read_json(file) if file.exists() else {}
+    if answers is not None:
+        newest = file_sha256(answers) if answers.exists() else None
+        if newest is None or said.get("private_evaluation_sha256") != newest:
+            said = {}
+        elif cloned:
+            said["policy_sha256"] = read_json(answers).get("clone_sha256")
     advice = said.get("recommendation")
-    if judged != file_sha256(folder / _WEIGHTS) or not isinstance(advice, dict):
+    judged = said.get("policy_sha256") == file_sha256(folder / "policy.safetensors")
+    if not judged or not isinstance(advice, dict):
         raise PipelineError(
-            f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc "
-            f"repro` evaluates models/policy; to use it all the same: {AGAINST} (in Python: "
+            f"{folder}: found a policy that {file} does not judge, so {_NOT_JUDGED}; `dvc repro` "
+            f"evaluates models/policy; to use it all the same: {AGAINST} (in Python: "
             "against_advice=True)"
         )
-    return Advice(advice["answer"], advice["policy"], advice["reason"], file)
-
-
-def _said_in(project: Path, *, cloned: bool) -> tuple[dict[str, Any], str | None]:
-    """The summary, empty where it repeats other answers than those that are here, and the weights
-    that are judged.
-    """
-    summary, answers = project / SUMMARY, project / PRIVATE_EVALUATION
-    if not (summary.exists() and answers.exists()):
-        return {}, None
-    said = read_json(summary)
-    if said.get("private_evaluation_sha256") != file_sha256(answers):
-        return {}, None
-    return said, read_json(answers).get("clone_sha256") if cloned else said.get("policy_sha256")
+    answer, policy = advice["answer"], advice["policy"]
+    followed = follows(config.policy, answer, policy)
+    return Advice(answer, policy, advice["reason"], file, followed)
 
 
 def refuse_against_advice(folder: Path) -> None:
@@ -106,8 +100,8 @@ def refuse_against_advice(folder: Path) -> None:
     Raises:
         PipelineError: names the policy that is recommended instead.
     """
-    advice = advice_on(folder)
-    if advice is None or follows(PolicyConfig.read(folder).policy, advice.answer, advice.policy):
+    advice = read_advice(folder)
+    if advice is None or advice.followed:
         return
     instead = "more data needed"
     if advice.policy is not None:
@@ -118,7 +112,7 @@ def refuse_against_advice(folder: Path) -> None:
     )
 
 
-def described(folder: Path) -> str | None:
+def describe(folder: Path) -> str | None:
     """Return the recommendation about the policy in ``folder`` in a few words; None where an
     environment measured it.
 
@@ -126,19 +120,17 @@ def described(folder: Path) -> str | None:
     left out.
     """
     try:
-        advice = advice_on(folder)
+        advice = read_advice(folder)
     except PipelineError:
-        return "nobody recommended it"
+        return _NOT_JUDGED
     if advice is None:
         return None
     if advice.answer == "trial":
         return "the policy is recommended for a trial"
-    if advice.policy == PolicyConfig.read(folder).policy:
-        return "recommended: the clone of today's practice; the learned policy is advised against"
-    return "advised against"
+    return "recommended: the clone of today's practice" if advice.followed else "advised against"
 
 
-def chosen(folder: Path | None, *, against_advice: bool) -> Path:
+def choose(folder: Path | None, *, against_advice: bool) -> Path:
     """Return the folder to use: ``folder`` if it may be used, or, without a name, the one that is
     recommended.
 
@@ -153,7 +145,7 @@ def chosen(folder: Path | None, *, against_advice: bool) -> Path:
             )
         return folder
     if folder is None:
-        advice = advice_on(POLICY)
+        advice = read_advice(POLICY)
         folder = BEHAVIOUR if advice is not None and advice.policy == str(BEHAVIOUR) else POLICY
     refuse_against_advice(folder)
     return folder

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -21,19 +20,18 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite, home, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
-from primorl.config.params import Params, Reading, declared_texts, load_reading
+from primorl.config.params import Params, Reading, declared_texts
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import ADVICE
 from primorl.policy.advice import AGAINST, follows
-from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
-from primorl.privacy.statement import FILE, Statement
-from primorl.privacy.verification import OURS, given, verify_with_parts
+from primorl.privacy.statement import Statement
+from primorl.privacy.verification import OURS, given
 from primorl.release import bundle
 from primorl.release.card import render
 from primorl.release.contents import (
@@ -64,7 +62,6 @@ CLONE_NOTE = (
     "the mean return of the clone of today's practice in the released model, not measured: wrong "
     "where that is"
 )
-_LEAVING: tuple[Released, ...] = ("models/policy", "models/behaviour")
 _PRIVATE = (paths.RAW, paths.TRAJECTORIES, PARTITIONS, paths.CONSENT, paths.WITHDRAWALS)
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
@@ -75,7 +72,6 @@ def release(
     target: Path,
     params: Params | Reading,
     *,
-    void_ok: bool,
     sign: Path | None = None,
     policy: Released | None = None,
     against_advice: bool = False,
@@ -85,7 +81,6 @@ def release(
     Args:
         target: a folder that is empty, holds another bundle, or does not exist yet.
         params: names the place of the ledger.
-        void_ok: release also if the statement is void; the card says so.
         sign: file of the private key to sign the bundle with; None: it is not signed.
         policy: folder of the policy to release; None: the recommended one.
         against_advice: release the named policy although the recommendation is another one or none.
@@ -115,7 +110,7 @@ def release(
             (fresh / CARD).write_text(render(fresh), encoding="utf-8")
             write_record(fresh / MANIFEST, make_manifest(fresh))
             _refuse_private_marks(fresh, run.model, run.manifest)
-            released = bundle.verify(fresh, void_ok=void_ok)
+            released = bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
             message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
@@ -127,54 +122,6 @@ def release(
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_NO_TIME, _NO_TIME))
     return released
-
-
-def check_origin(
-    folder: Path, stated: Statement, *, void_ok: bool, against_advice: bool
-) -> Statement:
-    """Refuse a policy that may not leave: one rule for bundles and for single files such as ONNX.
-
-    A policy of this project must be one that `release` releases, so it is released into a folder
-    that is deleted again. One in a bundle needs a sound bundle. One of another project is refused,
-    as its ledger is there. Elsewhere there is no ledger and no bundle to ask: of a policy there,
-    only the figures of the statement are compared with its event.
-
-    Args:
-        folder: of the policy.
-        stated: its statement.
-        void_ok: accept a void statement.
-        against_advice: accept a policy that its run advises against.
-
-    Returns:
-        The statement as a bundle has it, with `bundle.CHOSEN` where answers of the private units
-        chose the policy.
-    """
-    place = folder.resolve()
-    for own in _LEAVING:
-        if place == Path(own).resolve():
-            with TemporaryDirectory() as scratch:
-                return release(
-                    Path(scratch) / "bundle",
-                    load_reading(paths.PARAMS),
-                    void_ok=void_ok,
-                    policy=own,
-                    against_advice=against_advice,
-                )
-    project = place.parent.parent
-    if (place.parent / MANIFEST).exists():  # also of a bundle with a file too many
-        bundle.verify(place.parent, void_ok=void_ok)
-    elif (project / paths.PARAMS).exists() and place.relative_to(project).as_posix() in _LEAVING:
-        raise PipelineError(
-            f"{folder}: a policy of the project {project}; run the command there, which has its "
-            "ledger"
-        )
-    else:
-        if not void_ok:
-            bundle.refuse_void(folder / FILE, stated)
-        if stated.private:
-            near_clone = PolicyConfig.read(folder).clone_error is not None
-            verify_with_parts(folder, stated, {}, near_clone=near_clone)
-    return stated
 
 
 def _refuse_to_overwrite(target: Path) -> None:

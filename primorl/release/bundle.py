@@ -91,13 +91,12 @@ _PATH = re.compile(
 )
 
 
-def verify(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
+def verify(folder: Path, *, key: Path | None = None) -> Statement:
     """Check a bundle, one's own or a stranger's; run nothing that is in it, and open no file
     outside of it.
 
     Args:
         folder: the bundle.
-        void_ok: accept a statement that says of itself that it must not be relied on.
         key: file of the public key that must have signed it; None: no signature is needed, and none
             is verified.
 
@@ -116,9 +115,10 @@ def verify(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement
                 f"{folder / name}: holds a path of the machine or project it was made in"
             )
     bundle = Bundle.read(folder, names)
-    if not void_ok:
-        for name, statement in {POLICY[2]: bundle.of_policy, **bundle.charged}.items():
-            refuse_void(folder / name, statement)
+    for name, statement in {POLICY[2]: bundle.of_policy, **bundle.charged}.items():
+        if not statement.sound:
+            reason = "; ".join(statement.void) or "nothing is guaranteed"
+            raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it")
     check_tensors(bundle)
     _check_configs(bundle)
     _check_ledger(bundle)
@@ -194,15 +194,6 @@ def _read_text(path: Path) -> str:
         raise PipelineError(f"{path}: not text in UTF-8") from None
 
 
-def refuse_void(path: Path, statement: Statement) -> None:
-    """Refuse a statement, read from ``path``, that says of itself that it must not be relied on."""
-    if not statement.sound:
-        reason = "; ".join(statement.void) or "nothing is guaranteed"
-        raise PipelineError(
-            f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)"
-        )
-
-
 def add_choice(
     statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None
 ) -> Statement:
@@ -237,8 +228,8 @@ def _check_configs(bundle: Bundle) -> None:
             "or nothing tells though there is a public split"
         )
     _refuse_other(folder / POLICY[1], bundle.policy, _select(model, _SAME_POLICY), MODEL[1])
-    made = {"private": model.variant == "private", "termination": model.termination}
-    _refuse_other(folder / MODEL[2], statement, made, MODEL[1])
+    _refuse_other(folder / MODEL[1], model, {"variant": "private"}, MODEL[2])
+    _refuse_other(folder / MODEL[2], statement, _select(model, ("termination",)), MODEL[1])
     rounds = given(folder / MODEL[2], "rounds", statement.rounds)
     if model.rounds > rounds:
         raise PipelineError(
@@ -302,9 +293,6 @@ def _check_charged(bundle: Bundle) -> None:
         if statement.charge in paid:  # one charge pays for one thing
             raise PipelineError(f"{path}: charge: found a charge that paid for something else")
         paid.add(statement.charge)
-    if bundle.clone is not None:
-        private = {"private": bundle.of_model.private}
-        _refuse_other(bundle.folder / CLONE, bundle.clone, private, MODEL[2])
 
 
 def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) -> None:

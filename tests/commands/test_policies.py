@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,49 +54,6 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
         assert (status != 0, err.count("\n"), err.startswith(says)) == (True, 1, True), err
 
 
-FOLDER, STATED = Path("elsewhere"), "error: elsewhere/privacy.json"
-EXPORT = ("export", "--policy", "elsewhere", "--out", "policy.onnx")
-
-
-@pytest.fixture
-def policy() -> None:
-    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    FOLDER.mkdir(parents=True)
-    loaded(FOLDER)
-    OF_TRAINING.write(FOLDER)
-
-
-@pytest.mark.usefixtures("policy")
-def test_export_refuses_a_figure_that_is_not_that_of_its_event(
-    primorl: Call,
-) -> None:
-    """Nothing is written, whatever flag is given. Twin: the statement before the edit."""
-    for edit, says in (
-        ({"epsilon": 0.01}, "epsilon: less than the accountant makes of the events"),
-        ({"attacks": ()}, "attacks: not what the accountant makes of the event"),
-    ):
-        replace(OF_TRAINING, **edit).write(FOLDER)  # type: ignore[arg-type]
-        status, out, err = primorl(*EXPORT, "--void-ok")
-        warned, error = err.splitlines()
-        assert (status, out, error.startswith(f"{STATED}: {says}")) == (1, "", True)
-        assert warned.startswith(
-            "warning: elsewhere: lies in no bundle and no project, so nothing tells whether"
-        )
-    replace(OF_TRAINING, void=("noise is seeded",)).write(FOLDER)
-    status, out, err = primorl(*EXPORT)
-    assert (status, f"{STATED}: void: noise is seeded" in err) == (1, True)
-    assert not Path("policy.onnx").exists()
-    assert primorl(*EXPORT, "--void-ok")[1].splitlines()[1].endswith("VOID: noise is seeded")
-    (FOLDER / "privacy.json").unlink()
-    assert f"{STATED}: not there" in primorl(*EXPORT, "--void-ok")[2]
-    OF_TRAINING.write(FOLDER)
-    status, out, err = primorl(*EXPORT)
-    assert status == 0, err
-    checked, promise = out.splitlines()
-    assert checked.startswith("policy.onnx: opset 17; checked on 4096 observations: ")
-    assert promise == "ε = 1.19, δ = 1e-05 per trajectory"
-
-
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
 SPENT = EPSILONS | {"epsilon_fixed": 0.4998, "charges": 1}
 SUMMARY: dict[str, Any] = EPSILONS | {"format": 1, "dataset": "small", "variant": "private"}
@@ -134,8 +90,6 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     status, out, err = primorl("summary", "--json")
     assert (status, json.loads(out)) == (0, SUMMARY)
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
-    write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
-    assert "params.yaml names csv-log; the results here are of small" in primorl("summary")[2]
 
 
 MEASURED = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}

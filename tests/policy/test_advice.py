@@ -9,7 +9,7 @@ import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.commands.main import main
-from primorl.policy.advice import chosen
+from primorl.policy.advice import choose
 from tests.policy.test_loaded import LOG, NAMES, loaded
 
 POLICY, CLONE = Path("models/policy"), Path("models/behaviour")
@@ -67,7 +67,7 @@ def test_what_is_recommended_is_used_and_nothing_else(
             assert main(predict) == 1
         else:
             primorl.load_policy(recommended)
-            assert chosen(None, against_advice=False) == recommended
+            assert choose(None, against_advice=False) == recommended
     loaded(Path("elsewhere"), environment="Pendulum-v1")
     primorl.load_policy("elsewhere")
     Path("dvc.yaml").unlink()
@@ -98,7 +98,7 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
     with pytest.raises(PipelineError, match="nobody recommended it"):
         primorl.load_policy(POLICY)
     with pytest.raises(PipelineError, match="found without --policy"):
-        chosen(None, against_advice=True)
+        choose(None, against_advice=True)
 
 
 def test_a_bundle_carries_its_advice(project: Path) -> None:

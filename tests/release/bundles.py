@@ -37,8 +37,8 @@ _CURVES = ("profile", "attacks", "groups")
 _REMOVED = object()
 
 
-def made(target: str = "out", *, void_ok: bool = False) -> Path:
-    release(Path(target), params.load(Path("params.yaml")), void_ok=void_ok)
+def made(target: str = "out") -> Path:
+    release(Path(target), params.load(Path("params.yaml")))
     return Path(target)
 
 
@@ -131,7 +131,7 @@ def refusal(folder: Path, renew: Change = relist) -> str | None:
     said = None
     try:
         renew(folder)
-        bundle.verify(folder, void_ok=False)
+        bundle.verify(folder)
     except PipelineError as refused:
         said = str(refused)
     assert "\n" not in (said or "")

@@ -41,7 +41,7 @@ def released(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound bundle; read only."""
     target = tmp_path_factory.mktemp("released") / "bundle"
     with inside(trained):
-        release(target, params.load(Path("params.yaml")), void_ok=False)
+        release(target, params.load(Path("params.yaml")))
     return target
 
 

@@ -92,7 +92,7 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     assert max(epsilons) < cast(float, policy.epsilon) <= sum(epsilons)
     assert [part.charge for part in policy.mechanisms] == [model.charge, clone.charge]
     assert read_json(near / SUMMARY)["epsilon"] == policy.epsilon
-    assert bundle.verify(near / "out", void_ok=False) == policy
+    assert bundle.verify(near / "out") == policy
     assert "clone of the behaviour included" in describe_guarantee(near / "out")
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card

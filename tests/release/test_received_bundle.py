@@ -92,10 +92,10 @@ def test_a_strangers_bundle_is_refused_in_one_line(
     each_refused(released, tmp_path, FORGED)
     each_refused(released, tmp_path, AS_IT_CAME, renew=lambda folder: None)
     monkeypatch.chdir(tmp_path)
-    assert bundle.verify(released, void_ok=False).private
+    assert bundle.verify(released).private
     assert list(Path().iterdir()) == []
     with pytest.raises(PipelineError, match="not a folder"):
-        bundle.verify(released / "card.md", void_ok=False)
+        bundle.verify(released / "card.md")
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
         (in_tensor(STARTS, "high", lambda high: high.add_(1)), "high: found other numbers"),
     ]
     assert set(snapshot(asked_first)) == NEEDED | {MANIFEST, STARTS}
-    statement = bundle.verify(asked_first, void_ok=False)
+    statement = bundle.verify(asked_first)
     asked = tuple(query.noise_multiplier for query in statement.queries)
     assert statement.epsilon == accounting.Training(1.0, 4.0, 3, asked).spent(1e-3).epsilon_pld
     each_refused(asked_first, tmp_path, table)

@@ -25,7 +25,7 @@ from primorl.config import params
 from primorl.data.identity.consent import HashDraw
 from primorl.data.partitioning import partition
 from primorl.privacy.statement import Statement
-from primorl.release import build, bundle
+from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARD, DECLARED, EVALUATION, LEDGER, MANIFEST, NEEDED
 from primorl.work.accounts import open_public, project_ledger
@@ -72,42 +72,34 @@ def test_a_bundle_is_these_files_and_checks(
     assert snapshot(made("again")) == snapshot(Path("out"))
 
 
-def test_an_exported_policy_passes_what_a_bundle_passes(project: Path, original: Path) -> None:
-    """Weights that no charge made leave neither way, nor do those of a bundle that was edited."""
-    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    shutil.copytree(original, project / "bundle")
-    export = ["export", "--out", "policy.onnx", "--policy"]
-    for folder, changed in (
-        ("models/policy", MODEL / WEIGHTS),
-        ("bundle/policy", Path("bundle/policy/config.json")),
-    ):
-        assert cli.main([*export, folder]) == 0
-        Path("policy.onnx").unlink()
-        changed.write_bytes(changed.read_bytes() + b" ")
-        assert cli.main([*export, folder]) == 1
-    (project / "link").symlink_to("bundle/policy")
-    (project / "elsewhere").mkdir()
-    assert cli.main([*export, "link"]) == 1
-    with inside(project / "elsewhere"):  # the ledger of another project is not asked
-        assert cli.main([*export, "../models/policy"]) == 1
-    assert not list(project.rglob("policy.onnx"))
-
-
-def test_an_exported_policy_says_that_answers_chose_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_exported_policy_is_that_of_a_sound_bundle(
+    project: Path,
+    original: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The file states ε of the weights, so it says what that does not count, as the bundle's
-    statement does.
+    statement does. Twins: a bundle that was edited, and a policy without one.
     """
     onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
-
+    shutil.copytree(original, project / "bundle")
+    export = ["export", "--out", "policy.onnx", "--policy"]
     stated = Statement.read(project / POLICY)
     chosen = replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN))
-    monkeypatch.setattr(build, "release", lambda *_, **__: chosen)
-    assert cli.main(["export", "--out", "policy.onnx", "--policy", str(POLICY)]) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(bundle, "verify", lambda _: chosen)
+        assert cli.main([*export, "bundle/policy"]) == 0
     assert f"\nnot counted: {bundle.CHOSEN}\n" in capsys.readouterr().out
     props = {each.key: each.value for each in onnx.load("policy.onnx").metadata_props}
     assert bundle.CHOSEN in json.loads(props["privacy_statement"])["public_assumptions"]
+    assert cli.main([*export, "bundle/policy"]) == 0
+    Path("policy.onnx").unlink()
+    config = Path("bundle/policy/config.json")
+    config.write_bytes(config.read_bytes() + b" ")
+    (project / "link").symlink_to("bundle/policy")
+    for folder in ("bundle/policy", "link", "models/policy"):
+        assert cli.main([*export, folder]) == 1
+    assert not list(project.rglob("policy.onnx"))
 
 
 def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> None:
@@ -213,7 +205,7 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
     everywhere(public_assumptions=[*stated, "another public fact"])
     with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
         ledger.commit(charge, digests())
-        bundle.verify(made(), void_ok=False)
+        bundle.verify(made())
         # a checkout that was interrupted: one file of the older commit
         newer = (MODEL / "privacy.json").read_bytes()
         shutil.copyfile(older[0] / "dynamics/privacy.json", MODEL / "privacy.json")
@@ -222,7 +214,7 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
         (MODEL / "privacy.json").write_bytes(newer)
         shutil.copytree(older[0], "models", dirs_exist_ok=True)
         shutil.copy(older[1], SUMMARY)
-        bundle.verify(made(), void_ok=False)
+        bundle.verify(made())
         one_weight(MODEL, WEIGHTS)
         with pytest.raises(
             PipelineError, match=rf"charge {charge}: model.safetensors: found SHA-256"
@@ -249,7 +241,7 @@ def test_only_a_bundle_or_an_empty_folder_is_replaced_and_a_refusal_leaves_the_l
     assert Path("empty/notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_what_has_no_guarantee_leaves_only_on_demand_and_says_so(
+def test_what_has_no_guarantee_does_not_leave(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_stages(tmp_path / "unclipped", tiny_params("no_clip"), EPISODES)
@@ -257,9 +249,6 @@ def test_what_has_no_guarantee_leaves_only_on_demand_and_says_so(
         capsys.readouterr()
         assert cli.main(["release", "out"]) == 1
         assert "privacy.json: void: no noise is added" in capsys.readouterr().err
-        assert cli.main(["release", "out", "--void-ok"]) == 0
-        assert cli.main(["release", "--check", "out"]) == 1
-        assert cli.main(["release", "--check", "out", "--void-ok"]) == 0
 
 
 def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else(original: Path) -> None:
@@ -348,7 +337,7 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
             run,
         ),
         *(partial(stage.body, chosen, run) for stage in (train_model, evaluate, report)),
-        partial(release, Path("out"), chosen, void_ok=False),
+        partial(release, Path("out"), chosen),
     ):
         with pytest.raises(PipelineError, match="would publish them"):
             use()

@@ -36,7 +36,7 @@ def write_key(folder: Path, name: str, password: bytes | None = None) -> tuple[P
 
 def refused(folder: Path, key: Path, says: str) -> None:
     with pytest.raises(PipelineError) as wrong:
-        bundle.verify(folder, void_ok=False, key=key)
+        bundle.verify(folder, key=key)
     assert says in str(wrong.value)
     assert "\n" not in str(wrong.value)
 
