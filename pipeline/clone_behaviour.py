@@ -5,13 +5,12 @@ plan has a clone.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, PARTITIONS
+from primorl.base.paths import BEHAVIOUR
 from primorl.base.records import to_json
 from primorl.config.params import Params
-from primorl.policy.config import write_nothing
+from primorl.policy.config import BEHAVIOUR_FILE, write_nothing
 from primorl.tracking import StageRun
-from primorl.work.jobs import RunPlan
-from primorl.work.partitions import Partitions
+from primorl.work.jobs import Order, RunPlan
 
 
 def idle(_: Params) -> bool:
@@ -24,14 +23,29 @@ def idle(_: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
-    from primorl.work.training import paid_training, write_behaviour
+    from primorl.work import training
+    from primorl.work.desk import Desk
+    from primorl.work.training import training_setup, write_clone
 
-    partitions = Partitions.open(PARTITIONS, params)
-    plan = RunPlan.read(params, partitions)
-    assert plan.clone is not None
-    run.params({"clone": to_json(plan.clone)})
-    with paid_training(plan.clone, params, partitions, run) as paid:
-        write_behaviour(BEHAVIOUR, partitions, paid, run)
+    with Desk.open(params, run) as desk:
+        data, manifest = desk.partitions, desk.partitions.manifest
+        job = RunPlan.read(params, data).clone
+        assert job is not None
+        run.params({"clone": to_json(job)})
+
+        setup = training_setup(job, data, params.compute)
+        training.check_before_charge(setup, BEHAVIOUR)
+        restore = training.restore_for(setup)
+        with desk.pay(Order.of(job, data), training.begin(setup), restore) as paid:
+            trained = training.train_for(paid, setup, data, params.compute, run)
+            training.refuse_diverged(paid, trained, "behaviour")
+            engine = training.begun_by(paid)
+            paid.finish(
+                BEHAVIOUR,
+                paid.state_privacy(setup.plan, manifest.info.termination),
+                lambda folder: write_clone(folder, job, setup, trained, manifest, engine),
+                logged=["config.json", BEHAVIOUR_FILE],
+            )
 
 
 if __name__ == "__main__":

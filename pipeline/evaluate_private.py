@@ -5,15 +5,14 @@ idle unless estimators are named.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, MANIFEST, PARTITIONS, POLICY, PRIVATE_EVALUATION
+from primorl.base.paths import BEHAVIOUR, MANIFEST, POLICY, PRIVATE_EVALUATION
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import unasked
 from primorl.policy.config import PolicyConfig
 from primorl.tracking import StageRun
-from primorl.work.jobs import RunPlan
-from primorl.work.partitions import Partitions
+from primorl.work.jobs import Order, RunPlan
 
 
 def idle(_: Params) -> bool:
@@ -33,34 +32,28 @@ def body(params: Params, run: StageRun) -> None:
     """
     from primorl.evaluate.private.model_values import values_in_model
     from primorl.policy.exported import DeterministicPolicy
-    from primorl.work.private_evaluation import (
-        ROLLOUTS,
-        EvaluatedFiles,
-        act_of,
-        clone_of,
-        evaluation_problem,
-        evaluation_record,
-        paid_evaluation,
-    )
+    from primorl.work import asking
+    from primorl.work.compute import choose_device
+    from primorl.work.desk import Desk
 
-    partitions = Partitions.open(PARTITIONS, params)
-    jobs = RunPlan.read(params, partitions).questions
-    run.params({job.question: to_json(job) for job in jobs})
-    clone = clone_of(BEHAVIOUR, params.seed)
-    problem = evaluation_problem(
-        jobs[0],
-        partitions,
-        act_of(DeterministicPolicy.load(POLICY)),
-        params.seed,
-        ends=PolicyConfig.read(POLICY).ends,
-    )
-    files = EvaluatedFiles.read(cloned=clone is not None)
-    free = values_in_model(problem, ROLLOUTS, clone)
-    with paid_evaluation(params, problem, jobs, partitions, files, run) as answered:
-        record = evaluation_record(problem, partitions, files, answered, free)
+    with Desk.open(params, run) as desk:
+        data = desk.partitions
+        jobs = RunPlan.read(params, data).questions
+        run.params({job.question: to_json(job) for job in jobs})
+        policy = asking.act_of(DeterministicPolicy.load(POLICY))
+        ends = PolicyConfig.read(POLICY).ends
+        clone = asking.clone_of(BEHAVIOUR, params.seed)
+        problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, ends)
+        files = asking.EvaluatedFiles.read(cloned=clone is not None)
+        free = values_in_model(problem, asking.ROLLOUTS, clone)
+
+        orders = [(job, Order.of(job, data)) for job in jobs]
+        device = choose_device(params.compute)
+        answered = asking.ask_for(desk, orders, problem, files.model_sha256, device)
+        record = asking.evaluation_record(problem, data, files, answered, free)
         record.write(PRIVATE_EVALUATION)
         for each in answered:
-            each.work.commit(record.made(each.question.name))
+            each.paid.commit(record.made(each.question.name))
     for answer in record.values():
         run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     for log in (run, run.pipeline):

@@ -31,13 +31,36 @@ def body(params: Params, run: StageRun) -> None:
     Everything that can be refused before anybody is met is refused before the ledger is asked. The
     ledger is asked before the first user is met.
     """
-    from primorl.work.online import online_run, paid_online, write_online
+    from primorl.online.learning import OnlineState
+    from primorl.privacy.composition import after_offline
+    from primorl.work import online
+    from primorl.work.compute import choose_device
+    from primorl.work.desk import Desk
 
     started = time.perf_counter()
-    asked = online_run(params)
+    asked = online.online_run(params)
     run.params({"seed": params.seed, "online": plain(params.online)})
-    with paid_online(params, asked, run) as (state, work):
-        write_online(params, asked, state, work, run, time.perf_counter() - started)
+    begin = online.begin(asked)
+    with Desk.open_for(params, run, asked.arrivals.version) as desk:
+        first = begin if asked.plan.is_private else None
+        with desk.pay(online.order_of(params, asked), first, OnlineState.restore) as paid:
+            state = online.learn_for(paid, asked, begin, choose_device(params.compute))
+            policies = [asked.start.network.exported(parameters) for parameters in state.kept]
+            returns = online.evaluate_online(params, asked, state, policies)
+            own = online.users_statement(params, asked)
+            statement = after_offline(
+                asked.start.statement, own.with_payment(paid.charge.id, paid.spent)
+            )
+            paid.finish(
+                ONLINE,
+                statement,
+                lambda folder: online.write_policies(folder, params, asked, policies),
+                logged=["config.json"],
+            )
+    seconds = time.perf_counter() - started
+    summary = online.summarise_online(params, asked, own, statement, returns, seconds)
+    write_online_results(summary, returns.users, returns.curve)
+    online.log_online(run, summary, returns)
 
 
 if __name__ == "__main__":

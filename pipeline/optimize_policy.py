@@ -19,7 +19,7 @@ from primorl.policy.config import BehaviourConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.tracking import StageRun
 from primorl.work.compute import policy_device
-from primorl.work.policy_fitting import (
+from primorl.work.policy import (
     PublicLog,
     clone_reference,
     fitted_policy,

@@ -3,34 +3,16 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import PARTITIONS, TRAJECTORIES
-from primorl.config.datasets import TabularDataset
+from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
-from primorl.data.partitioning import partition
-from primorl.data.storage.schema import PUBLIC_BY, Manifest
+from primorl.data.storage.schema import PUBLIC_BY
 from primorl.tracking import StageRun
-from primorl.work.accounts import publish, version_of
+from primorl.work.splitting import split
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Split; the numbers of units are declared public, and nothing else is logged.
-
-    A unit that was charged for as private does not become public, nor the other way round; people
-    who were private in an earlier split become public only where ``partition.publish`` confirms it.
-    """
-
-    def check_units(manifest: Manifest, private: bytes, public: bytes) -> None:
-        info = manifest.info
-        people = isinstance(params.chosen, TabularDataset) or info.unit != "trajectory"
-        publish(params, info.dataset, version_of(manifest, private, public), people=people)
-
-    manifest = partition(
-        TRAJECTORIES,
-        PARTITIONS,
-        public_fraction=params.partition.public_fraction,
-        public=params.partition.public,
-        check_units=check_units,
-    )
+    """Split; the numbers of units are declared public, and nothing else is logged."""
+    manifest = split(params, PARTITIONS)
     run.params({"public_by": manifest.public_by})
     if manifest.public_by == "hash":
         run.params({"public_fraction": params.partition.public_fraction})

@@ -6,8 +6,8 @@ from pipeline.runner import run_stage
 from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
 from primorl.tracking import StageRun
-from primorl.work.partitions import Partitions
-from primorl.work.resolve import planned, refuse_useless
+from primorl.work.data import Partitions
+from primorl.work.resolve import decide_plan, refuse_useless
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -16,7 +16,7 @@ def body(params: Params, run: StageRun) -> None:
     Numbers that were paid for with the same settings and data stay, whatever this version would
     decide. A run that cannot learn is refused here, before anything is charged.
     """
-    plan = planned(params, Partitions.open(PARTITIONS, params))
+    plan = decide_plan(params, Partitions.open(PARTITIONS, params))
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
         print(f"plan: {line}", file=sys.stderr)
     refuse_useless(params, plan)

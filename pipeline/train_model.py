@@ -8,24 +8,38 @@ from primorl.base.processes import is_worker
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.tracking import StageRun
-from primorl.work.bill import Bill
-from primorl.work.compute import run_worker
+from primorl.work import training
+from primorl.work.desk import Desk
 from primorl.work.jobs import RunPlan, paid_plan
-from primorl.work.partitions import Partitions
-from primorl.work.training import paid_training, work_for_first, write_model
+from primorl.work.training import run_worker, training_setup, work_for_first, write_model
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Pay, train, then write ``models/dynamics`` with its privacy statement; see
-    `paid_training`.
+    """Pay, train, then write ``models/dynamics`` with its privacy statement.
+
+    Everything that can be refused without private data is refused before the ledger is asked.
     """
-    partitions = Partitions.open(PARTITIONS, params)
-    plan = RunPlan.read(params, partitions)
-    Bill.of(params, plan, partitions).refuse()
-    plan.write(paid_plan(params, partitions))
-    run.params({"model": to_json(plan.model)})
-    with paid_training(plan.model, params, partitions, run) as paid:
-        write_model(MODEL, plan, partitions, paid, run)
+    with Desk.open(params, run) as desk:
+        data, manifest = desk.partitions, desk.partitions.manifest
+        plan = RunPlan.read(params, data)
+        order, *_ = plan.orders(data)
+        desk.quote(params, plan).refuse()
+        plan.write(paid_plan(params, data))
+        run.params({"model": to_json(plan.model)})
+
+        setup = training_setup(plan.model, data, params.compute)
+        training.check_before_charge(setup, MODEL)
+        restore = training.restore_for(setup)
+        with desk.pay(order, training.begin(setup), restore) as paid:
+            trained = training.train_for(paid, setup, data, params.compute, run)
+            training.refuse_diverged(paid, trained, "dynamics")
+            engine = training.begun_by(paid)
+            paid.finish(
+                MODEL,
+                paid.state_privacy(setup.plan, manifest.info.termination),
+                lambda folder: write_model(folder, plan, setup, trained, manifest, engine),
+                logged=["config.json"],
+            )
 
 
 def work(params: Params) -> None:

@@ -6,7 +6,7 @@ Settings are those of ``params.yaml``, and a run writes them there, as ``dvc exp
 import json
 import os
 from collections.abc import Mapping
-from contextlib import chdir, closing
+from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
 from primorl.run import Run as VerifiedRun
 from primorl.tracking import results, viewer
-from primorl.work.accounts import begun_ledger, budget, dataset_version
 from primorl.work.bill import UNKNOWN, Bill, preview
+from primorl.work.data import budget_of, read_ledger, version_in
 
 _MAPPINGS = ("partition.public", "evaluation.private.estimators")
 """Settings whose value is a mapping."""
@@ -132,11 +132,15 @@ class Project:
             max_epsilon: only private results with at most this ε; None: all.
 
         Returns:
-            One row a result.
+            One row a result, with a column for every setting that differs among them.
         """
         with chdir(self.folder):
             found = results(load(), most_epsilon=max_epsilon)
-        return pd.DataFrame([asdict(each) for each in found])
+        rows = [
+            {key: value for key, value in asdict(each).items() if key != "settings"}
+            for each in found
+        ]
+        return pd.DataFrame([row | each.settings for row, each in zip(rows, found, strict=True)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,15 +271,14 @@ def _where(params: Params) -> str:
 
 def _spending(params: Params) -> Spending | None:
     """Read the ledger's history of the units that are here; None: nothing was charged to them."""
-    opened = begun_ledger(params)
-    if opened is None:
-        return None
     manifest = Manifest.load(MANIFEST)
-    with closing(opened) as ledger:
-        account = ledger.account(dataset_version(manifest, PARTITIONS))
+    with read_ledger(params) as ledger:
+        if ledger is None:
+            return None
+        account = ledger.account(version_in(PARTITIONS, manifest))
     if not account.entries:
         return None
-    limit, delta = budget(params, manifest.private_units), params.privacy.budget.delta
+    limit, delta = budget_of(params, manifest.private_units), params.privacy.delta
     charges = tuple(
         (charge.stage, charge.time[:10], total) for charge, total in account.running(delta)
     )

@@ -40,7 +40,7 @@ from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import FILE, Statement
 from primorl.privacy.verification import verify, verify_with_parts
-from primorl.work.accounts import open_public
+from primorl.work.data import open_public
 
 _STARTS = 4096  # drawn from the released first states
 _REMEDY = "run `dvc repro`"

@@ -493,7 +493,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
     Args:
         params: name the store, the experiment and the dataset.
         most_epsilon: the greatest ε, of the dataset's unit at a δ of at most
-            ``privacy.budget.delta``; None: also runs without a guarantee, of other units and at
+            ``privacy.delta``; None: also runs without a guarantee, of other units and at
             other δ.
 
     Raises:
@@ -515,7 +515,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
     found = [Result.of(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
     if most_epsilon is None:
         return found
-    unit, most_delta = params.chosen.unit, params.privacy.budget.delta
+    unit, most_delta = params.chosen.unit, params.privacy.delta
     return [
         each
         for each in found

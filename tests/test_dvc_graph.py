@@ -14,8 +14,8 @@ import yaml
 
 from primorl.config.decisions import BLOCKS
 from primorl.config.params import Params, names
+from primorl.work.desk import ALLOWED_STAGES
 from primorl.work.jobs import RunPlan
-from primorl.work.private import ALLOWED_STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,10 +49,10 @@ EDGES = (
     "primorl.tracking",
     "primorl.privacy.ledger",
     "pipeline.runner",
-    *("primorl.work.accounts", "primorl.work.compute"),
-    *("primorl.work.bill", "primorl.work.public_checks"),  # foretell, refuse and warn
+    *("primorl.work.data", "primorl.work.desk", "primorl.work.compute"),
+    *("primorl.work.bill", "primorl.work.checks"),  # foretell, refuse and warn
 )
-BY_FILE = ("primorl.work.policy_fitting", "primorl.run")
+BY_FILE = ("primorl.work.policy", "primorl.run")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a
 policy again.
 """

@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
         ("policy", "from primorl.engine import rounds", False),
         ("evaluate", "import primorl.engine.training", False),
         ("base", "import primorl.config.params", False),
-        ("paid", "from primorl.data.private import open_units", False),
-        ("commands", "from primorl.work.private import open_private", False),
+        ("work", "from primorl.data.private import open_units", False),
+        ("commands", "from primorl.work.desk import open_private", False),
         ("simulators", "import primorl.data.storage.schema", False),
     ],
 )

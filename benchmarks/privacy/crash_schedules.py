@@ -1,7 +1,7 @@
 """Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--seed
 S]``.
 
-A schedule runs the real code of a paid training (`paid_work`, `train`, the writing of the model,
+A schedule runs the real code of a paid training (`Desk.pay`, `train`, the writing of the model,
 the log) in a world of its own (`crash_world.py`), on SQLite in memory or PostgreSQL, with crashes
 at moments that its seed draws. The next process begins with what is durable; nothing disturbs the
 last one, and then the judge looks. The data are four made-up units, the rounds are sums of two
@@ -53,13 +53,13 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import LEDGER, LEDGER_HEAD, MODEL, SECRET
 from primorl.engine import training
 from primorl.engine.heads import LENGTHS, SCALES
-from primorl.engine.training import ENGINE_VERSION, TrainingState
+from primorl.engine.training import TrainingState
 from primorl.privacy.ledger import ledger as ledgers
-from primorl.privacy.ledger.history import Request, Version
+from primorl.privacy.ledger.history import Budget, Version
 from primorl.tracking import Log, StageRun
 from primorl.tracking import Store as Tracking
-from primorl.work import work
-from primorl.work.training import PaidModel, _released
+from primorl.work.desk import Desk, open_to_charge
+from primorl.work.jobs import Order
 from tests.faults.edits import expression, module_file, planted
 from tests.faults.table import CHARGES, FAULTS, Fault
 from tests.privacy.ledger import postgresql
@@ -122,8 +122,7 @@ class Tracker:
 
 def settings(world: World) -> tuple[Any, Any, Any]:
     """Make parameters, partitions and the setup of a training, of no more than the code reads."""
-    budget = Stub(epsilon=100.0, delta=DELTA)
-    params = Stub(ledger=Stub(url=world.url), privacy=Stub(budget=budget))
+    params = Stub(ledger=Stub(address=world.url))
     facts = {
         "dataset_fingerprint": VERSION.fingerprint,
         "unit": VERSION.unit,
@@ -163,43 +162,44 @@ def process(world: World, identity: str) -> None:
     params, partitions, setup = settings(world)
     tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
     run = StageRun(tracking, "run", Log(tracking, "pipeline"), first=False)
-    request = Request(
-        VERSION, "data", "train_model", identity, world.plan.event, DELTA, None, "run"
-    )
+    order = Order("train_model", world.plan.event, DELTA, identity)
     shape: Any = Stub(initial_weights=lambda seed: (torch.zeros(2),))
     begin, restore = (
         TrainingState.begin(setup.first_weights()),
         partial(TrainingState.restore, shape),
     )
-    with work.paid_work(params, run, request, begin, restore) as paid:
-        payment = paid.payment
-        charge = world.charge = payment.charge.id
+    with (
+        closing(open_to_charge(params)) as ledger,
+        Desk(ledger, Budget(100.0, DELTA), DELTA, "data", VERSION, run, partitions).pay(
+            order, begin, restore
+        ) as paid,
+    ):
+        charge = world.charge = paid.charge.id
         must(not world.lost, f"charge {charge} was granted although the ledger has lost charges")
         world.granted.add(charge)
 
         def save(state: TrainingState) -> None:
-            payment.save_checkpoint(state)
+            paid.save(state)
             world.announced = state.started
 
         def on_round(started: int, _: object) -> None:
             run.metric("round", started)
 
-        source: Any = None if payment.finished else Stub(units=UNITS)
+        source: Any = None if paid.finished else Stub(units=UNITS)
         trained = training.train(
-            setup, source, None, state=payment.state, save_checkpoint=save, on_round=on_round
+            setup, source, None, state=paid.state, save_checkpoint=save, on_round=on_round
         )
-        with _released(
+        weights = trained.weights[0].numpy().tobytes()
+        paid.finish(
             MODEL,
-            partitions,
-            PaidModel(Stub(), setup, trained, ENGINE_VERSION, paid),
-            run,
+            paid.state_privacy(world.plan, "none"),
+            lambda folder: (folder / WEIGHTS).write_bytes(weights),
             [WEIGHTS],
-        ) as fresh:
-            (fresh / WEIGHTS).write_bytes(trained.weights[0].numpy().tobytes())
+        )
     run.end("FINISHED")
-    weights = held(MODEL / WEIGHTS)
+    written = held(MODEL / WEIGHTS)
     must(
-        world.models.setdefault(charge, weights) == weights,
+        world.models.setdefault(charge, written) == written,
         f"charge {charge} made two different models",
     )
 

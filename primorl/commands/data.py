@@ -53,7 +53,7 @@ def _check_units() -> None:
     from primorl.base.files import home
     from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARAMS
     from primorl.config.params import load_reading
-    from primorl.work.accounts import open_public
+    from primorl.work.data import open_public
 
     if MANIFEST.exists() and (PARAMS.exists() or (home() / LEDGER_HEAD).exists()):
         open_public(load_reading())
@@ -72,7 +72,7 @@ def _declared(
     from primorl.base.paths import MANIFEST, PARAMS
     from primorl.config.params import load
     from primorl.data.storage.schema import Manifest
-    from primorl.work.public_checks import bounded, cuts_last_rows
+    from primorl.work.checks import bounded, cuts_last_rows
 
     params = load(PARAMS) if PARAMS.exists() else None
     dataset = params.chosen if params is not None and params.dataset == about["dataset"] else None

@@ -21,6 +21,7 @@ _EXAMPLES = """Examples:
   primorl ledger show                        every charge; what is spent and left of a dataset
   primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
   primorl ledger verify                      check the records; names the first broken one
+  primorl ledger publish WORD                let people become public who were private before
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
@@ -29,7 +30,7 @@ _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     about = "Show or check what was spent on private data."
-    add_group(app, "ledger", about, _EXAMPLES, _show, _verify)
+    add_group(app, "ledger", about, _EXAMPLES, _show, _verify, _publish)
 
 
 def _show(
@@ -64,6 +65,17 @@ def _verify() -> None:
     print(f"the ledger is whole: {records} records")
 
 
+def _publish(
+    word: Annotated[str, typer.Argument(help="That the refusal of the stage `partition` gave.")],
+) -> None:
+    """Let people become public who were private before and never charged for; for ever."""
+    from primorl.config.params import load
+    from primorl.work.splitting import confirm
+
+    units = confirm(load(), word).public_units
+    print(f"{units} units may be public now; `dvc repro partition` makes them so")
+
+
 def _opened() -> "tuple[Reading, Ledger | None]":
     """Open the ledger with the settings that reading needs; None where nothing was charged yet.
 
@@ -71,13 +83,13 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.work.accounts import begun_ledger, refuse_missing_charges
+    from primorl.work.data import ledger_is_begun, open_ledger, refuse_missing_charges
 
     params = load_reading()
-    ledger = begun_ledger(params)
-    if ledger is None:
+    if not ledger_is_begun(params):
         refuse_missing_charges(None)
-    return params, ledger
+        return params, None
+    return params, open_ledger(params, read_only=True)
 
 
 def _check(ledger: "Ledger") -> None:
@@ -88,7 +100,7 @@ def _check(ledger: "Ledger") -> None:
             the partitions were made under another secret.
     """
     from primorl.data.storage.schema import Manifest
-    from primorl.work.accounts import check_secret, refuse_missing_charges
+    from primorl.work.data import check_secret, refuse_missing_charges
 
     refuse_missing_charges(ledger)
     if MANIFEST.exists():
@@ -98,7 +110,7 @@ def _check(ledger: "Ledger") -> None:
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
     from primorl.base.files import finite
 
-    delta = params.privacy.budget.delta
+    delta = params.privacy.delta
     totals: dict[str, float] = {}
     for _, account in ledger.accounts().values():
         for charge, epsilon in account.running(delta):
@@ -150,8 +162,8 @@ def _summary(
 ) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
 
-    budget = params.privacy.budget
-    total = account.total(budget.delta)
+    budget, delta = params.privacy.budget, params.privacy.delta
+    total = account.total(delta)
     dataset = ", ".join(dict.fromkeys(charge.dataset for charge in own))
     # Versions of one fingerprint differ in their units, which were declared or split otherwise.
     when = f"record {record}, first charged {own[0].time[:10]}"
@@ -163,7 +175,7 @@ def _summary(
         yield ("  spent: no finite ε: a run without a guarantee, or on another unit, is among them")
     else:
         yield (
-            f"  spent: ε {at_most(total.epsilon, 4)} at δ {at_most(budget.delta)} "
+            f"  spent: ε {at_most(total.epsilon, 4)} at δ {at_most(delta)} "
             f"({at_most(total.epsilon_fixed, 4)} if all settings were fixed beforehand)"
         )
     if budget.epsilon is None:

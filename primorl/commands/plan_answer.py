@@ -24,9 +24,9 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rou
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill
+from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
-from primorl.work.partitions import Partitions
-from primorl.work.resolve import planned
+from primorl.work.resolve import decide_plan
 
 T = TypeVar("T")
 _BY_RULE = (decisions.FIT, decisions.PUBLIC, decisions.TOTAL)
@@ -70,7 +70,7 @@ class OwnRun:
                 "partition`, which charges nothing; or give the numbers of a mechanism"
             )
         partitions = Partitions.open(PARTITIONS, params)
-        return cls(params, partitions, planned(params, partitions))
+        return cls(params, partitions, decide_plan(params, partitions))
 
     @property
     def training(self) -> Training | None:
@@ -263,7 +263,8 @@ def _own_as_json(own: OwnRun) -> dict[str, Any]:
 
 def _own_lines(own: OwnRun, changed: Set[str]) -> Iterator[str]:
     """What it costs first, then whether it can learn, then the numbers."""
-    bill = Bill.of(own.params, own.plan, own.partitions)
+    with read_ledger(own.params) as ledger:
+        bill = Bill.of(own.params, own.plan, own.partitions, ledger)
     yield from _cost_lines(own)
     yield from _ledger_lines(own, bill, changed)
     yield from _learning_lines(own)
@@ -372,8 +373,8 @@ def _ledger_lines(own: OwnRun, bill: Bill, changed: Set[str]) -> Iterator[str]:
     else:
         words = []
         for each in bill.jobs:
-            price = "0 (paid)" if each.paid else at_most(each.charge.epsilon or 0, 4)
-            words.append(f"{each.job.name} {price}")
+            price = "0 (paid)" if each.paid else at_most(each.epsilon or 0, 4)
+            words.append(f"{each.order.name} {price}")
         yield f"  next `dvc repro` charges ε: {', '.join(words)}"
     if bill.budget is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"

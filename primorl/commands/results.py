@@ -117,7 +117,7 @@ def runs(
     units by then.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
-    δ of at most privacy.budget.delta.
+    δ of at most privacy.delta.
 
     Examples:
       primorl runs                      all results

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from primorl.base.files import home
+from primorl.base.paths import LEDGER
 from primorl.base.records import (
     AnyHiddenSizes,
     AtLeastTwo,
@@ -81,13 +83,10 @@ class Partition(Block):
         public_fraction: the expected share of units drawn public by a hash of their ids; 0: none is
             public.
         public: the units that are public because they consented; exactly one of the two is given.
-        publish: allows people to become public who were private before; the error of `partition`
-            gives the word.
     """
 
     public_fraction: Fraction | None = None
     public: PublicUnits | None = None
-    publish: Text | None = None
 
     def __post_init__(self) -> None:
         _one_of_two("public_fraction", self.public_fraction, "public", self.public)
@@ -95,10 +94,11 @@ class Partition(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Block):
-    """Budget of all runs on a dataset together; ``epsilon: null`` sets no limit."""
+    """Budget of all runs on a dataset together, at `Privacy.delta`; ``epsilon: null`` sets no
+    limit.
+    """
 
     epsilon: Epsilon | None = None
-    delta: Delta = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +279,25 @@ class LedgerStore(Block):
     """Place of the ledger."""
 
     url: StoreUrl | None = None
+
+    @property
+    def address(self) -> str:
+        """SQLAlchemy's URL of the database. A relative path of a SQLite file starts at the project,
+        also inside DVC's temporary copies.
+        """
+        from sqlalchemy import URL, make_url
+        from sqlalchemy.exc import ArgumentError
+
+        if self.url is None:
+            return URL.create("sqlite", database=str(home() / LEDGER)).render_as_string()
+        try:
+            url = make_url(self.url)
+        except (ArgumentError, ValueError):
+            return self.url  # `Ledger.open` says what is wrong with it
+        plain = url.get_backend_name() == "sqlite" and url.database and not url.query
+        if not plain or url.database == ":memory:":
+            return self.url
+        return URL.create("sqlite", database=str(home() / str(url.database))).render_as_string()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,6 @@ _ALONE = {  # decided in params.yaml alone, with the reason
     "dynamics.variant": "whether a run is private must be seen in params.yaml",
     "dynamics.train_anyway": "it must be said in so many words in params.yaml",
     "partition.public": "who consented must be seen in params.yaml",
-    "partition.publish": "it must be said in so many words in params.yaml",
 }
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
-from primorl.base.records import Seed
+from primorl.base.records import Delta, Seed
 from primorl.config import decisions
 from primorl.config.blocks import (
     Behaviour,
@@ -170,6 +170,7 @@ class ReadingPrivacy:
     """The part of the block ``privacy`` that commands which only read need."""
 
     budget: Budget
+    delta: Delta = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,10 +246,12 @@ def load_reading(path: Path = PARAMS) -> Reading:
         PipelineError: the file cannot be read, or one of these keys is wrong.
     """
     raw = _block(read_yaml(path, _WHY), path, keys=False)
+    stated = found_at(raw, "privacy.delta")
+    delta = {} if stated is None else {"delta": stated}
     said = {
         "dataset": raw.get("dataset"),
         "ledger": _given(raw.get("ledger"), LedgerStore),
-        "privacy": {"budget": _given(found_at(raw, "privacy.budget"), Budget)},
+        "privacy": {"budget": _given(found_at(raw, "privacy.budget"), Budget)} | delta,
     }
     return _validated(Reading, said, path)
 

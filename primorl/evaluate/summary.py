@@ -465,7 +465,7 @@ class OnlineSummary:
 
 
 def write_online_results(
-    summary: OnlineSummary, users: list[int], returns: list[MeanInterval]
+    summary: OnlineSummary, users: Sequence[int], returns: Sequence[MeanInterval]
 ) -> None:
     """Write the results of online learning: the return after so many users, and the summary."""
     with (

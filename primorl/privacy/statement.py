@@ -157,7 +157,7 @@ class SpentOnDataset:
     epsilon_rdp: _Epsilon | None
     """The same by RDP at the privacy filter's orders."""
     delta: _Delta
-    """δ of all three: `privacy.budget.delta`."""
+    """δ of all three: `privacy.delta`."""
     charges: Annotated[int, Within(ge=0)]
     """Number of charges, this one included."""
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
@@ -55,8 +54,8 @@ from primorl.release.contents import (
     make_manifest,
 )
 from primorl.run import Run
-from primorl.work.accounts import begun_ledger, dataset_version, refuse_missing_charges
-from primorl.work.private_evaluation import ROLLOUTS
+from primorl.work.asking import ROLLOUTS
+from primorl.work.data import read_ledger, refuse_missing_charges, version_in
 
 CLONE_NOTE = (
     "the mean return of the clone of today's practice in the released model, not measured: wrong "
@@ -230,16 +229,15 @@ def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / MODEL[2]
     delta = given(place, "spent_on_dataset", statement.spent_on_dataset).delta
-    opened = begun_ledger(params)
-    if opened is None:
-        raise PipelineError(
-            f"{place}: charge {statement.charge} is in no ledger: none was begun here; put back "
-            "the one it was written to"
-        )
-    with closing(opened) as ledger:
+    with read_ledger(params) as ledger:
+        if ledger is None:
+            raise PipelineError(
+                f"{place}: charge {statement.charge} is in no ledger: none was begun here; put "
+                "back the one it was written to"
+            )
         ledger.verify()
         refuse_missing_charges(ledger)
-        account = ledger.account(dataset_version(run.manifest, PARTITIONS))
+        account = ledger.account(version_in(PARTITIONS, run.manifest))
     made = _find_made(run, {charge.id: charge for charge in account.charges})
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,

@@ -8,7 +8,6 @@ private byte.
 
 import math
 from collections.abc import Sequence, Set
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,10 +18,10 @@ from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, paid_identities
-from primorl.work import accounts
-from primorl.work.jobs import AnyJob, Charge, RunPlan, event_of
-from primorl.work.partitions import Partitions
-from primorl.work.resolve import is_refused, planned
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.work.data import Partitions, budget_of, read_ledger, refuse_missing_charges
+from primorl.work.jobs import Order, RunPlan
+from primorl.work.resolve import decide_plan, is_refused
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (
@@ -37,13 +36,13 @@ class Due:
     """One job of a run, and its price.
 
     Attributes:
-        job: the work.
-        charge: what it costs.
+        order: what it is charged as.
+        epsilon: of it; None: it has no guarantee.
         paid: whether a charge in the ledger pays for it already.
     """
 
-    job: AnyJob
-    charge: Charge
+    order: Order
+    epsilon: float | None
     paid: bool
 
 
@@ -52,7 +51,6 @@ class Bill:
     """Charges of the next run of the stages, and the account before them. As text, it is one line.
 
     Attributes:
-        partitions: of the units.
         variant: private, or one without a guarantee.
         jobs: the model, then the clone and the questions.
         account: everything that was charged to the same units.
@@ -62,7 +60,6 @@ class Bill:
         online: words about users of the stage ``online``, who have an account of their own.
     """
 
-    partitions: Partitions
     variant: Variant
     jobs: tuple[Due, ...]
     account: Account
@@ -99,30 +96,25 @@ class Bill:
     __repr__ = __str__
 
     @classmethod
-    def of(cls, params: Params, plan: RunPlan, partitions: Partitions) -> "Bill":
+    def of(
+        cls, params: Params, plan: RunPlan, partitions: Partitions, ledger: Ledger | None
+    ) -> "Bill":
         """Make the bill of a planned run; a job whose identity the ledger knows is paid.
 
-        The account is read again: another process may have charged since the partitions were
-        opened.
-
         Raises:
-            PipelineError: the ledger cannot be read or lacks a charge, or the budget's δ bounds
-                nothing.
+            PipelineError: the ledger lacks a charge, or δ bounds nothing.
         """
-        account, ledger = Account(()), accounts.begun_ledger(params)
-        with nullcontext() if ledger is None else closing(ledger):
-            accounts.refuse_missing_charges(ledger)
-            if ledger is not None:
-                account = ledger.account(partitions.version)
+        refuse_missing_charges(ledger)
+        # read again: another process may have charged since the partitions were opened
+        account = Account(()) if ledger is None else ledger.account(partitions.version)
         known = paid_identities(account.charges)
-        jobs = zip(plan.paid_jobs, plan.jobs, strict=True)
+        jobs = zip(plan.orders(partitions), plan.jobs, strict=True)
         return cls(
-            partitions=partitions,
             variant=plan.model.variant,
-            jobs=tuple(Due(job, charge, charge.identity in known) for job, charge in jobs),
+            jobs=tuple(Due(own, cost.epsilon, own.identity in known) for own, cost in jobs),
             account=account,
-            delta=params.privacy.budget.delta,
-            budget=accounts.budget(params, partitions.manifest.private_units),
+            delta=params.privacy.delta,
+            budget=budget_of(params, partitions.manifest.private_units),
             refused=is_refused(params, plan),
         )
 
@@ -139,7 +131,7 @@ class Bill:
     @cached_property
     def after(self) -> float:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
-        events = [event_of(each.job, self.partitions.manifest) for each in self.unpaid]
+        events = [each.order.event for each in self.unpaid]
         return self.account.with_events(events, self.delta)
 
     @property
@@ -175,8 +167,8 @@ def name_charges(jobs: Sequence[Due]) -> str:
     """List names of charges, with their ε."""
     names = []
     for each in jobs:
-        epsilon = each.charge.epsilon
-        names.append(f"{each.job.name} ({at_most(epsilon, 4)})" if epsilon else each.job.name)
+        price = f" ({at_most(each.epsilon, 4)})" if each.epsilon else ""
+        names.append(f"{each.order.name}{price}")
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -194,12 +186,13 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
     changed = changed_stages() if changed is None else changed
     if not MANIFEST.exists() or changed & MAKE_DATA:
         return None
-    partitions = Partitions.open(PARTITIONS, params)
-    if partitions.manifest.info.dataset != params.dataset:
-        return None
-    # What DVC finds unchanged the stage `plan` has decided; to solve for it again takes a second.
-    decided = RunPlan.read if PLAN.exists() and "plan" not in changed else planned
-    bill = Bill.of(params, decided(params, partitions), partitions)
+    with read_ledger(params) as ledger:
+        partitions = Partitions.read(PARTITIONS, ledger)
+        if partitions.manifest.info.dataset != params.dataset:
+            return None
+        # What DVC finds unchanged the stage `plan` has decided; to solve again takes a second.
+        decided = RunPlan.read if PLAN.exists() and "plan" not in changed else decide_plan
+        bill = Bill.of(params, decided(params, partitions), partitions, ledger)
     return replace(bill, online=_online(params)) if params.online.asked and changed else bill
 
 

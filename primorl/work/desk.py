@@ -1,89 +1,359 @@
-"""Pay for a piece of work once, run or restore it, and commit it with the files that it made.
+"""The desk: where a job is quoted, paid, given its rows, and committed.
 
-A stage opens `paid_work`, adds the charge to its privacy statement, writes its files, and commits
-their digests.
+No other module reserves a charge or opens private rows; see the import contracts in pyproject.toml.
+Training the model, cloning, asking and learning online all go
+
+    with Desk.open(params, run) as desk:
+        plan = RunPlan.read(params, desk.partitions)
+        with desk.pay(order, begin, restore) as paid:
+            result = ...(paid.state, paid.save, paid.open_rows)
+            paid.finish(folder, statement, write)
 """
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Generic
 
-from primorl.base.files import home
-from primorl.base.paths import CHECKPOINTS
-from primorl.config.params import Params
+import psutil
+from dp_accounting.dp_event import ComposedDpEvent
+
+from primorl.base.dvc import REMAKE
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, home, replaced_directory
+from primorl.base.paths import CHECKPOINTS, PARTITIONS
+from primorl.base.processes import git_commit
+from primorl.config.blocks import Compute
+from primorl.config.params import Params, Reading
+from primorl.data.identity.membership import Membership, project_secret
+from primorl.data.private import open_units
+from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
-from primorl.privacy.ledger.history import Request
+from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.tracking import StageRun
-from primorl.work.accounts import budget, project_ledger
+from primorl.work.bill import Bill
+from primorl.work.data import (
+    Partitions,
+    budget_of,
+    ledger_is_begun,
+    list_assumptions,
+    open_ledger,
+    refuse_missing_charges,
+    refuse_published,
+)
+from primorl.work.jobs import Order, RunPlan
+
+ALLOWED_STAGES = ("train_model", "clone_behaviour", "evaluate_private")
+"""Stages that may open private rows, each for a charge of its own."""
 
 
-@dataclass(frozen=True)
-class Work(Generic[S]):
-    """A piece of paid work: model, clone, answer or online run.
+def open_to_charge(params: Params | Reading) -> Ledger:
+    """Open the project's ledger to charge, or begin it.
+
+    Raises:
+        PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or
+            ``dvc.lock`` names; the message holds no credentials.
+    """
+    if not ledger_is_begun(params):
+        refuse_missing_charges(None)  # before a lost one is begun again
+    ledger = open_ledger(params, read_only=False)
+    try:
+        refuse_missing_charges(ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def publish(
+    params: Params, dataset: str, version: Version, *, people: bool, confirmed: str | None = None
+) -> None:
+    """Refuse a split that the ledger does not allow and, of people, record the public units, also
+    where there are none.
+
+    Args:
+        params: name the ledger.
+        dataset: name of the data.
+        version: the two sides of the split.
+        people: whether units are people, whose splits the ledger remembers.
+        confirmed: the word that names these public units; see `Ledger.publish`.
+
+    Raises:
+        Refused: a public unit was charged for as private, or the other way round; or units become
+            public that were private, and ``confirmed`` does not name them. Nothing was written.
+    """
+    if not people and confirmed is None:
+        refuse_published(params, dataset, version)
+        return
+    with closing(open_to_charge(params)) as ledger:
+        ledger.publish(dataset, version, confirmed)
+
+
+@dataclass
+class Desk:
+    """A stage's place to pay, with the ledger open.
 
     Attributes:
-        ledger: holds the charge.
-        request: was granted, now or to an earlier run.
-        payment: the charge, and the state that it pays for.
-        delta: δ at which `spent` is stated.
+        ledger: of the project.
+        budget: of all runs on the same units; None: without a limit.
+        delta: at which totals are stated.
+        dataset: name of the data.
+        version: the units, as the ledger knows them.
+        run: the stage's MLflow run; it gets the id of each charge.
     """
 
     ledger: Ledger
-    request: Request
-    payment: Payment[S]
+    budget: Budget | None
     delta: float
+    dataset: str
+    version: Version
+    run: StageRun
+    _partitions: Partitions | None = None
+    _keep_bytes: int = 0
+    _rows: UnitStore | None = None
+
+    @classmethod
+    @contextmanager
+    def open(cls, params: Params, run: StageRun) -> Iterator["Desk"]:
+        """Open the ledger and ``data/partitions``, all but its private rows.
+
+        Raises:
+            Refused: a public unit was charged for as private.
+            PipelineError: a part of the ledger or of the partitions is missing or broken.
+        """
+        with closing(open_to_charge(params)) as ledger:
+            partitions = Partitions.read(PARTITIONS, ledger)
+            yield cls(
+                ledger,
+                budget_of(params, partitions.manifest.private_units),
+                params.privacy.delta,
+                partitions.manifest.info.dataset,
+                partitions.version,
+                run,
+                partitions,
+                rows_in_memory(params.compute),
+            )
+
+    @classmethod
+    @contextmanager
+    def open_for(cls, params: Params, run: StageRun, users: Version) -> Iterator["Desk"]:
+        """Open the ledger for users who arrive, whose rows are nowhere."""
+        with closing(open_to_charge(params)) as ledger:
+            budget = budget_of(params, users.units)
+            yield cls(ledger, budget, params.privacy.delta, params.dataset, users, run)
+
+    @property
+    def partitions(self) -> Partitions:
+        """The data, all but their private rows."""
+        assert self._partitions is not None, "users who arrive have no partitions"
+        return self._partitions
+
+    def quote(self, params: Params, plan: RunPlan) -> Bill:
+        """Say which jobs of a plan are paid, and what is due."""
+        return Bill.of(params, plan, self.partitions, self.ledger)
+
+    def refuse_beyond_budget(self, orders: Sequence[Order]) -> None:
+        """Refuse orders of which not all that are still to be paid fit the budget together.
+
+        Raises:
+            BudgetExceeded: they do not. Nothing was charged.
+        """
+        known = paid_identities(self.ledger.charges())
+        due = [each for each in orders if each.identity not in known]
+        if due:
+            together = ComposedDpEvent(tuple(each.event for each in due))
+            self.ledger.dry_run(replace(self._request(due[0]), event=together), self.budget)
+
+    @contextmanager
+    def pay(self, order: Order, begin: S | None, restore: Restore[S]) -> Iterator["Paid[S]"]:
+        """Resume or restore work that was paid for under this identity, or else reserve a charge.
+
+        Args:
+            order: the job's event, ε and identity.
+            begin: the state before the first release; None: work without a guarantee, which is
+                neither saved nor resumed.
+            restore: rebuilds a state from a checkpoint's tensors and facts.
+
+        Raises:
+            BudgetExceeded: the budget does not allow it. Nothing is spent.
+            PipelineError: one of the refusals of `pay_or_resume`. Nothing is spent.
+        """
+        checkpoints, request = home() / CHECKPOINTS, self._request(order)
+        paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
+        with paying as payment:
+            self.run.tag("charge", payment.charge.id)
+            yield Paid(self, payment)
+
+    def open_rows(self, charge: Charge, own: slice = EVERY) -> UnitStore:
+        """Open the private units for a granted charge, once a stage; see `open_private`."""
+        if self._rows is None:
+            self._rows = open_private(self.partitions, charge, self._keep_bytes, own)
+        return self._rows
+
+    def _request(self, order: Order) -> Request:
+        return Request(
+            version=self.version,
+            dataset=self.dataset,
+            stage=order.name,
+            identity=order.identity,
+            event=order.event,
+            delta=order.delta,
+            git_commit=git_commit(),
+            mlflow_run=self.run.run_id,
+        )
+
+
+@dataclass(frozen=True)
+class Paid(Generic[S]):
+    """A piece of paid work: model, clone, answer or online run; its charge is open.
+
+    Attributes:
+        desk: that it was paid at.
+        payment: the charge, and the state that it pays for.
+    """
+
+    desk: Desk
+    payment: Payment[S]
+
+    @property
+    def charge(self) -> Charge:
+        """The charge in the ledger."""
+        return self.payment.charge
+
+    @property
+    def state(self) -> S | None:
+        """The state to go on from; None: work without a guarantee."""
+        return self.payment.state
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier run completed the work, so that no private byte needs to be read."""
+        return self.payment.finished
 
     @property
     def spent(self) -> SpentOnDataset:
         """Sum up everything spent on the same units so far, including this charge."""
-        return spent_on_dataset(self.ledger, self.request.version, self.delta)
+        return spent_on_dataset(self.desk.ledger, self.desk.version, self.desk.delta)
 
-    def add_charge_to(self, statement: Statement) -> Statement:
-        """Return the statement with this charge and everything spent so far."""
-        return statement.with_payment(self.payment.charge.id, self.spent)
+    def save(self, state: S) -> None:
+        """Write a state durably, before every release and after the last one; see
+        `Payment.save_checkpoint`.
+        """
+        self.payment.save_checkpoint(state)
+
+    def open_rows(self, own: slice = EVERY) -> UnitStore:
+        """Open the private units; ``own`` are those of this process."""
+        return self.desk.open_rows(self.charge, own)
+
+    def state_privacy(self, plan: Plan, termination: str | None = None) -> Statement:
+        """State the privacy of what a plan released, with this charge and all that was spent.
+
+        Args:
+            plan: the mechanism.
+            termination: how a dynamics model ends episodes; None for other mechanisms.
+        """
+        manifest = self.desk.partitions.manifest
+        statement = plan.statement(
+            dataset_fingerprint=manifest.info.dataset_fingerprint,
+            public_assumptions=list_assumptions(manifest),
+            termination=termination,
+        )
+        statement = replace(
+            statement,
+            public_units=manifest.public_units,
+            trajectories_per_person=manifest.info.trajectories_per_person,
+        )
+        return statement.with_payment(self.charge.id, self.spent)
+
+    def finish(
+        self,
+        folder: Path,
+        statement: Statement,
+        write: Callable[[Path], object],
+        logged: Sequence[str],
+    ) -> None:
+        """Replace a folder by the files that ``write`` makes and their statement, log both, and
+        commit the charge.
+
+        The ledger gets the digest of every file. So a statement is bound to the bytes that it
+        speaks of.
+
+        Args:
+            folder: to be replaced.
+            statement: of the files.
+            write: writes them into the folder that it is given.
+            logged: names of files that MLflow gets.
+        """
+        run = self.desk.run
+        with replaced_directory(folder) as fresh:
+            write(fresh)
+            statement.write(fresh)
+            for file in (*logged, "privacy.json"):
+                run.artifact(fresh / file)
+            made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
+        self.commit(made)
+        log_statement(run, statement)
 
     def commit(self, made: Mapping[str, str] | None = None) -> None:
         """Record in the ledger that the work is finished; ``made`` maps each written file's name to
         its SHA-256.
         """
-        self.ledger.commit(self.payment.charge.id, made)
+        self.desk.ledger.commit(self.charge.id, made)
 
 
-@contextmanager
-def paid_work(
-    params: Params, run: StageRun, request: Request, begin: S | None, restore: Restore[S]
-) -> Iterator[Work[S]]:
-    """Resume or restore work that was paid for under this identity, or else reserve a charge.
+def log_statement(run: StageRun, statement: Statement) -> None:
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped
+    early.
+
+    It is no metric here: the pipeline's run has that, so that a search by ε lists every result
+    once.
+    """
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(getattr(statement, key)))
+
+
+def rows_in_memory(compute: Compute) -> int:
+    """Return how many bytes of rows this process may keep: its share of ``data_mb``, or of half the
+    free memory.
+    """
+    half = int(psutil.virtual_memory().available) // 2
+    whole = half if compute.data_mb is None else compute.data_mb << 20
+    return whole // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def open_private(
+    partitions: Partitions, charge: Charge | None, keep_bytes: int, own: slice = EVERY
+) -> UnitStore:
+    """Open the private units, which must be those that the charge was made on.
 
     Args:
-        params: name the ledger and the budget.
-        run: gets the id of the charge as a tag.
-        request: the charge to make; its ``identity`` finds an earlier payment.
-        begin: the state before the first release; None: work without a guarantee, which is neither
-            saved nor resumed.
-        restore: rebuilds a state from a checkpoint's tensors and facts.
+        partitions: of the units.
+        charge: that the ledger granted; None: this is not the first of several processes, and the
+            first one, which holds the charge, has announced the grant.
+        keep_bytes: how much of the rows may stay in memory.
+        own: the units of this process; all are read, and compared with the account.
 
     Raises:
-        BudgetExceeded: the budget does not allow the request. Nothing is spent.
-        PipelineError: one of the refusals of `pay_or_resume`. Nothing is spent.
+        ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.
+        PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
-    with (
-        closing(project_ledger(params)) as ledger,
-        paid_work_in(params, ledger, request, begin, restore) as work,
+    if charge is not None and (
+        charge.stage.partition(":")[0] not in ALLOWED_STAGES or charge.state == "aborted"
     ):
-        run.tag("charge", work.payment.charge.id)
-        yield work
-
-
-@contextmanager
-def paid_work_in(
-    params: Params, ledger: Ledger, request: Request, begin: S | None, restore: Restore[S]
-) -> Iterator[Work[S]]:
-    """Do as `paid_work` in an open ledger, which several pieces of work may share."""
-    limit = budget(params, request.version.units)
-    with pay_or_resume(ledger, request, limit, home() / CHECKPOINTS, begin, restore) as payment:
-        yield Work(ledger, request, payment, params.privacy.budget.delta)
+        raise ValueError(
+            f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows"
+        )
+    info = partitions.manifest.info
+    found = Membership(project_secret(), info.population)
+    store = open_units(partitions.folder / "private", keep_bytes, found.update, own)
+    if store.info != info or found.to_bytes() != partitions.version.members:
+        raise PipelineError(
+            f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"
+        )
+    return store

@@ -5,8 +5,11 @@ charged as the event of the very numbers that run, so an edited file is charged 
 and work that was paid for is found by the job's identity. Loading this module needs no torch.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -44,14 +47,14 @@ from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Net
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.work.accounts import digest
 
 if TYPE_CHECKING:
-    from primorl.work.partitions import Partitions
+    from primorl.work.data import Partitions
 
 MEAN_SHARE = 0.5
 """Share of the privacy budget of the question `behaviour` that its mean has; the rest is for the
@@ -257,6 +260,49 @@ class QuestionJob:
         return training_event(1.0, self.noise_multiplier, 1)
 
 
+def solve_noise(
+    key: str,
+    epsilon: float,
+    delta: float,
+    q: float,
+    rounds: int,
+    queries: tuple[float, ...] = (),
+    remedy: str = "",
+) -> float:
+    """Solve for the noise multiplier at which a mechanism costs the ε of a key of params.yaml.
+
+    Raises:
+        PipelineError: none is enough.
+    """
+    try:
+        return solve_noise_multiplier(epsilon, delta, q, rounds, queries)
+    except ValueError as impossible:
+        remedy = remedy or "set it to null"
+        raise PipelineError(
+            f"params.yaml: {key} = {epsilon:.12g}: {impossible}; raise it, or {remedy}"
+        ) from None
+
+
+def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> float:
+    """Compute the noise multiplier of a query of all units that takes a share of the ε of a key of
+    params.yaml.
+
+    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and
+    rounds of all units.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    return float(f"{solve_noise(key, epsilon, delta, 1.0, 1) / math.sqrt(share):.4g}")
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Digest plain values, as identities of paid work are made; the order of keys does not
+    matter.
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 _DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
 _FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
 _MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")
@@ -331,6 +377,31 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 
+@dataclass(frozen=True)
+class Order:
+    """One job as the ledger is charged for it.
+
+    Attributes:
+        name: of the charge.
+        event: of the accountant.
+        delta: at which ε is stated.
+        identity: digest of the job and the data; equal ones are one piece of paid work.
+    """
+
+    name: str
+    event: DpEvent
+    delta: float
+    identity: str
+
+    @classmethod
+    def of(cls, job: AnyJob, partitions: "Partitions") -> "Order":
+        """Make the order of a job on the units of the partitions."""
+        manifest = partitions.manifest
+        delta = job.delta if isinstance(job, QuestionJob) else job.mechanism.delta
+        identity = identity_of(job, partitions.identity)
+        return cls(job.name, event_of(job, manifest), delta, identity)
+
+
 @record
 class Setting:
     """A decided setting.
@@ -381,6 +452,10 @@ class RunPlan:
         """The jobs in the order in which they are paid."""
         clone = () if self.clone is None else (self.clone,)
         return (self.model, *clone, *self.questions)
+
+    def orders(self, partitions: "Partitions") -> list[Order]:
+        """Make the orders of all jobs, in the order in which they are paid."""
+        return [Order.of(job, partitions) for job in self.paid_jobs]
 
     @classmethod
     def load(cls, path: Path = PLAN) -> "RunPlan":

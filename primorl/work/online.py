@@ -5,9 +5,9 @@ outputs.
 import hashlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, replaced_directory
+from primorl.base.files import file_sha256
 from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_METRICS, POLICY
 from primorl.base.reporting import progress_bar
 from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.statistics import MeanInterval
-from primorl.evaluate.summary import OnlineSummary, write_online_results
+from primorl.evaluate.summary import OnlineSummary
 from primorl.online.learning import (
     PARAMETERS,
     OnlineState,
@@ -36,18 +36,13 @@ from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradien
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
-from primorl.privacy.composition import after_offline
-from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, Floats, GymBatch
 from primorl.tracking import StageRun
-from primorl.work import accounts
-from primorl.work.accounts import digest, solved_noise
 from primorl.work.arrivals import Arrivals
-from primorl.work.compute import chosen_device
-from primorl.work.desk import Work, paid_work
-from primorl.work.partitions import log_statement
+from primorl.work.desk import Paid
+from primorl.work.jobs import Order, digest, solve_noise
 
 STAGE = "online"
 STANDARD_DEVIATION = 1.0
@@ -277,7 +272,7 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
     multiplier = 0.0
     if asked.target_epsilon is not None:
         rounds = update.releases * asked.appearances
-        multiplier = solved_noise("online.target_epsilon", asked.target_epsilon, delta, 1.0, rounds)
+        multiplier = solve_noise("online.target_epsilon", asked.target_epsilon, delta, 1.0, rounds)
     return online_plan(
         users=arrivals.people,
         unit=arrivals.version.unit,
@@ -289,48 +284,40 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
     )
 
 
-@contextmanager
-def paid_online(
-    params: Params, run: OnlineRun, log: StageRun
-) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
-    """Pay for all users, meet them, and learn.
+def begin(run: OnlineRun) -> OnlineState:
+    """Return the state before the first cohort."""
+    cohorts = len(run.arrivals.cohorts)
+    every = max(1, cohorts // _POINTS)
+    first = {PARAMETERS: run.start.parameters}
+    return OnlineState.begin(first, cohorts, every, run.start.sha256)
 
-    The block writes the released policies and commits the work.
 
-    Work that was paid for under the same `identity` is resumed or restored at no cost, after any
-    edit of code. A run that was killed goes on with the users after those that it met, or may have
-    met.
+def order_of(params: Params, run: OnlineRun) -> Order:
+    """Say what a run is charged as; equal identities are one piece of paid work."""
+    return Order(STAGE, run.plan.event, run.plan.delta, identity(params, run))
+
+
+def learn_for(
+    paid: Paid[OnlineState], run: OnlineRun, begin: OnlineState, device: torch.device
+) -> OnlineState:
+    """Meet the users that a charge has left, and learn; or restore what an earlier run learned.
+
+    A run that was killed goes on with the users after those that it met, or may have met.
 
     Raises:
-        PipelineError: the budget does not allow it.
+        PipelineError: the charge paid for learning from another offline policy.
     """
-    cohorts = run.arrivals.cohorts
-    every = max(1, len(cohorts) // _POINTS)
-    begin = OnlineState.begin(
-        {PARAMETERS: run.start.parameters}, len(cohorts), every, run.start.sha256
-    )
-    work_id, version = identity(params, run), run.arrivals.version
-    cost = (run.plan.event, run.plan.delta)
-    request = accounts.request(log, params.dataset, version, STAGE, *cost, work_id)
-    begun = begin if run.plan.is_private else None
-    with paid_work(params, log, request, begun, OnlineState.restore) as work:
-        yield _learn(params, run, work.payment, begin), work
-
-
-def _learn(
-    params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState
-) -> OnlineState:
-    state = payment.state or begin
+    state = paid.state or begin
     if state.about != begin.about:
         raise PipelineError(
-            f"{POLICY}: charge {payment.charge.id} of {payment.charge.time} paid for learning "
+            f"{POLICY}: charge {paid.charge.id} of {paid.charge.time} paid for learning "
             "that began with another offline policy of the same settings (an edit of code, or "
             "another machine); bring that policy back, or set online.draw in params.yaml to a new "
             "number to pay for another run"
         )
-    if payment.finished:
+    if paid.finished:
         print(
-            f"{STAGE}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly "
+            f"{STAGE}: charge {paid.charge.id} of {paid.charge.time} has paid for exactly "
             "this run: it is restored, and nobody is met. To pay for another draw of the noise, "
             "set online.draw to a new number",
             file=sys.stderr,
@@ -351,9 +338,9 @@ def _learn(
             run.users,
             run.arrivals.cohorts,
             state,
-            save_checkpoint=payment.save_checkpoint,
+            save_checkpoint=paid.save,
             on_update=lambda now: bar.update(),
-            device=chosen_device(params.compute),
+            device=device,
         )
 
 
@@ -381,84 +368,116 @@ def identity(params: Params, run: OnlineRun) -> str:
     return digest(content)
 
 
-def write_online(
-    params: Params,
-    run: OnlineRun,
-    state: OnlineState,
-    work: Work[OnlineState],
-    log: StageRun,
-    seconds: float,
-) -> None:
-    """Replace the outputs by those of a finished run, log them, and commit the charge with every
-    file's digest.
-    """
-    network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
-    environment = str(params.chosen.environment)
-    users = [after * asked.cohort for after in state.kept_after]
-    own = work.add_charge_to(users_statement(params, run))
-    statement = after_offline(run.start.statement, own)
-    policies = [network.exported(parameters) for parameters in state.kept]
+@dataclass(frozen=True)
+class Returns:
+    """Returns in the environment of the policies of an online run.
 
-    def returns_of(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
-        stacked, horizon = DeterministicPolicy.stacked(policies), params.chosen.horizon
-        found = episode_returns(environment, stacked, episodes, params.evaluation.seed, horizon)
+    Attributes:
+        users: who were met before each policy.
+        curve: of each policy, over few episodes.
+        before: of the first policy, over many.
+        after: of the last, over the same number.
+    """
+
+    users: tuple[int, ...]
+    curve: tuple[MeanInterval, ...]
+    before: MeanInterval
+    after: MeanInterval
+
+
+def evaluate_online(
+    params: Params, run: OnlineRun, state: OnlineState, policies: list[DeterministicPolicy]
+) -> Returns:
+    """Measure the policies of an online run in the environment."""
+    asked, horizon = params.evaluation, params.chosen.horizon
+    environment = str(params.chosen.environment)
+
+    def measure(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
+        stacked = DeterministicPolicy.stacked(policies)
+        found = episode_returns(environment, stacked, episodes, asked.seed, horizon)
         return [MeanInterval.of(own) for own in found]
 
-    with replaced_directory(ONLINE) as fresh:
-        exported.save(
-            fresh,
-            policies,
-            variant=params.dynamics.variant,
-            environment=environment,
-            policy="models/online",
-            names=run.start.names,
+    curve = measure(policies, asked.epoch_episodes)
+    before, after = measure([policies[0], policies[-1]], asked.episodes)
+    if after.high < before.low:
+        print(
+            f"warning: {ONLINE}: the policy is worse than the one it began with: return "
+            f"{after.mean:.4g}, before {before.mean:.4g}; a larger online.cohort or a smaller "
+            "online.learning_rate may help",
+            file=sys.stderr,
         )
-        returns = returns_of(policies, params.evaluation.epoch_episodes)
-        before, after = returns_of([policies[0], policies[-1]], episodes)
-        if after.high < before.low:
-            print(
-                f"warning: {ONLINE}: the policy is worse than the one it began with: return "
-                f"{after.mean:.4g}, before {before.mean:.4g}; a larger online.cohort or a smaller "
-                "online.learning_rate may help",
-                file=sys.stderr,
-            )
-        summary = OnlineSummary(
-            met=True,
-            env_id=environment,
-            algorithm=run.update.name,
-            private=statement.sound,
-            epsilon=user_epsilon(statement),
-            epsilon_in_all=statement.epsilon if statement.sound else None,
-            delta=own.delta,
-            unit=own.unit,
-            users=run.arrivals.people,
-            cohort=asked.cohort,
-            cohorts=state.cohorts,
-            void=statement.void,
-            return_before=before.mean,
-            return_before_ci95=(before.low, before.high),
-            return_mean=after.mean,
-            return_ci95=(after.low, after.high),
-            episodes=episodes,
-            policy_sha256=file_sha256(fresh / MADE_ONLINE[0]),
-            seconds=round(seconds, 3),
-        )
-        statement.write(fresh)
-        made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
-    write_online_results(summary, users, returns)
-    log_statement(log, statement)
-    log.tag("void", "; ".join(statement.void))
-    for count, each in zip(users, returns, strict=True):
+    users = tuple(after * params.online.cohort for after in state.kept_after)
+    return Returns(users, tuple(curve), before, after)
+
+
+def write_policies(
+    folder: Path, params: Params, run: OnlineRun, policies: list[DeterministicPolicy]
+) -> None:
+    """Write the policies of an online run, the last of which is used."""
+    exported.save(
+        folder,
+        policies,
+        variant=params.dynamics.variant,
+        environment=str(params.chosen.environment),
+        policy="models/online",
+        names=run.start.names,
+    )
+
+
+def summarise_online(
+    params: Params,
+    run: OnlineRun,
+    own: Statement,
+    statement: Statement,
+    returns: Returns,
+    seconds: float,
+) -> OnlineSummary:
+    """Make the content of ``metrics/online.json`` of a run whose policies are written.
+
+    Args:
+        params: of the run.
+        run: as it was prepared.
+        own: statement of the online run alone.
+        statement: of it and of the offline policy.
+        returns: in the environment.
+        seconds: that it took.
+    """
+    before, after = returns.before, returns.after
+    return OnlineSummary(
+        met=True,
+        env_id=str(params.chosen.environment),
+        algorithm=run.update.name,
+        private=statement.sound,
+        epsilon=user_epsilon(statement),
+        epsilon_in_all=statement.epsilon if statement.sound else None,
+        delta=own.delta,
+        unit=own.unit,
+        users=run.arrivals.people,
+        cohort=params.online.cohort,
+        cohorts=len(run.arrivals.cohorts),
+        void=statement.void,
+        return_before=before.mean,
+        return_before_ci95=(before.low, before.high),
+        return_mean=after.mean,
+        return_ci95=(after.low, after.high),
+        episodes=params.evaluation.episodes,
+        policy_sha256=file_sha256(ONLINE / MADE_ONLINE[0]),
+        seconds=round(seconds, 3),
+    )
+
+
+def log_online(log: StageRun, summary: OnlineSummary, returns: Returns) -> None:
+    """Log the curve and the files of an online run."""
+    log.tag("void", "; ".join(summary.void))
+    for count, each in zip(returns.users, returns.curve, strict=True):
         log.metric("users", count, count)
         log.metric("return", each.mean, count)
         log.metric("return_low", each.low, count)
         log.metric("return_high", each.high, count)
         if summary.epsilon is not None:
             log.metric("epsilon_user", summary.epsilon, count)
-    written = [ONLINE / name for name in ("config.json", "privacy.json")]
-    for file in (*written, ONLINE_METRICS, ONLINE_CURVE):
+    for file in (ONLINE_METRICS, ONLINE_CURVE):
         log.artifact(file)
-    work.commit(made)
 
 
 def user_epsilon(statement: Statement) -> float | None:

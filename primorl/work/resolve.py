@@ -25,8 +25,13 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
 from primorl.privacy.mechanism.plan import Plan
-from primorl.work.accounts import noise_of_share, solved_noise
-from primorl.work.choices import check_choices, check_clone, check_questions, warn_of_delta
+from primorl.work.checks import (
+    check_choices,
+    check_clone,
+    check_questions,
+    objections,
+)
+from primorl.work.data import Partitions
 from primorl.work.jobs import (
     AnyJob,
     Charge,
@@ -39,11 +44,11 @@ from primorl.work.jobs import (
     digest_of_settings,
     event_of,
     identity_of,
+    noise_of_share,
     origins_of,
     paid_plan,
+    solve_noise,
 )
-from primorl.work.partitions import Partitions
-from primorl.work.public_checks import objections
 
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
@@ -138,7 +143,7 @@ _RESIDUALS_SHARE = 0.1
 _EPOCHS, _UPDATES = 24, 250  # of the policy
 
 
-def planned(params: Params, partitions: Partitions) -> RunPlan:
+def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
     """Decide the run's plan; numbers that were paid for with these settings and data stay.
 
     A version of the code that would decide other numbers must not charge the same people again
@@ -171,7 +176,6 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
     """
     manifest, public = partitions.manifest, partitions.public
     chosen, fit = fit_model(params, manifest, public)
-    warn_of_delta(chosen, manifest)
     check_clone(params, manifest)
     check_questions(params, manifest)
     model = model_job(chosen, manifest)
@@ -347,7 +351,7 @@ def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:
     queries = {
         name: noise_of_share(key, target, delta, heads.SHARES[name]) for name in mechanism.queries
     }
-    solved = solved_noise(key, target, delta, q, mechanism.rounds, tuple(queries.values()))
+    solved = solve_noise(key, target, delta, q, mechanism.rounds, tuple(queries.values()))
     return replace(mechanism, noise_multiplier=solved, queries=queries)
 
 
@@ -501,7 +505,7 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
     key, epsilon, delta = decisions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
     normaliser = params.privacy.statistics.normaliser
     begun = normaliser == "public" and public.units >= LEAST_UNITS
-    noise = solved_noise(key, epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
+    noise = solve_noise(key, epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
     mechanism = Mechanism(
         sampling_probability=_CLONE_Q,
         noise_multiplier=noise,
@@ -566,7 +570,7 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
     queries = {}
     if not discrete:
         queries = {heads.RESIDUALS: noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE)}
-    noise = solved_noise(key, epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
+    noise = solve_noise(key, epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
     job = _clone(
         params,
         model="linear",
@@ -640,7 +644,7 @@ def question_jobs(
     return tuple(
         QuestionJob(
             question=name,
-            noise_multiplier=solved_noise(
+            noise_multiplier=solve_noise(
                 f"{decisions.ESTIMATORS}.{name}",
                 share,
                 delta,

@@ -1,27 +1,35 @@
-"""Charge the ledger, train in one or several processes, and write the model or the clone."""
+"""The trainings of model and clone: set up from their jobs, run for a charge, and written.
+
+Nothing here charges; see `primorl.work.desk`.
+"""
 
 import hashlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.base.files import check_writable, file_sha256, home, replaced_directory
-from primorl.base.paths import BEHAVIOUR, CHECKPOINTS, MODEL, SECRET
-from primorl.base.reporting import progress_bar
+from primorl.base.files import check_writable, home
+from primorl.base.paths import CHECKPOINTS, MODEL, PLAN, SECRET
+from primorl.base.reporting import exit_status, progress_bar
+from primorl.config import params as settings
+from primorl.config.blocks import Compute
+from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
 from primorl.engine.linear import distil
-from primorl.engine.public import PublicEvaluation
+from primorl.engine.public import PublicEvaluation, make_start
+from primorl.engine.queries import ObservationColumns
 from primorl.engine.rounds import check_setup
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Processes, Request
@@ -30,108 +38,213 @@ from primorl.model.architecture import CloneNetwork, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.ledger.charges import Payment
-from primorl.privacy.ledger.history import Charge
+from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
-from primorl.work import accounts
-from primorl.work.compute import joined, kept_bytes
-from primorl.work.desk import Work, paid_work
+from primorl.work.checks import observation_bounds
+from primorl.work.compute import choose_execution
+from primorl.work.data import Partitions
+from primorl.work.desk import Paid, open_private, rows_in_memory
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
-from primorl.work.partitions import Partitions, log_statement, privacy_statement
-from primorl.work.private import open_private
-from primorl.work.setups import training_setup
 
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-
-
 _ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
-_DIVERGED = {
-    "model": (
-        "params.yaml: dynamics: training diverged (weights that are not finite); lower "
-        "dynamics.learning_rate or privacy.clipping_norm"
-    ),
-    "clone": (
-        "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "
-        "behaviour.log_variance_bounds, or set behaviour.target_epsilon to null"
-    ),
-}
+
+# ---- a job's training
 
 
-@dataclass(frozen=True)
-class PaidModel:
-    """A trained model or clone; its charge is open.
-
-    Attributes:
-        job: as it was planned.
-        setup: of the training.
-        trained: weights, normaliser, answers to the queries.
-        engine_version: of the engine that began the training.
-        work: the charge, to be committed with every file that was written.
-    """
-
-    job: ModelJob | CloneJob
-    setup: TrainingSetup
-    trained: Trained
-    engine_version: int
-    work: Work[TrainingState]
-
-
-@contextmanager
-def paid_training(
-    job: ModelJob | CloneJob, params: Params, partitions: Partitions, run: StageRun
-) -> Iterator[PaidModel]:
-    """Pay for a training and train, as the first process.
-
-    The block writes the model and commits the charge.
-
-    Everything that can be refused without private data is refused before the ledger is asked. The
-    ledger is asked before the private partition is opened.
-
-    Work that was paid for under the same identity is resumed or restored at no cost, after any edit
-    of code.
+def training_setup(
+    job: ModelJob | CloneJob, partitions: Partitions, compute: Compute
+) -> TrainingSetup:
+    """Set up a job's training on the data that the partitions describe.
 
     Raises:
-        PipelineError: the budget does not allow the training, it diverged, or another process was
-            lost.
+        PipelineError: the clone takes the scales of a released model, which is missing or another
+            one.
     """
-    setup = training_setup(job, partitions, params.compute)
-    what, output = ("model", MODEL) if isinstance(job, ModelJob) else ("clone", BEHAVIOUR)
+    setup: TrainingSetup
+    if isinstance(job, ModelJob):
+        setup = _model_setup(job, partitions, compute)
+    else:
+        setup = _clone_setup(job, partitions, compute)
+    return from_public(setup, partitions.public) if job.start == "public" else setup
+
+
+def _model_setup(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
+    manifest, public = partitions.manifest, partitions.public
+    assert job.normaliser != "model"
+    return TrainingSetup(
+        plan=job.plan(manifest),
+        architecture=job.architecture(manifest),
+        bounds=model_bounds(job.bounds, manifest, public),
+        columns=_observation_columns(manifest),
+        normaliser=job.normaliser,
+        local=job.local,
+        server=job.server,
+        seed=job.seed,
+        execution=choose_execution(compute),
+        horizon=manifest.info.horizon,
+    )
+
+
+def _clone_setup(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
+    manifest, public = partitions.manifest, partitions.public
+    scales: Literal["public"] | Normaliser = "public"
+    if job.normaliser == "model":
+        scales = _released_scales(job, partitions)
+    return CloningSetup(
+        plan=job.plan(manifest),
+        architecture=job.network(manifest),
+        bounds=model_bounds(job.bounds, manifest, public),
+        columns=_observation_columns(manifest),
+        normaliser=scales,
+        local=job.local,
+        server=job.server,
+        seed=job.seed,
+        execution=choose_execution(compute),
+        taught=job.taught,
+    )
+
+
+def from_public(setup: TrainingSetup, public: UnitStore) -> TrainingSetup:
+    """Begin the rounds with weights that the public split makes; see
+    `primorl.engine.public`.
+    """
+    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
+    source, beta = setup.view(public), setup.local.beta_nll
+    start = make_start(setup.architecture, normaliser, source, setup.seed, beta)
+    return replace(setup, start=start)
+
+
+def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore) -> Bounds:
+    """Bound model states (see `observation_bounds`), actions and rewards, those as declared or by
+    the public split.
+    """
+    spaces, reward = manifest.info.spaces, declared.reward
+    low, high = map(torch.from_numpy, observation_bounds(declared, manifest, public))
+    if reward == "public":
+        rewards = public.flat()[1][:, public.observation_size]
+        reward = (float(rewards.min()), float(rewards.max()))
+    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
+    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+
+
+def _observation_columns(manifest: Manifest) -> ObservationColumns:
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
+
+
+def _released_scales(job: CloneJob, partitions: Partitions) -> Normaliser:
+    """Read the normaliser of the released model, which must be the one that the job names.
+
+    Raises:
+        PipelineError: the model is missing or broken, or it is another one.
+    """
+    charge = Statement.read(MODEL).charge
+    paid = [each.id for each in partitions.account.charges if each.identity == job.scaled_by]
+    if charge not in paid:
+        raise PipelineError(
+            f"{MODEL}: of other numbers or data than {PLAN} says, and the clone would take its "
+            "scales; run `dvc repro train_model`"
+        )
+    return GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser
+
+
+def check_before_charge(setup: TrainingSetup, output: Path) -> None:
+    """Refuse a training that would fail after it is charged.
+
+    Raises:
+        PipelineError: the kernel is not exact on this machine, or the disk has no room.
+    """
     if setup.plan.is_private:
         check_setup(setup)
-    check_writable(
-        [output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters
-    )
-    begin = None
-    if setup.plan.is_private:
-        begin = TrainingState.begin(setup.first_weights(), setup.digest)
-    units = (partitions.manifest.info.dataset, partitions.version)
-    identity = identity_of(job, partitions.identity)
-    cost = (setup.plan.event, setup.plan.delta)
-    request = accounts.request(run, *units, job.name, *cost, identity)
-    with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
-        payment = work.payment
-        if payment.finished:
-            paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this"
-            print(
-                f"{job.name}: {paid} {what}: it is restored, and nothing is spent. To pay "
-                "for another draw of the noise, set privacy.draw to a new number",
-                file=sys.stderr,
-            )
-        started = payment.state.started if payment.state else 0
-        with training_report(run, setup, job.name, started) as report:
-            trained = _train(params, setup, partitions, payment, report)
-        if refusal := _refusal(what, trained):
-            work.commit()
-            again = "" if payment.file is None else ", and the same settings cost nothing again"
-            raise PipelineError(
-                f"{refusal}. The last good {what} is untouched; the charge stays spent{again}"
-            )
-        engine_version = payment.state.engine if payment.state else ENGINE_VERSION
-        yield PaidModel(job, setup, trained, engine_version, work)
+    checkpoint = home() / CHECKPOINTS / "charge"
+    check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
+
+
+def restore_for(
+    setup: TrainingSetup,
+) -> Callable[[Mapping[str, Tensor], dict[str, Any]], TrainingState]:
+    """Return the function that rebuilds the state of a checkpoint of this training."""
+    return partial(_restore, setup)
+
+
+def begin(setup: TrainingSetup) -> TrainingState | None:
+    """Return the state before the first release; None: of a training without a guarantee."""
+    if not setup.plan.is_private:
+        return None
+    return TrainingState.begin(setup.first_weights(), setup.digest)
+
+
+def _restore(
+    setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+) -> TrainingState:
+    """Restore the state of a checkpoint.
+
+    Its settings must be those of this training: the charge paid for no others.
+
+    Raises:
+        PipelineError: another version of the code paid for it, which made another training of these
+            numbers.
+        ValueError, KeyError, TypeError: see `TrainingState.restore`.
+    """
+    if facts.get("settings") != setup.digest:
+        raise PipelineError(
+            "what this version makes of the same numbers is another training than was paid for; "
+            "bring back the version that it was paid for with; to pay for another draw with this "
+            "one, set privacy.draw in params.yaml to a new number"
+        )
+    return TrainingState.restore(setup.architecture, tensors, facts)
+
+
+# ---- the rounds
+
+
+def train_for(
+    paid: Paid[TrainingState],
+    setup: TrainingSetup,
+    partitions: Partitions,
+    compute: Compute,
+    run: StageRun,
+) -> Trained:
+    """Run the rounds that a charge has left, or restore the result of an earlier run.
+
+    Raises:
+        PipelineError: another process was lost.
+    """
+    stage, charge = paid.charge.stage, paid.charge
+    if paid.finished:
+        print(
+            f"{stage}: charge {charge.id} of {charge.time} has paid for exactly this: it is "
+            "restored, and nothing is spent. To pay for another draw of the noise, set "
+            "privacy.draw to a new number",
+            file=sys.stderr,
+        )
+    several = setup.execution.ranks > 1
+    started = paid.state.started if paid.state else 0
+    with (
+        training_report(run, setup, stage, started) as report,
+        Processes() if several else nullcontext() as group,
+    ):
+        rows = None
+        if not paid.finished:
+            if group is not None:  # the ledger has granted the charge: all open the private units
+                group.ask(Request.GRANT, released=_agreed(charge.identity, setup))
+            store = paid.open_rows(_own(setup))
+            if group is not None:
+                group.check_coverage(setup.plan.units, store.numbers)
+            rows = setup.view(store)
+        return train(
+            setup,
+            rows,
+            _public_rows(setup, partitions),
+            state=paid.state,
+            save_checkpoint=paid.save,
+            on_round=report,
+            group=group,
+        )
 
 
 def work_for_first(params: Params, folder: Path) -> None:
@@ -162,38 +275,9 @@ def work_for_first(params: Params, folder: Path) -> None:
             )
         if setup.plan.is_private:
             check_setup(setup)
-        private = _private_units(params, setup, partitions, None)
+        private = open_private(partitions, None, rows_in_memory(params.compute), _own(setup))
         group.check_coverage(setup.plan.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))
-
-
-def _train(
-    params: Params,
-    setup: TrainingSetup,
-    partitions: Partitions,
-    payment: Payment[TrainingState],
-    on_round: OnRound,
-) -> Trained:
-    """Run the rounds that the payment has left, or restore the result of an earlier run."""
-    with joined(setup.execution) as group:
-        private = None
-        if not payment.finished:
-            if group is not None:  # the ledger has granted the charge: all open the private units
-                agreed = _agreed(payment.charge.identity, setup)
-                group.ask(Request.GRANT, released=agreed)
-            rows = _private_units(params, setup, partitions, payment.charge)
-            if group is not None:
-                group.check_coverage(setup.plan.units, rows.numbers)
-            private = setup.view(rows)
-        return train(
-            setup,
-            private,
-            _public_rows(setup, partitions),
-            state=payment.state,
-            save_checkpoint=payment.save_checkpoint,
-            on_round=on_round,
-            group=group,
-        )
 
 
 def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, Tensor] | None:
@@ -206,32 +290,9 @@ def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, 
     return setup.view_public(partitions.public.flat())
 
 
-def _private_units(
-    params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge | None
-) -> UnitStore:
-    own = slice(setup.execution.rank, None, setup.execution.ranks)
-    return open_private(partitions, charge, kept_bytes(params.compute), own)
-
-
-def _restored(
-    setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]
-) -> TrainingState:
-    """Restore the state of a checkpoint.
-
-    Its settings must be those of this training: the charge paid for no others.
-
-    Raises:
-        PipelineError: another version of the code paid for it, which made another training of these
-            numbers.
-        ValueError, KeyError, TypeError: see `TrainingState.restore`.
-    """
-    if facts.get("settings") != setup.digest:
-        raise PipelineError(
-            "what this version makes of the same numbers is another training than was paid for; "
-            "bring back the version that it was paid for with; to pay for another draw with this "
-            "one, set privacy.draw in params.yaml to a new number"
-        )
-    return TrainingState.restore(setup.architecture, tensors, facts)
+def _own(setup: TrainingSetup) -> slice:
+    """Return the units of this process."""
+    return slice(setup.execution.rank, None, setup.execution.ranks)
 
 
 def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
@@ -242,23 +303,39 @@ def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
     return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
-def _refusal(what: str, trained: Trained) -> str | None:
-    """Say why weights are refused that are not finite, or no better than a constant; None: they are
-    accepted.
+def refuse_diverged(paid: Paid[TrainingState], trained: Trained, key: str) -> None:
+    """Refuse weights that are not finite, or no better than a constant; the charge stays spent.
 
     Of random actions no clone beats a constant, and it is one all the same.
+
+    Args:
+        paid: for the training; it is committed where it is refused.
+        trained: its result.
+        key: of params.yaml: ``dynamics`` of a model, ``behaviour`` of a clone.
+
+    Raises:
+        PipelineError: they are refused.
     """
+    loss, why = trained.public_loss, None
+    remedy = "lower dynamics.learning_rate or privacy.clipping_norm"
+    if key == "behaviour":
+        remedy = "raise behaviour.log_variance_bounds, or make no clone (privacy.shares)"
     if not trained.finite:
-        return _DIVERGED[what]
-    loss = trained.public_loss
-    if what == "model" and loss is not None and loss.diverged:
-        return (
-            "params.yaml: dynamics: the trained model is no better than a constant: its public "
+        why = f"training diverged (weights that are not finite); {remedy}"
+    elif key == "dynamics" and loss is not None and loss.diverged:
+        why = (
+            "the trained model is no better than a constant: its public "
             f"loss is {loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a "
             f"constant {loss.constant:.4g}; lower dynamics.learning_rate, raise "
             "privacy.sampling_probability or the target ε, or train a smaller dynamics.hidden"
         )
-    return None
+    if why is None:
+        return
+    paid.commit()
+    again = "" if paid.payment.file is None else ", and the same settings cost nothing again"
+    raise PipelineError(
+        f"params.yaml: {key}: {why}. The last good one is untouched; the charge stays spent{again}"
+    )
 
 
 @contextmanager
@@ -304,97 +381,91 @@ def training_report(
         yield on_round
 
 
-@contextmanager
-def _released(
-    folder: Path,
-    partitions: Partitions,
-    paid: PaidModel,
-    run: StageRun,
-    logged: Sequence[str],
-) -> Iterator[Path]:
-    """Replace ``folder`` by the files that the block writes and their statement, log both, and
-    commit the charge.
+# ---- the files
 
-    The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks
-    of.
-    """
-    statement = privacy_statement(paid.setup.plan, partitions.manifest)
-    statement = paid.work.add_charge_to(statement)
-    with replaced_directory(folder) as fresh:
-        yield fresh
-        statement.write(fresh)
-        for file in (*logged, "privacy.json"):
-            run.artifact(fresh / file)
-        made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
-    paid.work.commit(made)
-    log_statement(run, statement)
+
+def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) -> tuple[str, ...]:
+    """Print what a trained model lacks; return the lines that bar a trial of its policies."""
+    if lost := setup.late_queries().keys() - trained.answers.keys():
+        _warn(
+            f"answers to {', '.join(sorted(lost))} were lost with a process that died, and the "
+            "same charge cannot ask again: what they would tell counts as unknown; privacy.draw "
+            "pays for another draw"
+        )
+    spaces = manifest.info.spaces
+    names = [*spaces.observation_names, *spaces.action_names, "reward"]
+    if hidden := setup.names_hidden(trained.answers, names):
+        _warn(
+            "noise hides how much these vary within their declared bounds: "
+            f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
+            f"datasets/{manifest.info.dataset}.yaml help, or a larger ε"
+        )
+    loss = trained.public_loss
+    if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
+        _warn(
+            f"the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
+            f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
+        )
+    if "reward" in hidden:
+        return ("noise hides how much the reward varies within its declared bounds",)
+    return ()
+
+
+def _warn(line: str) -> None:
+    print(f"train_model: warning: {line}", file=sys.stderr)
 
 
 def write_model(
     folder: Path,
     plan: RunPlan,
-    partitions: Partitions,
-    paid: PaidModel,
-    run: StageRun,
+    setup: TrainingSetup,
+    trained: Trained,
+    manifest: Manifest,
+    engine_version: int,
 ) -> None:
-    """Replace ``folder`` by the trained model and its statement, log both, and commit the
-    charge.
+    """Write the files of a trained model, all but its statement.
+
+    Args:
+        folder: to write into.
+        plan: of the run.
+        setup: of the training.
+        trained: its result.
+        manifest: of the data.
+        engine_version: of the engine that began the training.
     """
-    setup, trained, warnings = paid.setup, paid.trained, plan.warnings
-    if lost := setup.late_queries().keys() - trained.answers.keys():
-        print(
-            f"train_model: warning: answers to {', '.join(sorted(lost))} were lost with a process "
-            "that died, and the same charge cannot ask again: what they would tell counts as "
-            "unknown; privacy.draw pays for another draw",
-            file=sys.stderr,
-        )
-    info, spaces = partitions.manifest.info, partitions.manifest.info.spaces
-    names = [*spaces.observation_names, *spaces.action_names, "reward"]
-    if hidden := setup.names_hidden(trained.answers, names):
-        print(
-            "train_model: warning: noise hides how much these vary within their declared bounds: "
-            f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
-            f"datasets/{info.dataset}.yaml help, or a larger ε",
-            file=sys.stderr,
-        )
-    loss = trained.public_loss
-    if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
-        print(
-            "train_model: warning: the private rounds added nothing (public loss "
-            f"{loss.final:.4g}) to what the public people alone give ({loss.public_alone:.4g}): ε "
-            "was spent for a model that costs none",
-            file=sys.stderr,
-        )
-    if "reward" in hidden:
-        warnings = (*warnings, "noise hides how much the reward varies within its declared bounds")
-    with _released(folder, partitions, paid, run, ["config.json"]) as fresh:
-        shape, weights = setup.release(trained.weights, trained.answers, plan.model.members)
-        ends = info.termination
-        ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
-        ensemble.save(
-            fresh,
-            environment=info.environment,
-            variant=plan.model.variant,
-            rounds=trained.rounds,
-            observation_names=spaces.observation_names,
-            action_names=spaces.action_names,
-            elapsed=spaces.elapsed,
-            engine_version=paid.engine_version,
-            public_loss=trained.public_loss,
-        )
-        config = ModelConfig.read(fresh)
-        replace(config, warnings=warnings, can_learn=plan.can_learn).write(fresh)
-        starts = setup.start_model(trained.answers, trained.normaliser)
-        if starts is not None:
-            starts.save(fresh)
+    info, spaces = manifest.info, manifest.info.spaces
+    warnings = (*plan.warnings, *warn_of_model(setup, trained, manifest))
+    shape, weights = setup.release(trained.weights, trained.answers, plan.model.members)
+    ends = info.termination
+    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
+    ensemble.save(
+        folder,
+        environment=info.environment,
+        variant=plan.model.variant,
+        rounds=trained.rounds,
+        observation_names=spaces.observation_names,
+        action_names=spaces.action_names,
+        elapsed=spaces.elapsed,
+        engine_version=engine_version,
+        public_loss=trained.public_loss,
+    )
+    config = ModelConfig.read(folder)
+    replace(config, warnings=warnings, can_learn=plan.can_learn).write(folder)
+    starts = setup.start_model(trained.answers, trained.normaliser)
+    if starts is not None:
+        starts.save(folder)
 
 
-def write_behaviour(folder: Path, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
-    """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see
-    `write_model`.
-    """
-    info, trained = partitions.manifest.info, paid.trained
-    setup, bounds = paid.setup, paid.setup.bounds
+def write_clone(
+    folder: Path,
+    job: CloneJob,
+    setup: TrainingSetup,
+    trained: Trained,
+    manifest: Manifest,
+    engine_version: int,
+) -> None:
+    """Write the files of a clone, all but its statement; see `write_model`."""
+    info, bounds = manifest.info, setup.bounds
     network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
     assert isinstance(network, CloneNetwork)
     if isinstance(setup, CloningSetup) and network.features is not None:
@@ -410,20 +481,24 @@ def write_behaviour(folder: Path, partitions: Partitions, paid: PaidModel, run: 
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
-    with _released(folder, partitions, paid, run, ["config.json", BEHAVIOUR_FILE]) as fresh:
-        behaviour.save(
-            fresh,
-            behaviour_policy(network, weights, normaliser, bounds),
-            variant=paid.job.variant,
-            environment=info.environment,
-            names=(observations, actions) if observations and actions else None,
-            elapsed=info.spaces.elapsed,
-            observation_range=(low, high) if finite else None,
-            one_hot=info.spaces.one_hot or None,
-            rounds=trained.rounds,
-            engine_version=paid.engine_version,
-            public_loss=trained.public_loss,
-        )
+    behaviour.save(
+        folder,
+        behaviour_policy(network, weights, normaliser, bounds),
+        variant=job.variant,
+        environment=info.environment,
+        names=(observations, actions) if observations and actions else None,
+        elapsed=info.spaces.elapsed,
+        observation_range=(low, high) if finite else None,
+        one_hot=info.spaces.one_hot or None,
+        rounds=trained.rounds,
+        engine_version=engine_version,
+        public_loss=trained.public_loss,
+    )
+
+
+def begun_by(paid: Paid[TrainingState]) -> int:
+    """Return the version of the engine that began the training."""
+    return paid.state.engine if paid.state else ENGINE_VERSION
 
 
 def behaviour_policy(
@@ -450,3 +525,10 @@ def behaviour_policy(
     if network.discrete_actions:
         return BehaviourPolicy(policy, None, None)
     return BehaviourPolicy(policy, spread, (network.log_variance_low, network.log_variance_high))
+
+
+def run_worker(name: str, work: Callable[[Params], None]) -> int:
+    """Run a stage's part in every process but the first, without an MLflow run or files; return the
+    exit status.
+    """
+    return exit_status(name, lambda: work(settings.load()), debug=False)

@@ -13,7 +13,8 @@ from primorl.data.storage.schema import Manifest
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.history import Version
-from primorl.work.accounts import dataset_version, project_ledger
+from primorl.work.data import version_in
+from primorl.work.desk import open_to_charge
 from tests.data.builders import episode
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request
@@ -26,7 +27,8 @@ def settings(budget: float | None = None, url: str | None = None) -> Params:
     """Write the settings of a project in the working directory."""
     raw = project_settings()
     raw["ledger"]["url"] = url
-    raw["privacy"]["budget"] = {"epsilon": budget, "delta": DELTA}
+    raw["privacy"]["budget"] = {"epsilon": budget}
+    raw["privacy"]["delta"] = DELTA
     return write_settings(raw)
 
 
@@ -42,15 +44,13 @@ def partitioned() -> None:
 
 
 def data() -> Version:
-    return dataset_version(
-        Manifest.load(Path("data/partitions/manifest.json")), Path("data/partitions")
-    )
+    return version_in(Path("data/partitions"), Manifest.load(Path("data/partitions/manifest.json")))
 
 
 def charged(params: Params, units: Version | None = None, name: str = "dynamics") -> str:
     """Charge for a model, and leave its statement; return the charge's id."""
     units = units or data()
-    with closing(project_ledger(params)) as ledger:
+    with closing(open_to_charge(params)) as ledger:
         charge = ledger.reserve(request(units, EVENT), None)
         ledger.commit(charge.id)
         total = ledger.account(units).total(DELTA)

@@ -27,7 +27,7 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.work.accounts import project_ledger
+from primorl.work.desk import open_to_charge
 from tests.commands.charging import charged, partitioned, settings
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot
@@ -44,7 +44,7 @@ def ledger() -> Ledger:
     """Three charges on shared units, of which one was aborted and one is open, and one on
     others.
     """
-    ledger = project_ledger(settings())
+    ledger = open_to_charge(settings())
     first = ledger.reserve(request(version("ab"), training_event(0.1, 20.0, 150)), None)
     ledger.commit(first.id)
     ledger.abort(ledger.reserve(request(version("bc"), dataset="pendulum-2"), None).id, "diverged")
@@ -107,9 +107,9 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
         PipelineError,
         match=r"record 1: missing, but .* \(or ledger\.url now names another ledger\)",
     ):
-        project_ledger(chosen)
+        open_to_charge(chosen)
     (folder / ".primorl/ledger.head").unlink()
-    with closing(project_ledger(chosen)) as begun:
+    with closing(open_to_charge(chosen)) as begun:
         begun.reserve(request(version("ab")), None)
     assert (folder / "ledgers" / "own.db").exists(), "a relative path begins in the project"
 
@@ -182,11 +182,11 @@ def test_a_model_names_what_a_deleted_ledger_lacks(
         assert (status, "nothing was charged yet" in out) == (1, False)
         assert f"models/policy/privacy.json: charge {charge} is not in the ledger" in out + err
     with pytest.raises(PipelineError, match=f"charge {charge} is not in the ledger"):
-        project_ledger(project)
+        open_to_charge(project)
     assert snapshot(Path()) == before, "to look creates nothing, and to be refused does not either"
     Path("models/policy/privacy.json").write_text('{"charge": ', encoding="utf-8")
     with pytest.raises(PipelineError, match=r"models/policy/privacy\.json"):
-        project_ledger(project)
+        open_to_charge(project)
 
 
 def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, primorl: Call) -> None:
@@ -194,7 +194,7 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, prim
     secret = Path(".primorl/secret")
     secret.unlink()
     with pytest.raises(PipelineError, match="secret: not there, and without it"):
-        project_ledger(project)
+        open_to_charge(project)
     assert not secret.exists()
     secret.write_bytes(b"n" * 32)
     assert "written under another secret" in primorl(*SHOW)[2]

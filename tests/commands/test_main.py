@@ -20,7 +20,7 @@ import primorl as package
 from primorl.base.errors import PipelineError
 from primorl.commands import plan_answer
 from primorl.config import params
-from primorl.work.accounts import project_ledger
+from primorl.work.desk import open_to_charge
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version
@@ -137,7 +137,7 @@ SECRET = Path(".primorl/secret")
 
 
 def begin_ledger() -> None:
-    with closing(project_ledger(params.load())) as ledger:
+    with closing(open_to_charge(params.load())) as ledger:
         ledger.reserve(request(version("ab"), GAUSSIAN), None)
 
 

@@ -14,8 +14,8 @@ from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
-from primorl.work.accounts import project_ledger
-from primorl.work.partitions import Partitions
+from primorl.work.data import Partitions
+from primorl.work.desk import open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
 from tests.pipeline.training_project import quick_clone, watch_private
@@ -105,10 +105,10 @@ def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> No
 def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, primorl: Call) -> None:
     partitions = Partitions.open(PARTITIONS, data)
     assert "nothing was charged to these people yet" in said(primorl)
-    delta = data.privacy.budget.delta
-    edit("params.yaml", privacy={"budget": {"epsilon": 2.0, "delta": delta}})
+    delta = data.privacy.delta
+    edit("params.yaml", privacy={"budget": {"epsilon": 2.0}})
     earlier = accounting.training_event(1.0, 20.0, 40)
-    with closing(project_ledger(load())) as ledger:
+    with closing(open_to_charge(load())) as ledger:
         ledger.reserve(request(partitions.version, earlier, dataset=data.dataset), None)
     lines = said(primorl).splitlines()
     event = accounting.training_event(1.0, 20.0, 5)
@@ -118,9 +118,9 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     (line,) = (each for each in lines if f"{data.dataset}: ε " in each)
     assert float(line.split("ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
     assert any("this run fits" in each for each in lines)
-    edit("params.yaml", privacy={"budget": {"epsilon": 1e-3, "delta": delta}})
+    edit("params.yaml", privacy={"budget": {"epsilon": 1e-3}})
     assert "does not fit" in said(primorl)
-    edit("params.yaml", privacy={"budget": {"epsilon": None, "delta": delta}})
+    edit("params.yaml", privacy={"budget": {"epsilon": None}})
     assert "budget: none (privacy.budget.epsilon is empty)" in said(primorl)
 
 

@@ -15,7 +15,7 @@ from primorl.config import params
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
 from primorl.tracking import stage_run
-from primorl.work.accounts import open_ledger
+from primorl.work.data import open_ledger
 from tests.commands.charging import data
 from tests.commands.conftest import Call
 from tests.data.builders import episode, episodes, table

@@ -191,7 +191,7 @@ def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:
     raw = changed("policy", "broken")
     raw["privacy"] |= {
         "noise_multiplier": 4.0,
-        "budget": {"epsilon": 3.0, "delta": 1e-5},
+        "budget": {"epsilon": 3.0},
     }  # both are given
     file = tmp_path / "params.yaml"
     file.write_text(yaml.safe_dump(raw), encoding="utf-8")

@@ -25,7 +25,7 @@ from primorl.data.partitioning import partition
 from primorl.data.storage import parquet
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import Manifest
-from primorl.work.accounts import dataset_version
+from primorl.work.data import version_in
 from tests.data.builders import (
     INFO,
     entry,
@@ -101,7 +101,7 @@ def test_without_a_public_split_its_part_is_there_and_empty(ingested: pa.Table) 
     assert Path("partitions/public_units.bin").read_bytes() == NOBODY, (
         "or DVC warns of an empty file at every stage"
     )
-    assert dataset_version(manifest, Path("partitions")).public == b""
+    assert version_in(Path("partitions"), manifest).public == b""
 
 
 def batched(digests: bytes) -> list[bytes]:

@@ -12,6 +12,7 @@ import pytest
 from pipeline import collect, ingest, partition
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
+from primorl.work.splitting import confirm
 from tests.data.builders import episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
 from tests.pipeline.fakes import FakeRun
@@ -38,19 +39,23 @@ def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.Monke
     collect.body(people, FakeRun())
     ingest.body(people, FakeRun())
 
-    def split(fraction: float, publish: str | None = None, salt: str = "7:primorl") -> None:
-        chosen = replace(people.partition, public_fraction=fraction, publish=publish)
+    def drawn(fraction: float) -> Params:
+        return replace(people, partition=replace(people.partition, public_fraction=fraction))
+
+    def split(fraction: float, salt: str = "7:primorl") -> None:
         monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
-        partition.body(replace(people, partition=chosen), FakeRun())
+        partition.body(drawn(fraction), FakeRun())
 
     split(0.2)
     before = snapshot(Path("data/partitions"))
-    with pytest.raises(PipelineError, match=r"partition\.publish: p") as refused:
+    with pytest.raises(PipelineError, match="ledger publish p") as refused:
         split(0.6)
     with pytest.raises(PipelineError, match="an earlier split made public"):
         split(0.2, salt="other")
     assert snapshot(Path("data/partitions")) == before
-    (word,) = re.findall(r"partition\.publish: (p\w{8}),", str(refused.value))
-    split(0.6, word)
+    (word,) = re.findall(r"ledger publish (p\w{8})`,", str(refused.value))
+    with pytest.raises(PipelineError, match="ledger publish p"):
+        confirm(drawn(0.7), word)  # the twin: a word of other people
+    confirm(drawn(0.6), word)
+    assert snapshot(Path("data/partitions")) == before
     assert snapshot(Path("data/partitions")) != before
-    split(0.6)

@@ -18,7 +18,6 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.work import private_evaluation
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
@@ -92,7 +91,7 @@ def test_what_is_refused_or_not_asked_reads_nothing(
     ready: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unopened(monkeypatch)
-    refused(edited(ready, privacy={"budget": {"epsilon": 3.2, "delta": 1e-3}}), "budget")
+    refused(edited(ready, privacy={"budget": {"epsilon": 3.2}}), "budget")
     assert charged(ready) == []
     found = evaluated(asking(ready, {}))
     assert (found.estimates, found.total, charged(ready)) == ((), None, [])
@@ -103,7 +102,7 @@ def test_a_machine_whose_last_bits_depend_on_a_rows_place_is_not_charged(
 ) -> None:
     unopened(monkeypatch)
     factors = torch.linspace(1, 1 + 1e-12, BLOCK, dtype=torch.float64)[:, None]
-    monkeypatch.setattr(private_evaluation, "mean_change", lambda ensemble, rows: rows * factors)
+    monkeypatch.setattr("primorl.work.asking.mean_change", lambda ensemble, rows: rows * factors)
     refused(ready, "differ with its place among other rows")
     assert charged(ready) == []
 

@@ -38,7 +38,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.chdir(tmp_path)
     content = project_settings()
     content["chosen"]["environment"] = "CartPole-v1"
-    content["privacy"]["delta"] = content["privacy"]["budget"]["delta"] = DELTA
+    content["privacy"]["delta"] = DELTA
     content["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
     content["online"] |= {"users": 12, "cohort": 3, "steps": 20, "algorithm": "dp-pg"}
     write_offline(DELTA)
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_refused_before_anybody_is_charged_or_met(
     asked: Params, met: list[int]
 ) -> None:
     nowhere = edited(asked, chosen={"environment": None}, policy={"starts": "public"})
-    tight = edited(asked, privacy={"budget": {"epsilon": 0.5, "delta": DELTA}})
+    tight = edited(asked, privacy={"budget": {"epsilon": 0.5}})
     for params, delta, says in (
         (tight, DELTA, r"privacy\.budget is .*; ask for a smaller ε"),
         (nowhere, DELTA, "environment: found null, and users of the stage online act in one"),

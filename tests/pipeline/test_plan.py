@@ -17,8 +17,8 @@ from primorl.config.decisions import FITTED, TO_FIT
 from primorl.config.params import Params, from_plain, plain
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.work import jobs, resolve
+from primorl.work.data import Partitions
 from primorl.work.jobs import ModelJob, QuestionJob, RunPlan, identity_of
-from primorl.work.partitions import Partitions
 from tests.data.builders import episode
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
@@ -118,7 +118,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     params = with_changes(data, behaviour={"target_epsilon": 1.0})
     plan.body(params, FakeRun())
-    for name in ("fit_model", "model_job", "clone_job", "solved_noise", "check_choices"):
+    for name in ("fit_model", "model_job", "clone_job", "solve_noise", "check_choices"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
@@ -168,8 +168,8 @@ def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
     plan.body(params, FakeRun())
     partitions = Partitions.open(PARTITIONS, params)
     written = RunPlan.load()
-    assert resolve.planned(params, partitions) == written
-    other = resolve.planned(with_changes(data, privacy={"rounds": 3}), partitions)
+    assert resolve.decide_plan(params, partitions) == written
+    other = resolve.decide_plan(with_changes(data, privacy={"rounds": 3}), partitions)
     assert other.model.mechanism.rounds == 3
     assert jobs.digest_of_settings(edited(params, compute={"threads": 1})) == written.asked
     assert isinstance(other.paid_jobs[0], ModelJob)

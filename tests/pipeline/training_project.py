@@ -20,7 +20,7 @@ from primorl.data.storage.parquet import PartReader
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.plan import Plan
 from primorl.work import resolve
-from primorl.work.accounts import project_ledger
+from primorl.work.desk import open_to_charge
 from tests.data.builders import table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
@@ -70,7 +70,7 @@ def quick_clone(
     monkeypatch: pytest.MonkeyPatch, rounds: int, q: float, noise: Callable[[float], float]
 ) -> None:
     """Let a clone's network take few rounds; its noise multiplier at an ε costs no time."""
-    solved = resolve.solved_noise
+    solved = resolve.solve_noise
 
     def known(key: str, epsilon: float, *rest: Any, **named: Any) -> float:
         clone = key == decisions.CLONE
@@ -78,7 +78,7 @@ def quick_clone(
 
     monkeypatch.setattr(resolve, "_CLONE_ROUNDS", rounds)
     monkeypatch.setattr(resolve, "_CLONE_Q", q)
-    monkeypatch.setattr(resolve, "solved_noise", known)
+    monkeypatch.setattr(resolve, "solve_noise", known)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def charged(params: Params) -> list[Charge]:
-    with closing(project_ledger(params)) as ledger:
+    with closing(open_to_charge(params)) as ledger:
         ledger.verify()
         return ledger.charges()
 

@@ -11,7 +11,7 @@ from primorl.config import params
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Request, Version
 from primorl.release.build import release
-from primorl.work.accounts import project_ledger
+from primorl.work.desk import open_to_charge
 from tests.projects import inside
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, run_stages, tiny_params
@@ -56,7 +56,7 @@ def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     event = dp_event.SelfComposedDpEvent(rounds, 2)
     with inside(folder):
         member = Path("data/partitions/units.bin").read_bytes()[:32]
-        with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+        with closing(open_to_charge(params.load(Path("params.yaml")))) as ledger:
             for stage, digit, unit in (("audit", "5", member), ("elsewhere", "6", bytes(32))):
                 version = Version(digit * 64, "trajectory", 1, unit)
                 request = Request(version, "other-data", stage, event=event, delta=1e-3, **SECRETS)

@@ -20,7 +20,10 @@ from pipeline import (
 )
 from primorl.base.files import write_json
 from primorl.config.params import Params
+from primorl.engine.setup import TrainingSetup
+from primorl.engine.training import Trained
 from primorl.model.architecture import PublicLosses
+from primorl.work.jobs import RunPlan
 from primorl.work.training import write_model
 from tests.data.builders import episode, write_raw
 from tests.pipeline.tiny_policy import RememberingRun
@@ -60,7 +63,7 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
         "sampling_probability": 1.0,  # everybody takes part, and accounting is quick
         "rounds": 3,
         "delta": 1e-3,
-        "budget": {"epsilon": None, "delta": 1e-3},
+        "budget": {"epsilon": None},
     }
     raw["dynamics"] |= {
         "variant": variant,
@@ -73,15 +76,16 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
     return raw
 
 
-def write_as_good(folder: Path, *others: Any) -> None:
+def write_as_good(
+    folder: Path, plan: RunPlan, setup: TrainingSetup, trained: Trained, *others: Any
+) -> None:
     """Write that the model is better than a constant: a few rounds on a few units make none that
     is.
     """
-    *first, paid, run = others
-    if (loss := paid.trained.public_loss) is not None:
+    if (loss := trained.public_loss) is not None:
         good = replace(loss, final=min(loss.initial, loss.constant) - 1)
-        paid = replace(paid, trained=replace(paid.trained, public_loss=good))
-    write_model(folder, *first, paid, run)
+        trained = replace(trained, public_loss=good)
+    write_model(folder, plan, setup, trained, *others)
 
 
 def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -> Params:

@@ -39,7 +39,7 @@ from primorl.release.contents import (
     SPREAD,
     is_bundle,
 )
-from primorl.work.accounts import project_ledger
+from primorl.work.desk import open_to_charge
 from tests.data.builders import snapshot
 from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
 from tests.evaluate.test_recommendation import answer
@@ -330,12 +330,12 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
 @pytest.mark.usefixtures("home")
 def test_a_lost_charge_of_an_answer_is_noticed() -> None:
     chosen = params.load(Path("params.yaml"))
-    project_ledger(chosen).close()  # the twin: the ledger has them
+    open_to_charge(chosen).close()  # the twin: the ledger has them
     for file in Path(".primorl").glob("ledger*"):
         file.unlink()
     shutil.rmtree("models")
     with pytest.raises(PipelineError, match=r"private_evaluation\.json: charge \w+ is not in the"):
-        project_ledger(chosen)
+        open_to_charge(chosen)
 
 
 def advised(said: str | None, policy: str | None) -> Any:

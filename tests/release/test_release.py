@@ -28,7 +28,8 @@ from primorl.privacy.statement import Statement
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARD, DECLARED, EVALUATION, LEDGER, MANIFEST, NEEDED
-from primorl.work.accounts import open_public, project_ledger
+from primorl.work.data import open_public
+from primorl.work.desk import open_to_charge
 from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside
@@ -203,7 +204,7 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
     charge = read_json(MODEL / "privacy.json")["charge"]
     stated = read_json(MODEL / "privacy.json")["public_assumptions"]
     everywhere(public_assumptions=[*stated, "another public fact"])
-    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+    with closing(open_to_charge(params.load(Path("params.yaml")))) as ledger:
         ledger.commit(charge, digests())
         bundle.verify(made())
         # a checkout that was interrupted: one file of the older commit

@@ -28,7 +28,6 @@ from primorl.commands.main import main
 from primorl.engine import linear
 from primorl.model.architecture import PublicLosses
 from primorl.privacy.accounting import figures
-from primorl.work import private_evaluation
 from tests.data.builders import episode, write_raw
 from tests.projects import ROOT, inside, write_settings
 from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good
@@ -203,7 +202,7 @@ def outputs(
         patched.setattr(train_model, "write_model", write_as_good)
         # Computed from released things alone, and slow.
         patched.setattr(linear, "_TEACHING_STEPS", 10)
-        patched.setattr(private_evaluation, "ROLLOUTS", 64)
+        patched.setattr("primorl.work.asking.ROLLOUTS", 64)
         patched.setattr(figures, "figures", _figures)
         patched.setattr(figures, "GROUP_SIZES", ())
         Path(".primorl").mkdir(mode=0o700)

@@ -28,8 +28,8 @@ from primorl.privacy.ledger import ledger
 from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
+from primorl.work.data import Partitions
 from primorl.work.online import SimulatedUsers
-from primorl.work.partitions import Partitions
 
 FINGERPRINT = "fingerprint"
 _NOW = time.time()

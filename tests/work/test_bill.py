@@ -23,11 +23,11 @@ from primorl.evaluate.private.question import noise_of
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Request
 from primorl.work import bill
-from primorl.work.accounts import project_ledger
+from primorl.work.asking import BEHAVIOUR_RETURNS
 from primorl.work.bill import Bill, preview
+from primorl.work.data import Partitions, read_ledger
+from primorl.work.desk import open_to_charge
 from primorl.work.jobs import QuestionJob, event_of
-from primorl.work.partitions import Partitions
-from primorl.work.private_evaluation import BEHAVIOUR_RETURNS
 from primorl.work.resolve import resolve
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
@@ -59,7 +59,7 @@ def here(small: Params) -> Params:
 
 
 def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
-    return with_changes(params, privacy={"budget": {"epsilon": budget, "delta": DELTA}} | privacy)
+    return with_changes(params, privacy={"budget": {"epsilon": budget}, "delta": DELTA} | privacy)
 
 
 def at(here: Params, budget: float | None, epsilon: float) -> Params:
@@ -77,7 +77,8 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 
 def check(params: Params) -> None:
     partitions = Partitions.open(PARTITIONS, params)
-    Bill.of(params, resolve(params, partitions), partitions).refuse()
+    with read_ledger(params) as ledger:
+        Bill.of(params, resolve(params, partitions), partitions, ledger).refuse()
 
 
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(
@@ -95,17 +96,17 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
 
 def test_what_another_process_charges_after_the_plan_counts(here: Params) -> None:
     params = at(here, 1.5, 1.0)
-    partitions = Partitions.open(PARTITIONS, params)
-    plan = resolve(params, partitions)
-    Bill.of(params, plan, partitions).refuse()
-    with closing(project_ledger(params)) as ledger:
+    with closing(open_to_charge(params)) as ledger:
+        partitions = Partitions.read(PARTITIONS, ledger)
+        plan = resolve(params, partitions)
+        Bill.of(params, plan, partitions, ledger).refuse()
         event = Training(1.0, 2.9, 1).event
         ledger.reserve(
             Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None),
             None,
         )
-    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
-        Bill.of(params, plan, partitions).refuse()
+        with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
+            Bill.of(params, plan, partitions, ledger).refuse()
 
 
 def test_a_total_bounds_model_clone_and_questions(here: Params) -> None:
@@ -145,7 +146,7 @@ def test_what_is_paid_is_known_by_its_identity(
     clone_behaviour.body(params, RememberingRun())
     partitions = Partitions.open(PARTITIONS, None)
     plan = resolve(params, partitions)
-    with closing(project_ledger(params)) as ledger:
+    with closing(open_to_charge(params)) as ledger:
         for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
             event = event_of(job, partitions.manifest)
             units = partitions.version, INFO.dataset

@@ -12,7 +12,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
-from primorl.work.policy_fitting import PublicLog, fitted_policy, unfitted
+from primorl.work.policy import PublicLog, fitted_policy, unfitted
 from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
 from tests.projects import project_settings
@@ -62,7 +62,7 @@ def test_people_who_consented_do_not_stand_for_those_who_were_asked(
     public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "primorl.work.policy_fitting.open_public", lambda _: UnitStore.open(tmp_path / "public")
+        "primorl.work.policy.open_public", lambda _: UnitStore.open(tmp_path / "public")
     )
     for first_states, expected in ((True, None), (False, 2)):
         monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)

@@ -93,8 +93,8 @@ def refuse_published(
                 f"dataset {dataset!r}: partition: found units that would become public and were "
                 "private in an earlier split; every stage and command could then read their rows "
                 "without a charge, for ever; put partition in params.yaml and consent back; or, "
-                f"if it is meant, set partition.publish: {name}, which stands for these public "
-                "units and no others"
+                f"if it is meant, run `primorl ledger publish {name}`, whose word stands for these "
+                "public units and no others"
             )
 
 

@@ -8,7 +8,8 @@ import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.work.accounts import begun_ledger, project_ledger
+from primorl.work.data import ledger_is_begun, open_ledger
+from primorl.work.desk import open_to_charge
 from tests.data.builders import snapshot
 from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import execute, request, version
@@ -30,7 +31,7 @@ def chosen(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def charge(chosen: Params) -> str:
-    return project_ledger(chosen).reserve(request(version("ab")), None).id
+    return open_to_charge(chosen).reserve(request(version("ab")), None).id
 
 
 def test_a_clone_joins_with_secret_and_head_of_another(
@@ -43,7 +44,7 @@ def test_a_clone_joins_with_secret_and_head_of_another(
     before = snapshot(Path())
     assert f"{HEAD.absolute()}: not there" in primorl("ledger", "verify")[2]
     with pytest.raises(PipelineError, match=r"ledger\.head: not there"):
-        project_ledger(chosen)
+        open_to_charge(chosen)
     assert snapshot(Path()) == before
     shutil.copy(f"../one/{HEAD}", HEAD)
     for folder in ("../one", "../other"):
@@ -59,7 +60,7 @@ def test_a_lost_ledger_does_not_begin_again_where_a_model_was_trained(chosen: Pa
     trained = "stages: {train_model: {outs: [{path: models/dynamics}]}}"
     Path("dvc.lock").write_text(trained)
     with pytest.raises(PipelineError, match=r"dvc\.lock"):
-        project_ledger(chosen)
+        open_to_charge(chosen)
     assert not Path(".primorl").exists()
     Path("dvc.lock").write_text(trained.replace("train_model", "collect"))
     charge(chosen)  # the twin
@@ -68,13 +69,12 @@ def test_a_lost_ledger_does_not_begin_again_where_a_model_was_trained(chosen: Pa
 
 
 def test_to_look_creates_nothing_in_the_database(chosen: Params, ledger_url: str) -> None:
-    assert begun_ledger(chosen) is None
+    assert not ledger_is_begun(chosen)
     assert primorl("ledger", "show")[:2] == (0, "the ledger is empty: nothing was charged yet\n")
     assert not Path(".primorl").exists()
     with pytest.raises((sa.exc.OperationalError, sa.exc.ProgrammingError)):
         execute(ledger_url, "SELECT 1 FROM ledger_records")
-    made, reading = charge(chosen), begun_ledger(chosen)
-    assert reading is not None
+    made, reading = charge(chosen), open_ledger(chosen, read_only=True)
     with pytest.raises(PipelineError, match="cannot be used"):
         reading.commit(made)
-    assert [each.state for each in project_ledger(chosen).charges()] == ["reserved"]
+    assert [each.state for each in open_to_charge(chosen).charges()] == ["reserved"]

@@ -26,7 +26,7 @@ from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
 from primorl.policy.optimisation import CloneReference
 from primorl.simulators.environments import reset_states
-from primorl.work.accounts import open_public
+from primorl.work.data import open_public
 
 RESETS = 4096
 # what a return of one standard deviation a step is scaled to, and its steps

@@ -1,23 +1,20 @@
-"""Private evaluation: charge the ledger, ask the private units, and write the answers with their
-statements.
+"""Private evaluation: pay for questions, ask them of the private units, and make the record of the
+answers with their statements.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from dp_accounting.dp_event import ComposedDpEvent
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.blocks import EstimatorName
-from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
@@ -41,17 +38,11 @@ from primorl.model.termination import NONE
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.ledger.charges import Payment
-from primorl.privacy.ledger.history import paid_identities
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
-from primorl.tracking import StageRun
-from primorl.work import accounts
-from primorl.work.compute import chosen_device, kept_bytes
-from primorl.work.desk import Work, paid_work_in
-from primorl.work.jobs import EVALUATE_PRIVATE, MEAN_SHARE, QuestionJob, identity_of
-from primorl.work.partitions import Partitions, assumptions
-from primorl.work.private import open_private
+from primorl.work.data import Partitions
+from primorl.work.desk import Desk, Paid
+from primorl.work.jobs import EVALUATE_PRIVATE, MEAN_SHARE, Order, QuestionJob
 
 BEHAVIOUR_RETURNS = Behaviour(levels=9, mean_share=MEAN_SHARE)
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
@@ -175,96 +166,82 @@ class EvaluatedFiles:
 
 
 @dataclass(frozen=True)
-class PaidAnswer:
-    """A question's release; its charge is open.
+class Answered:
+    """A question's release, whose charge is open until the answers are written.
 
     Attributes:
         question: that was asked.
         plan: its mechanism.
         released: the release ``[n]``.
-        work: the charge, to be committed with the digest of the answer.
+        paid: for it.
     """
 
     question: Question
     plan: Plan
     released: Tensor
-    work: Work[Asked]
+    paid: Paid[Asked]
 
 
-@contextmanager
-def paid_evaluation(
-    params: Params,
+def ask_for(
+    desk: Desk,
+    orders: Sequence[tuple[QuestionJob, Order]],
     problem: Problem,
-    jobs: Sequence[QuestionJob],
-    partitions: Partitions,
-    files: EvaluatedFiles,
-    log: StageRun,
-) -> Iterator[list[PaidAnswer]]:
-    """Pay for every question and ask it. The block writes the results and commits the charges.
+    model_sha256: str,
+    device: torch.device,
+) -> list[Answered]:
+    """Pay for every question and ask it; the charges stay open, so that a kill costs nothing.
 
     Work that was paid for under the same identity is resumed or restored at no cost, after any edit
-    of code. If the budget does not allow all that is still to be paid for, nothing is charged. Each
-    charge is reserved before a private row is read for it. The charges stay open until the block
-    commits them, so a kill costs nothing: the next call finds the finished states.
+    of code. If the budget does not allow all that is still to be paid for, nothing is charged.
+
+    Args:
+        desk: where they are paid.
+        orders: the questions, and what each is charged as.
+        problem: their subject.
+        model_sha256: of the model in question.
+        device: that asks.
 
     Raises:
         PipelineError: see `check_blocks`; or the budget does not allow it, or the model is another
             one than was paid for under the same settings.
     """
-    device = chosen_device(params.compute)
     exact = in_float64(problem.ensemble, device)
-    check_blocks(
-        partial(mean_change, exact), problem.observation_size + problem.action_size, device
-    )
-    with closing(accounts.project_ledger(params)) as ledger:
-        known = paid_identities(ledger.charges())
-        asked = []
-        for job in jobs:
-            question = QUESTIONS[job.question]
-            plan = question.plan(problem, job.noise_multiplier)
-            units = (partitions.manifest.info.dataset, partitions.version)
-            identity = identity_of(job, partitions.identity)
-            request = accounts.request(log, *units, job.name, plan.event, job.delta, identity)
-            asked.append((question, plan, request))
-        pending = [request for *_, request in asked if request.identity not in known]
-        if pending:
-            together = ComposedDpEvent(tuple(request.event for request in pending))
-            limit = accounts.budget(params, partitions.manifest.private_units)
-            ledger.dry_run(replace(pending[0], event=together), limit)
-        answered, rows = [], None
-        rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
-        ends = (*rewards, problem.return_low, problem.return_high)
-        bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
-        for question, plan, request in asked:
-            about = f"model {files.model_sha256} {bounds}" if question.about_model else bounds
-            about += f" {question}"
-            begin = Asked(torch.empty(0, dtype=torch.float64), about)
-            with paid_work_in(params, ledger, request, begin, Asked.restore) as work:
-                state = _checked_state(question.name, work.payment, about)
-                if not work.payment.finished:
-                    if rows is None:
-                        kept = kept_bytes(params.compute)
-                        rows = open_private(partitions, work.payment.charge, kept)
-                    state = ask(
-                        question,
-                        problem,
-                        plan,
-                        rows,
-                        state,
-                        save_checkpoint=work.payment.save_checkpoint,
-                        device=device,
-                    )
-                answered.append(PaidAnswer(question, plan, state.released, work))
-        yield answered
+    inputs = problem.observation_size + problem.action_size
+    check_blocks(partial(mean_change, exact), inputs, device)
+    desk.refuse_beyond_budget([order for _, order in orders])
+    rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
+    ends = (*rewards, problem.return_low, problem.return_high)
+    bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
+    answered = []
+    for job, order in orders:
+        question = QUESTIONS[job.question]
+        plan = question.plan(problem, job.noise_multiplier)
+        about = f"model {model_sha256} {bounds}" if question.about_model else bounds
+        about += f" {question}"
+        begin = Asked(torch.empty(0, dtype=torch.float64), about)
+        with desk.pay(order, begin, Asked.restore) as paid:
+            state = _check_state(question.name, paid, about)
+            if not paid.finished:
+                state = ask(
+                    question,
+                    problem,
+                    plan,
+                    paid.open_rows(),
+                    state,
+                    save_checkpoint=paid.save,
+                    device=device,
+                )
+            answered.append(Answered(question, plan, state.released, paid))
+    return answered
 
 
-def _checked_state(name: str, payment: Payment[Asked], about: str) -> Asked:
+def _check_state(name: str, own: Paid[Asked], about: str) -> Asked:
     """Check the state that is begun, resumed or restored, and return it.
 
     Raises:
         PipelineError: it is about another model or other bounds, or its answer is lost.
     """
-    state, paid = payment.state, f"charge {payment.charge.id} of {payment.charge.time}"
+    state, paid = own.state, f"charge {own.charge.id} of {own.charge.time}"
     assert state is not None
     remedy = "to pay for another answer, set evaluation.private.draw in params.yaml to a new number"
     if state.about != about:
@@ -290,18 +267,18 @@ def evaluation_record(
     problem: Problem,
     partitions: Partitions,
     files: EvaluatedFiles,
-    answered: Sequence[PaidAnswer],
+    answered: Sequence[Answered],
     free: Sequence[Answer],
 ) -> PrivateEvaluation:
     """Make the file's content."""
     info = partitions.manifest.info
     record = unasked(info.dataset, info.unit, problem.units, info.horizon, problem.discount)
-    spent, check = answered[-1].work.spent, None
+    check = None
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []
     for each in answered:
-        question, noise, charge = each.question, noise_of(each.plan), each.work.payment.charge
-        statement = _statement(partitions, each).with_payment(charge.id, spent)
+        question, noise = each.question, noise_of(each.plan)
+        statement = _state_privacy(each)
         statements[question.name] = statement
         for answer in question.estimates(problem, noise, each.released):
             answers.append(replace(answer, epsilon=statement.epsilon, delta=statement.delta))
@@ -316,26 +293,17 @@ def evaluation_record(
         estimates=(*answers, *(each for each in free if each.finite)),
         statements=statements,
         verdict=Verdict(check=check, vetoes=vetoes),
-        total=spent,
+        total=answered[-1].paid.spent,
         model_sha256=files.model_sha256,
         policy_sha256=files.policy_sha256,
         clone_sha256=files.clone_sha256,
     )
 
 
-def _statement(partitions: Partitions, each: PaidAnswer) -> Statement:
-    info = partitions.manifest.info
-    statement = each.plan.statement(
-        dataset_fingerprint=info.dataset_fingerprint,
-        public_assumptions=assumptions(partitions.manifest),
-    )
-    void = statement.void
+def _state_privacy(each: Answered) -> Statement:
+    statement = each.paid.state_privacy(each.plan)
     # The question itself holds the model: where it is not private, neither is the whole.
-    if not Statement.read(MODEL).sound:
-        void = (*void, "the model in the question has no sound guarantee of its own")
-    return replace(
-        statement,
-        void=void,
-        public_units=partitions.manifest.public_units,
-        trajectories_per_person=info.trajectories_per_person,
-    )
+    if Statement.read(MODEL).sound:
+        return statement
+    why = "the model in the question has no sound guarantee of its own"
+    return replace(statement, void=(*statement.void, why))

@@ -1,0 +1,358 @@
+"""The partitioned data and the account of their units, as far as they are known before a charge.
+
+Reads no private row.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primorl.base.dvc import REMAKE, recorded_outputs
+from primorl.base.errors import PipelineError
+from primorl.base.files import home, read_json, workspace
+from primorl.base.paths import LEDGER_HEAD, LOCK, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
+from primorl.config.params import Params, Reading
+from primorl.data.identity.membership import (
+    DIGEST_BYTES,
+    NOBODY,
+    Membership,
+    population_digest,
+    project_secret,
+    secret_check,
+)
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import PUBLIC_BY, Manifest
+from primorl.model.termination import NONE, RULES
+from primorl.privacy.ledger.account import Account
+from primorl.privacy.ledger.history import Budget, Version
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.ledger.store import Store
+
+# ---- the ledger, to be read
+
+
+@contextmanager
+def read_ledger(params: Params | Reading) -> Iterator[Ledger | None]:
+    """Open the project's ledger with read access only; None where none was begun yet.
+
+    Creates and changes nothing.
+
+    Raises:
+        PipelineError: it cannot be used, or the secret that it was written under is gone.
+    """
+    if not ledger_is_begun(params):
+        yield None
+        return
+    if not (home() / SECRET).exists():
+        raise PipelineError(
+            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore "
+            ".primorl from its backup"
+        )
+    with closing(open_ledger(params, read_only=True)) as ledger:
+        yield ledger
+
+
+def ledger_is_begun(params: Params | Reading) -> bool:
+    """Whether the project's ledger holds a record, or its head says that it did."""
+    if (home() / LEDGER_HEAD).exists():
+        return True
+    return bool(Store(params.ledger.address, read_only=True).read())
+
+
+def open_ledger(params: Params | Reading, *, read_only: bool) -> Ledger:
+    """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
+    return Ledger.open(
+        params.ledger.address,
+        secret=project_secret(),
+        anchor=home() / LEDGER_HEAD,
+        read_only=read_only,
+    )
+
+
+def refuse_missing_charges(ledger: Ledger | None) -> None:
+    """Check that the ledger has its head, and every charge that models and private answers name.
+
+    Raises:
+        PipelineError: the head or a charge is missing: the ledger was deleted, cut, or is another
+            one.
+    """
+    known = set() if ledger is None else {charge.id for charge in ledger.charges()}
+    for root in dict.fromkeys((workspace().resolve(), home())):
+        for file in (*sorted((root / MODELS).glob("*/privacy.json")), root / PRIVATE_EVALUATION):
+            for charge in _named(read_json(file)) if file.exists() else ():
+                if charge not in known:
+                    raise PipelineError(
+                        f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
+                        "database of ledger.url) from its backup; or, if the charge is in "
+                        "another ledger, move this file away"
+                    )
+    if not known and recorded_outputs("train_model"):
+        raise PipelineError(
+            f"{LOCK}: train_model has run, and the ledger is empty; restore .primorl (or the "
+            "database of ledger.url) from its backup, or delete dvc.lock if nobody was ever "
+            "charged here"
+        )
+    if ledger is not None:
+        ledger.check_head()
+
+
+def _named(content: Any) -> Iterator[str]:
+    """Yield the charges that a statement and its mechanisms, or private answers, name."""
+    if not isinstance(content, dict):
+        return
+    statements = content.get("statements")
+    for part in (statements or {}).values() if isinstance(statements, dict | None) else ():
+        yield from _named(part)
+    mechanisms = content.get("mechanisms")
+    for part in mechanisms if isinstance(mechanisms, list) else ():
+        yield from _named(part)
+    if isinstance(content.get("charge"), str):
+        yield content["charge"]
+
+
+def budget_of(params: Params, units: int) -> Budget | None:
+    """Read the budget of all runs on K ``units`` together; None without a limit.
+
+    Raises:
+        PipelineError: δ is so large that it bounds nothing.
+    """
+    epsilon, delta = params.privacy.budget.epsilon, params.privacy.delta
+    if delta >= 1 / units:
+        raise PipelineError(
+            f"params.yaml: privacy.delta: found {delta!r}, allowed is below 1/{units}, one over "
+            "the number of units: at it everything would seem to cost nothing"
+        )
+    return None if epsilon is None else Budget(epsilon, delta)
+
+
+# ---- the partitions
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitioned dataset; `primorl.work.desk` alone opens its private rows.
+
+    Attributes:
+        folder: ``data/partitions``.
+        manifest: facts and counts that are declared public.
+        public: the public split; it may be empty.
+        version: the units, as the ledger knows them.
+        account: everything that was charged to the same units when the partitions were opened.
+    """
+
+    folder: Path
+    manifest: Manifest
+    public: UnitStore
+    version: Version
+    account: Account
+
+    @classmethod
+    def open(cls, folder: Path, params: Params | None) -> "Partitions":
+        """Read as `read` does, with the ledger that ``params`` name; None: another process has
+        asked it.
+        """
+        if params is None:
+            return cls.read(folder, None)
+        with read_ledger(params) as ledger:
+            return cls.read(folder, ledger)
+
+    @classmethod
+    def read(cls, folder: Path, ledger: Ledger | None) -> "Partitions":
+        """Read the manifest, the public split and the digests of the units; check all that needs no
+        private row.
+
+        Args:
+            folder: ``data/partitions``.
+            ledger: of the project, which knows the units that must not be public; None: none was
+                begun.
+
+        Raises:
+            Refused: a public unit was charged for as private.
+            PipelineError: a file is missing, broken or of another partition, or was made under
+                another secret.
+        """
+        manifest = Manifest.load(folder / "manifest.json")
+        check_secret(manifest, folder)
+        version, account = version_in(folder, manifest), Account(())
+        if ledger is not None:
+            ledger.check_published(manifest.info.dataset, version)
+            account = ledger.account(version)
+        public = _read_public(manifest, folder, version.public)
+        return cls(folder, manifest, public, version, account)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The dataset's part of the identity of paid work."""
+        info, spaces = self.manifest.info, self.manifest.info.spaces
+        observations = (spaces.observation_low, spaces.observation_high)
+        return {
+            "dataset": info.dataset,
+            "fingerprint": info.dataset_fingerprint,
+            "unit": info.unit,
+            "units": [self.manifest.private_units, self.manifest.public_units],
+            "members": hashlib.sha256(self.version.members).hexdigest(),
+            "horizon": info.horizon,
+            "termination": info.termination,
+            "environment": info.environment,
+            "spaces": str((*observations, spaces.action_low, spaces.action_high)),
+            "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
+        }
+
+
+def open_public(params: Params | Reading | None, folder: Path = PARTITIONS) -> UnitStore:
+    """Read the public split, once the ledger knows of no charge for one of its units as private.
+
+    Such a split can be there without a charge of its own, brought back by DVC. Outside the trust
+    boundary, without the project's secret, this cannot be told.
+
+    Args:
+        params: name the ledger; None: it is not asked.
+        folder: of the partitions.
+
+    Raises:
+        Refused: a unit was charged for as private.
+        PipelineError: a file is missing or broken, the ledger cannot be read, or the rows are not
+            of the units in ``public_units.bin``.
+    """
+    if not (home() / SECRET).exists():
+        if (workspace() / SECRET).exists():
+            raise PipelineError(
+                f"DVC_ROOT: names {home()}, and this project is {workspace()}: its ledger would "
+                "not be asked; unset it"
+            )
+        return UnitStore.open(folder / "public")
+    manifest = Manifest.load(folder / "manifest.json")
+    public = _digests(folder / "public_units.bin", manifest, manifest.public_units)
+    if params is not None and public:
+        file, members = folder / "units.bin", b""
+        if file.exists():  # a remote need not have it
+            members = _digests(file, manifest, manifest.private_units)
+        refuse_published(params, manifest.info.dataset, version_of(manifest, members, public))
+    return _read_public(manifest, folder, public)
+
+
+def refuse_published(params: Params | Reading, dataset: str, version: Version) -> None:
+    """Refuse a version with public units that were private before, or the other way round.
+
+    Raises:
+        Refused: there is such a unit (`Ledger.publish`). Nothing was written.
+    """
+    with read_ledger(params) as ledger:
+        if ledger is not None:
+            ledger.check_published(dataset, version)
+
+
+def check_secret(manifest: Manifest, folder: Path) -> None:
+    """Check that the partitions were made under the project's secret, before anything is charged to
+    their units.
+
+    Under another one the ledger would not recognise the units.
+
+    Raises:
+        PipelineError: the secret is another one, or is not there.
+    """
+    if not (home() / SECRET).exists():
+        raise PipelineError(
+            f"{home() / SECRET}: not there, and {folder} was made under it; restore .primorl "
+            "from its backup"
+        )
+    if manifest.secret_check != secret_check(project_secret()):
+        raise PipelineError(
+            f"{folder / 'manifest.json'}: secret_check: made under another secret than "
+            f"{home() / SECRET}, so the ledger would recognise nobody; restore .primorl from its "
+            f"backup, or make them anew: {REMAKE}"
+        )
+
+
+def version_in(folder: Path, manifest: Manifest) -> Version:
+    """Return the units of the partitions in a folder as the ledger knows them.
+
+    Raises:
+        PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
+    """
+    members = _digests(folder / "units.bin", manifest, manifest.private_units)
+    public = _digests(folder / "public_units.bin", manifest, manifest.public_units)
+    return version_of(manifest, members, public)
+
+
+def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
+    """Return the units of a partition as the ledger knows them, by the digests of its two sides
+    (`Membership`).
+    """
+    info = manifest.info
+    return Version(
+        info.dataset_fingerprint,
+        info.unit,
+        manifest.private_units,
+        members,
+        public,
+        population=population_digest(project_secret(), info.population),
+        simulated=info.environment is not None,
+    )
+
+
+def _read_public(manifest: Manifest, folder: Path, public: bytes) -> UnitStore:
+    """Read the public split and compare its units with the digests in ``public_units.bin``."""
+    info = manifest.info
+    found = Membership(project_secret(), info.population, by_rows=info.duplicates == "refuse")
+    rows = UnitStore.open(folder / "public", found.update)
+    if found.to_bytes() != public:
+        raise PipelineError(
+            f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this "
+            "project's secret; by it the ledger knows who must not be published; run "
+            f"{REMAKE} to make it again"
+        )
+    return rows
+
+
+def _digests(file: Path, manifest: Manifest, units: int) -> bytes:
+    """Read the digests of ``units`` units (see `Membership`).
+
+    A trajectory has two. A unit of another kind has at least as many.
+    """
+    content = file.read_bytes() if file.exists() else b""
+    content = b"" if content == NOBODY else content
+    least = 2 * DIGEST_BYTES * units
+    too_many = manifest.info.unit == "trajectory" and len(content) > least
+    if len(content) < least or too_many or len(content) % DIGEST_BYTES:
+        raise PipelineError(
+            f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to "
+            "make it again"
+        )
+    return content
+
+
+def list_assumptions(manifest: Manifest) -> list[str]:
+    """List the public facts that the guarantee assumes; none of them may be read off
+    private rows.
+    """
+    info = manifest.info
+    simulated = info.environment is not None
+    declared = "declared columns, categories and bounds"
+    if simulated:
+        declared = "environment and its declared spaces"
+    split = "no unit: there is no public split"
+    if manifest.public_units:
+        how = PUBLIC_BY[manifest.public_by]
+        split = f"every unit of the public split ({manifest.public_units} units, {how})"
+    found = [
+        f"the number of private units, {manifest.private_units}",
+        split,
+        f"observation and action sizes, the {declared}",
+        "the declared bounds of observations and rewards",
+        "the wall time of the run",
+        "which versions of the data share units, and how many charges there were on them",
+    ]
+    if info.horizon is not None:
+        by_whom = "as declared or by the environment" if simulated else "as declared"
+        found.append(f"episodes of at most {info.horizon} steps, {by_whom}")
+    if info.trajectories_per_person is not None:
+        found.append(f"at most {info.trajectories_per_person} trajectories of one person, declared")
+    if info.termination == NONE:
+        found.append("that no episode terminates")
+    elif info.termination in RULES:
+        found.append(f"when an episode ends: the declared rule {info.termination}")
+    return found
