@@ -52,7 +52,7 @@ EDGES = (
     *("primorl.work.data", "primorl.work.desk", "primorl.work.compute"),
     *("primorl.work.bill", "primorl.work.checks"),  # foretell, refuse and warn
 )
-BY_FILE = ("primorl.work.policy", "primorl.run")
+BY_FILE = ("primorl.work.policy", "primorl.work.splitting", "primorl.run")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a
 policy again.
 """

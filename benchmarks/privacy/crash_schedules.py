@@ -51,6 +51,7 @@ from benchmarks.privacy.crash_world import (
 from primorl.base import files
 from primorl.base.errors import PipelineError
 from primorl.base.paths import LEDGER, LEDGER_HEAD, MODEL, SECRET
+from primorl.config.blocks import LedgerStore
 from primorl.engine import training
 from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState
@@ -122,7 +123,7 @@ class Tracker:
 
 def settings(world: World) -> tuple[Any, Any, Any]:
     """Make parameters, partitions and the setup of a training, of no more than the code reads."""
-    params = Stub(ledger=Stub(address=world.url))
+    params = Stub(ledger=LedgerStore(url=world.url))
     facts = {
         "dataset_fingerprint": VERSION.fingerprint,
         "unit": VERSION.unit,

@@ -1,1 +1,1 @@
-"""Paid work on private rows: fitting, the bill, payment, and opening the rows."""
+"""What a run will do, decided once, and the desk where its jobs are paid and get their rows."""

@@ -41,25 +41,29 @@ def read_ledger(params: Params | Reading) -> Iterator[Ledger | None]:
     Creates and changes nothing.
 
     Raises:
-        PipelineError: it cannot be used, or the secret that it was written under is gone.
+        PipelineError: it cannot be used; see `ledger_is_begun`.
     """
     if not ledger_is_begun(params):
         yield None
         return
-    if not (home() / SECRET).exists():
-        raise PipelineError(
-            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore "
-            ".primorl from its backup"
-        )
     with closing(open_ledger(params, read_only=True)) as ledger:
         yield ledger
 
 
 def ledger_is_begun(params: Params | Reading) -> bool:
-    """Whether the project's ledger holds a record, or its head says that it did."""
-    if (home() / LEDGER_HEAD).exists():
-        return True
-    return bool(Store(params.ledger.address, read_only=True).read())
+    """Whether the project's ledger holds a record, or its head says that it did.
+
+    Raises:
+        PipelineError: it does, and the secret that it was written under is gone.
+    """
+    begun = (home() / LEDGER_HEAD).exists()
+    begun = begun or bool(Store(params.ledger.address, read_only=True).read())
+    if begun and not (home() / SECRET).exists():
+        raise PipelineError(
+            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore "
+            ".primorl from its backup"
+        )
+    return begun
 
 
 def open_ledger(params: Params | Reading, *, read_only: bool) -> Ledger:

@@ -45,7 +45,7 @@ def settings() -> dict[str, Any]:
     raw["partition"] = {"public_fraction": 0.0, "public": None}
     raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 4.0, "rounds": 2}
     raw["privacy"] |= {"sampling_probability": 1.0, "delta": 1e-3}
-    raw["privacy"]["budget"] = {"epsilon": None, "delta": 1e-3}
+    raw["privacy"]["budget"] = {"epsilon": None}
     raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"]["starts"] = "released"
