@@ -132,15 +132,11 @@ class Project:
             max_epsilon: only private results with at most this ε; None: all.
 
         Returns:
-            One row a result, with a column for every setting that differs among them.
+            One row a result.
         """
         with chdir(self.folder):
             found = results(load(), most_epsilon=max_epsilon)
-        rows = [
-            {key: value for key, value in asdict(each).items() if key != "settings"}
-            for each in found
-        ]
-        return pd.DataFrame([row | each.settings for row, each in zip(rows, found, strict=True)])
+        return pd.DataFrame([asdict(each) for each in found])
 
 
 @dataclass(frozen=True, repr=False)
