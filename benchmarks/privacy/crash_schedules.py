@@ -150,6 +150,7 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         server=Stub(server_momentum=0.0, server_averaging=0.0, early_stopping=stopping),
         first_weights=lambda: (torch.zeros(2),),
         shrink=lambda weights: weights,
+        shape=lambda vector: (vector,),
         make_normaliser=lambda public, answers: Stub(to=lambda device: None),
         early_queries=lambda answers: {SCALES: Stub(total=asked)},
         late_queries=lambda: {LENGTHS: Stub(total=asked_late)},
@@ -164,10 +165,9 @@ def process(world: World, identity: str) -> None:
     tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
     run = StageRun(tracking, "run", Log(tracking, "pipeline"), first=False)
     order = Order("train_model", world.plan.event, DELTA, identity)
-    shape: Any = Stub(initial_weights=lambda seed: (torch.zeros(2),))
     begin, restore = (
         TrainingState.begin(setup.first_weights()),
-        partial(TrainingState.restore, shape),
+        TrainingState.restore,
     )
     with (
         closing(open_to_charge(params)) as ledger,

@@ -33,6 +33,7 @@ from primorl.engine.queries import (
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Network
 from primorl.model.ensemble import Bounds, Normaliser, Weights
+from primorl.model.numerics import shaped
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -216,6 +217,12 @@ class TrainingSetup:
             return self.ensemble, weights
         shape, spread = replace(self.ensemble, members=members, spread=True), self.spread(answers)
         return shape, make_members(weights, spread, self.noise_in_weights, shape, self.seed)
+
+    def shape(self, weights: Tensor) -> Weights:
+        """Cut a vector of weights ``[d]`` into those of the network's layers."""
+        members, layers = self.architecture.members, self.architecture.layers
+        shapes = [(members, *size) for i, o in layers for size in ((i, o), (1, o))]
+        return shaped(weights, shapes)
 
     def initial_weights(self) -> Weights:
         """Draw random weights from the public seed."""

@@ -3,7 +3,7 @@ between two rounds.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.base.files import finite
 from primorl.engine.heads import LATE
 from primorl.engine.local_update import CohortSource
 from primorl.engine.public import PublicEvaluation, PublicEvaluator, Rows
@@ -19,9 +18,10 @@ from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import Answers, TrainingSetup
 from primorl.engine.shards import Alone, Group, Processes, Request, join_answers
-from primorl.model.architecture import Network, PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import flat, shaped
+from primorl.model.numerics import flat
+from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.plan import Plan
 
 ENGINE_VERSION = 1
@@ -32,52 +32,49 @@ noise, train locally, or step the server. A faster way to the same sums leaves i
 state the version that made them. A paid model is restored whatever the version: an upgrade never
 charges the same people again by itself.
 """
-TENSORS = ("weights", "velocity", "average", "best")
 _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
 
 
 @dataclass(frozen=True)
-class TrainingState:
-    """The state of a training after some rounds.
+class TrainingState(DataclassState):
+    """The state of a training after some rounds; weights are vectors ``[d]`` (`flat`).
 
     Attributes:
         weights: after the rounds so far.
         velocity: the last step, for the server's momentum.
         average: weighted sum of the iterates.
-        mass: sum of the weights in ``average``.
         best: the release if training stopped here.
-        best_loss: its public loss; infinite before the first evaluation, and without patience.
+        mass: sum of the weights in ``average``.
+        best_loss: public loss of ``best``; None before the first evaluation, and without patience.
         since_best: evaluations since ``best``.
         done: rounds with releases in ``weights``.
         started: rounds that began. A round counts as spent from here on, also where its process
             died.
         finished: no round is left to run.
-        evaluations: on the public split.
         asked: the plan's queries were asked, or may have been. They count as spent from here on.
         engine: version of the engine that began the training.
-        answers: to the queries, by name; empty before they are known.
         settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not
             written down.
+        answers: to the queries, by name; empty before they are known.
     """
 
-    weights: Weights
-    velocity: Weights
-    average: Weights
-    mass: float
-    best: Weights
-    best_loss: float
-    since_best: int
-    done: int
-    started: int
-    finished: bool
-    evaluations: tuple[PublicEvaluation, ...]
+    weights: Tensor
+    velocity: Tensor
+    average: Tensor
+    best: Tensor
+    mass: float = 0.0
+    best_loss: float | None = None
+    since_best: int = 0
+    done: int = 0
+    started: int = 0
+    finished: bool = False
     asked: bool = False
     engine: int = ENGINE_VERSION
-    answers: Mapping[str, Tensor] = field(default_factory=dict)
     settings: str | None = None
+    answers: Answers = field(default_factory=dict)
 
     @property
-    def lost(self) -> bool:
+    def lost(self) -> bool:  # type: ignore[override]
         """Whether queries were asked and their answers are gone.
 
         The same charge cannot ask them again.
@@ -85,114 +82,69 @@ class TrainingState:
         return self.asked and not self.answers
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a checkpoint's tensors: each set of weights as one vector, and the answers.
-
-        One vector each, for a file of two dozen small tensors takes twice the time, and every round
-        writes one.
-        """
-        parts = {name: flat(getattr(self, name)) for name in TENSORS}
-        return parts | {f"{_ANSWERS}{name}": answer for name, answer in self.answers.items()}
+        """Return a checkpoint's tensors: the weights, and the answers."""
+        answers = {f"{_ANSWERS}{name}": answer for name, answer in self.answers.items()}
+        return super().tensors() | answers
 
     def facts(self) -> dict[str, Any]:
-        """The counts and evaluations, as strict JSON; see `restore`."""
-        plain = {
-            key: value for key, value in vars(self).items() if key not in (*TENSORS, "answers")
-        }
-        evaluations = [
-            [each.round, finite(each.loss), [finite(e) for e in each.error]]
-            for each in self.evaluations
-        ]
-        return plain | {"best_loss": finite(self.best_loss), "evaluations": evaluations}
+        """Return the counts."""
+        return {name: value for name, value in super().facts().items() if name != "answers"}
 
     @classmethod
-    def restore(
-        cls, architecture: Network, tensors: Mapping[str, Tensor], facts: dict[str, Any]
-    ) -> "TrainingState":
-        """Rebuild the state of networks of ``architecture`` from a checkpoint's `tensors` and
-        `facts`.
+    def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "TrainingState":
+        """Rebuild the state from a checkpoint's `tensors` and `facts`.
 
         Raises:
-            ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
+            ValueError, KeyError, TypeError: they are of no training.
         """
-        like = architecture.initial_weights(0)
-        parts = {
-            name: tuple(part.clone() for part in shaped(tensors[name], like)) for name in TENSORS
-        }
-        answers = {
-            name.removeprefix(_ANSWERS): part
-            for name, part in tensors.items()
-            if name.startswith(_ANSWERS)
-        }
-        evaluations = tuple(
-            PublicEvaluation(at, _number(loss), tuple(map(_number, error)))
-            for at, loss, error in facts["evaluations"]
-        )
-        rest = {
-            "answers": answers,
-            "evaluations": evaluations,
-            "best_loss": _number(facts["best_loss"]),
-        }
-        return cls(**facts | parts | rest)
+        parts: dict[str, Any] = dict(tensors)
+        names = [name for name in tensors if name.startswith(_ANSWERS)]
+        answers = {name.removeprefix(_ANSWERS): parts.pop(name) for name in names}
+        return cls(**parts, **facts, answers=answers)
 
     @classmethod
     def begin(cls, weights: Weights, settings: str | None = None) -> "TrainingState":
-        """The state before the first round."""
-        zeros = tuple(torch.zeros_like(w) for w in weights)
-        return cls(
-            weights, zeros, zeros, 0.0, weights, math.inf, 0, 0, 0, False, (), settings=settings
-        )
+        """Make the state before the first round."""
+        start = flat(weights)
+        zeros = torch.zeros_like(start)
+        return cls(start, zeros, zeros, start, settings=settings)
 
     def to(self, device: torch.device) -> "TrainingState":
-        """The same state on ``device``."""
-        moved: dict[str, Any] = {
-            name: tuple(w.to(device) for w in getattr(self, name)) for name in TENSORS
-        }
+        """Move the weights to ``device``."""
+        parts = super().tensors().items()
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts}
         return replace(self, **moved)
 
-    def step(self, step: Weights, server: ServerTraining) -> "TrainingState":
-        """The state after one more release, ``step``."""
+    def step(self, step: Tensor, server: ServerTraining) -> "TrainingState":
+        """Make the state after one more release, ``step``."""
         past = server.server_averaging
-        velocity = tuple(
-            server.server_momentum * v + s for v, s in zip(self.velocity, step, strict=True)
-        )
-        weights = tuple(w + v for w, v in zip(self.weights, velocity, strict=True))
-        average = tuple(
-            past * a + (1 - past) * w for a, w in zip(self.average, weights, strict=True)
-        )
-        mass = past * self.mass + (1 - past)
+        velocity = server.server_momentum * self.velocity + step
+        weights = self.weights + velocity
         return replace(
-            self, weights=weights, velocity=velocity, average=average, mass=mass, done=self.done + 1
+            self,
+            weights=weights,
+            velocity=velocity,
+            average=past * self.average + (1 - past) * weights,
+            mass=past * self.mass + (1 - past),
+            done=self.done + 1,
         )
 
-    def average_weights(self) -> Weights:
-        """The running average of the released iterates, corrected for its start."""
-        return tuple(part / self.mass for part in self.average) if self.mass else self.weights
+    def average_weights(self) -> Tensor:
+        """Average the released iterates, corrected for the start of the running average."""
+        return self.average / self.mass if self.mass else self.weights
 
     def end(self) -> "TrainingState":
-        """The state after the last round where there is no public split: the average is
-        released.
-        """
+        """Make the state after the last round: the average is released."""
         return replace(self, best=self.average_weights(), finished=True)
 
-    def judge(
-        self, evaluation: PublicEvaluation, averaged: Weights, patience: int | None, *, last: bool
-    ) -> "TrainingState":
-        """The state after ``averaged`` was evaluated; ``patience`` evaluations without a better
-        loss end training.
+    def judge(self, loss: float, averaged: Tensor, patience: int) -> "TrainingState":
+        """Make the state after ``averaged`` had this public loss; ``patience`` evaluations without
+        a better one end training.
         """
-        seen = replace(self, evaluations=(*self.evaluations, evaluation))
-        if patience is None:
-            return replace(seen, best=averaged, finished=last)
-        if evaluation.loss < self.best_loss:
-            return replace(
-                seen, best=averaged, best_loss=evaluation.loss, since_best=0, finished=last
-            )
+        if loss < (math.inf if self.best_loss is None else self.best_loss):
+            return replace(self, best=averaged, best_loss=loss, since_best=0)
         since_best = self.since_best + 1
-        return replace(seen, since_best=since_best, finished=last or since_best >= patience)
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value
+        return replace(self, since_best=since_best, finished=since_best >= patience)
 
 
 SaveCheckpoint = Callable[[TrainingState], None]
@@ -205,8 +157,7 @@ class Trained:
 
     Attributes:
         weights: to release.
-        rounds: that were run; epochs of the pooled baseline.
-        evaluations: on the public split.
+        rounds: that were run.
         normaliser: of inputs and targets.
         answers: to the plan's queries, by name.
         public_loss: of the released weights beside two trivial models; None without a public split.
@@ -214,10 +165,9 @@ class Trained:
 
     weights: Weights
     rounds: int
-    evaluations: tuple[PublicEvaluation, ...]
     normaliser: Normaliser
-    answers: Mapping[str, Tensor] = field(default_factory=dict)
-    public_loss: PublicLosses | None = None
+    answers: Answers
+    public_loss: PublicLosses | None
 
     @property
     def finite(self) -> bool:
@@ -275,7 +225,7 @@ def train(
             raise ValueError("rounds are left to run, and there are no units to run them on")
         group.ask(Request.ROUNDS, len(state.answers), join_answers(state.answers))
         with Rounds(setup, source, maps) as rounds:
-            total = partial(_sum_round, rounds, group)
+            total = partial(_sum_round, setup, rounds, group)
             state = _run_rounds(setup, total, evaluate, state, save_checkpoint, on_round)
         late = partial(_sum_late, setup, source, maps, group)
         state = _ask_late(setup, late, state, save_checkpoint)
@@ -292,11 +242,10 @@ def _sum_early(
     return group.total(setup.early_queries(answers)[name].total(source))
 
 
-def _sum_round(rounds: Rounds, group: Group, weights: Weights) -> Sequence[Tensor]:
-    """Sum the updates of a fresh cohort of all processes."""
-    group.ask(Request.ROUND, released=flat(weights))
-    own = rounds.sum(weights)
-    return shaped(group.total(flat(own)), own)
+def _sum_round(setup: TrainingSetup, rounds: Rounds, group: Group, weights: Tensor) -> Tensor:
+    """Sum the updates of a fresh cohort of all processes, ``[d]``."""
+    group.ask(Request.ROUND, released=weights)
+    return group.total(flat(rounds.sum(setup.shape(weights))))
 
 
 def _sum_late(
@@ -325,8 +274,7 @@ def serve(
         public: of the public split, as `train` takes it.
     """
     sizes = {name: query.contribution.size for name, query in setup.early_queries({}).items()}
-    late, weights = list(setup.late_queries().values()), setup.first_weights()
-    device = setup.execution.device
+    late, device = list(setup.late_queries().values()), setup.execution.device
     while (received := group.wait()).request != Request.STOP:
         request, number, released = received
         if request in (Request.QUERY, Request.ROUNDS):
@@ -340,10 +288,10 @@ def serve(
             maps = setup.make_normaliser(public, answers).to(device)
             rounds = Rounds(setup, source, maps)
         elif request == Request.ROUND:
-            group.total(flat(rounds.sum(shaped(released.float().to(device), weights))))
+            group.total(flat(rounds.sum(setup.shape(released.float().to(device)))))
         elif request == Request.LATE:
-            now = shaped(released.float().to(device), weights)
-            group.total(late[number].total(source, maps, now))
+            weights = setup.shape(released.float().to(device))
+            group.total(late[number].total(source, maps, weights))
 
 
 def answer_queries(
@@ -391,7 +339,7 @@ def answer_queries(
 
 def _run_rounds(
     setup: TrainingSetup,
-    total: Callable[[Weights], Sequence[Tensor]],
+    total: Callable[[Tensor], Tensor],
     evaluate: PublicEvaluator | None,
     now: TrainingState,
     save_checkpoint: SaveCheckpoint,
@@ -403,15 +351,16 @@ def _run_rounds(
         if now.started < plan.rounds:
             now = replace(now, started=now.started + 1)
             save_checkpoint(now)
-            now = now.step(plan.release(total(now.weights)), setup.server)
-        last = now.started >= plan.rounds
-        evaluation = None
-        if evaluate is None:
-            now = now.end() if last else now
-        elif last or now.done % stopping.every == 0:
+            (released,) = plan.release((total(now.weights),))
+            now = now.step(released, setup.server)
+        last, evaluation = now.started >= plan.rounds, None
+        if evaluate is not None and (last or now.done % stopping.every == 0):
             averaged = now.average_weights()
-            evaluation = evaluate(averaged, now.done)
-            now = now.judge(evaluation, averaged, stopping.patience, last=last)
+            evaluation = evaluate(setup.shape(averaged), now.done)
+            if stopping.patience is not None:
+                now = now.judge(evaluation.loss, averaged, stopping.patience)
+        if last:
+            now = replace(now, finished=True) if stopping.patience is not None else now.end()
         on_round(now.started, evaluation)
     return now
 
@@ -431,7 +380,7 @@ def _ask_late(
     if not late:
         return state
     save_checkpoint(state)
-    released = setup.shrink(state.best)
+    released = setup.shrink(setup.shape(state.best))
     found = {query.what: setup.plan.answer(query, total(query.what, released)) for query in late}
     return replace(state, answers={**state.answers, **found})
 
@@ -443,10 +392,10 @@ def _release(
     normaliser: Normaliser,
 ) -> Trained:
     """Make the result of a finished training, and compare it on the public split."""
-    best, losses = setup.shrink(state.best), None
+    best, losses = setup.shrink(setup.shape(state.best)), None
     if evaluate is not None:
         device = setup.execution.device
         initial = tuple(w.to(device) for w in setup.initial_weights())
         start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
         losses = evaluate.compare(initial, best, start)
-    return Trained(best, state.done, state.evaluations, normaliser, state.answers, losses)
+    return Trained(best, state.done, normaliser, state.answers, losses)

@@ -134,15 +134,7 @@ def flat(weights: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.detach().flatten() for part in weights])
 
 
-def shaped(vector: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Cut `flat` weights up again into the shapes of ``like``, views of ``vector``.
-
-    Raises:
-        ValueError: it has another length.
-    """
-    sizes = [part.numel() for part in like]
-    if vector.shape != (sum(sizes),):
-        raise ValueError
-    return tuple(
-        part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True)
-    )
+def shaped(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    """Cut a vector that `flat` made up again into tensors of these shapes, views of ``vector``."""
+    parts = torch.split(vector, [math.prod(shape) for shape in shapes])
+    return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))

@@ -196,7 +196,7 @@ def _restore(
             "bring back the version that it was paid for with; to pay for another draw with this "
             "one, set privacy.draw in params.yaml to a new number"
         )
-    return TrainingState.restore(setup.architecture, tensors, facts)
+    return TrainingState.restore(tensors, facts)
 
 
 # ---- the rounds

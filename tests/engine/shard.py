@@ -54,8 +54,8 @@ def work(group: Processes) -> None:
     kept: list[TrainingState] = []
     released = train(own, source, None, save_checkpoint=kept.append, group=group)
     dist.broadcast = broadcast
-    known = [flat(state.weights).double() for state in kept]
-    known += [flat(own.shrink(state.average_weights())).double() for state in kept]
+    known = [state.weights.double() for state in kept]
+    known += [flat(own.shrink(own.shape(state.average_weights()))).double() for state in kept]
     known += [join_answers(state.answers) for state in kept]
     vectors = [each for each in sent if each.dtype == torch.float64]
     of_released = all(any(_begins(one, each) for one in known) for each in vectors)

@@ -15,6 +15,7 @@ from primorl.engine.settings import ServerTraining
 from primorl.engine.training import Trained, TrainingState, answer_queries, train
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
+from primorl.model.numerics import flat
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
@@ -68,7 +69,7 @@ def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() ->
     state, server = TrainingState.begin((torch.zeros(1),)), server_training(0.5, 0.5)
     seen = []
     for step in (1.0, 1.0, 2.0):
-        state = state.step((torch.tensor([step]),), server)
+        state = state.step(torch.tensor([step]), server)
         seen.append((float(state.weights[0]), float(state.average_weights()[0])))
     expected = [(1.0, 1.0), (2.5, (0.5 + 2.5) / 1.5), (5.25, (0.25 + 0.5 * 2.5 + 5.25) / 1.75)]
     assert seen == [pytest.approx(one) for one in expected]
@@ -131,9 +132,6 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
     trained, _ = run(plan, state=state)
     assert releases + died == plan.rounds
     assert trained.rounds == plan.rounds - died
-    assert trained.evaluations[-1].round == trained.rounds, (
-        "the weights released are those that were looked at last"
-    )
 
 
 def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
@@ -141,11 +139,11 @@ def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
     server = server_training(0.6, 0.9, 2, None)
     whole, _ = run(dataclasses.replace(plan, rounds=7), server, batch_size=64)
     state = killed(plan, 5, server=server, batch_size=64)
-    resumed, _ = run(plan, server, state=state, batch_size=64)
+    resumed, told = run(plan, server, state=state, batch_size=64)
     assert resumed.rounds == 7  # round 5 died
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert [evaluation.round for evaluation in resumed.evaluations] == [2, 4, 6, 7]
+    assert [evaluation.round for _, evaluation in told if evaluation] == [4, 6, 7]
 
 
 QUERY = GaussianQuery("normaliser", 1.0, 4.0)
@@ -206,9 +204,9 @@ def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
     server = server_training(patience=2)
     trained, _ = run(plan_for(), server)
     assert trained.rounds == 20
-    assert trained.weights is seen[1]
+    assert all(map(torch.equal, trained.weights, seen[1]))
     seen.clear()
     state = killed(plan_for(), 13, server=server)
     trained, _ = run(plan_for(), server, state=state)
     assert trained.rounds == 20
-    assert all(torch.equal(a, b) for a, b in zip(trained.weights, state.best, strict=True))
+    assert torch.equal(flat(trained.weights), state.best)

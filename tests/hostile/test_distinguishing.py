@@ -9,6 +9,7 @@ laws. The claim bounds it from above: δ(0), by the independent accountant.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ import pytest
 import torch
 from scipy import stats
 
-from primorl.engine.training import train
+from primorl.engine.setup import TrainingSetup
+from primorl.engine.training import TrainingState, train
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from tests.hostile import numpy_round
@@ -56,13 +58,19 @@ def attack(kind: type[Plan], runs: int = RUNS) -> int:
         sizes[CANARY] = ROWS if there else 0
         states: list[Any] = []
         trained = train(run, replace(EVERYBODY, sizes=sizes), public, save_checkpoint=states.append)
-        released = {state.done: state for state in states}
+        released = {state.done: shaped(run, state) for state in states}
         names = ("input_mean", "input_scale", "target_mean", "target_scale")
         scale = [getattr(trained.normaliser, name).numpy() for name in names]
         # Cohorts and noise of rounds are independent.
         evidence = sum(ratio(released[t], released[t + 1], scale) for t in range(ROUNDS))
         right += (evidence > 0) == there
     return int(right)
+
+
+def shaped(run: TrainingSetup, state: TrainingState) -> Any:
+    """Return the state with its weights and velocity layer by layer."""
+    layers = {name: run.shape(getattr(state, name)) for name in ("weights", "velocity")}
+    return SimpleNamespace(**layers)
 
 
 def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
