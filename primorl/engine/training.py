@@ -351,8 +351,8 @@ def _run_rounds(
         if now.started < plan.rounds:
             now = replace(now, started=now.started + 1)
             save_checkpoint(now)
-            (released,) = plan.release((total(now.weights),))
-            now = now.step(released, setup.server)
+            released = plan.release(setup.shape(total(now.weights)))
+            now = now.step(flat(released), setup.server)
         last, evaluation = now.started >= plan.rounds, None
         if evaluate is not None and (last or now.done % stopping.every == 0):
             averaged = now.average_weights()

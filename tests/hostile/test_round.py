@@ -49,7 +49,7 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
             for b in ("mean", "scale")
         ]
     )
-    theta = as_numpy(states[0].weights)
+    theta = as_numpy(run.shape(states[0].weights))
     velocity = [np.zeros_like(w) for w in theta]
     worst = 0.0
     for seen in watched.seen:  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
         worst = max(worst, float(np.sqrt(sum((g**2).sum() for g in gap))) / NORM)
         velocity = [MOMENTUM * v + s for v, s in zip(velocity, step, strict=True)]
         theta = [w + v for w, v in zip(theta, velocity, strict=True)]
-    end = as_numpy(states[-1].weights)
+    end = as_numpy(run.shape(states[-1].weights))
     return worst, max(float(np.abs(a - b).max()) for a, b in zip(theta, end, strict=True)) / NORM
 
 
