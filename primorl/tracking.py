@@ -1,4 +1,4 @@
-"""MLflow: a run for each run of the pipeline, which the stages' runs are nested in.
+"""MLflow: a run for each run of the pipeline.
 
 Only values that are handed over are logged. A lost log must not cost a training run after its
 privacy budget is spent. When the store fails in the middle of a stage, or a server does not answer,

@@ -4,7 +4,6 @@ Its words are in the template.
 """
 
 import json
-import math
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -31,18 +30,18 @@ from primorl.evaluate.wording import (
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.release.card import DECLARED_TEXTS, columns, meaning, practice, success
 from primorl.report.facts import Facts
-from primorl.report.figures import figures
+from primorl.report.figures import draw_figures
 
 _LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
 _LIBRARY = ("plotly", "package_data/plotly.min.js")
 
 
 def page(facts: Facts) -> str:
-    """The report as HTML.
+    """Write the report as HTML.
 
     Scripts and styles are inside, and a policy in its head forbids to fetch anything.
     """
-    drawn, summary, errors = figures(facts), facts.summary, facts.model_error
+    drawn, summary = draw_figures(facts), facts.summary
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
     advised, verdict = summary.get("recommendation"), Verdict.of(summary.get("model_verdict"))
@@ -74,11 +73,6 @@ def page(facts: Facts) -> str:
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict, trial=trial),
-        worst=max(
-            errors,
-            key=lambda name: math.inf if math.isnan(errors[name]) else errors[name],
-            default=None,
-        ),
         meaning=meaning(facts.released, facts.counted),
         practice=practice(summary, facts.discount),
         responsible=[

@@ -12,7 +12,7 @@ from pipeline import report
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.policy.exported import DeterministicPolicy
-from primorl.report.facts import Actions, Facts, compared_actions, read_facts
+from primorl.report.facts import Actions, Facts, compare_actions, read_facts
 from tests.data.builders import INFO
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import chosen, project, run
@@ -54,8 +54,6 @@ def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None
         assert f"{summary[number]:.4g}" in text
     facts = facts_here()
     assert [point.number for point in facts.curve] == [1, 2, 3]
-    assert len(facts.model_error) == 4
-    assert all(error > 0 for error in facts.model_error.values())
     assert facts.actions is not None
     for private in ("private", "units.bin"):
         for file in Path("data/partitions").glob(f"{private}*"):
@@ -77,12 +75,6 @@ def another_split() -> None:
         keys(f"models/{name}/privacy.json", public_units=2)()
 
 
-def curve_of(change: Callable[[list[str]], list[str]]) -> Callable[[], object]:
-    return lambda: CURVES.write_text(
-        "\n".join(change(CURVES.read_text("utf-8").splitlines())) + "\n", encoding="utf-8"
-    )
-
-
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (padded_policy, r"summary\.json: these results are of an earlier run"),
     (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy"),
@@ -90,9 +82,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (keys(MANIFEST, dataset_fingerprint="e" * 64), r"privacy\.json: dataset_fingerprint: found"),
     (keys(MANIFEST, public_units=4), r"public_units\.bin: missing, or not of 4 units"),
     (another_split, r"privacy\.json: public_units: found 2, allowed is 3"),
-    (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"curves\.csv: found"),
-    (curve_of(lambda rows: rows[:1]), r"curves\.csv: found no epoch"),
-    (curve_of(lambda rows: ["epoch", "1"]), r"curves\.csv: not a curve"),
+    (lambda: CURVES.write_text("epoch\n1\n", encoding="utf-8"), r"curves\.csv: not a curve"),
 ]
 
 
@@ -118,28 +108,22 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "kept" / folder, folder)
 
 
-def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> None:
+def test_actions_are_shares_of_the_range() -> None:
     """The policy of zeros is in the middle, whatever the rows say.
 
     Twin: its bias at +20 is the upper bound.
     """
     rows = torch.tensor([[9.0, -2.0], [8.0, 0.0], [7.0, 2.0], [6.0, 6.0], [5.0, 6.0]])
-    middle = constant(0.0, low=-2.0, high=6.0)
-    found = compared_actions(middle, rows, ["dose"])
-    shares = ((0.0, 0.25, 0.5, 1.0, 1.0),), ((0.5,) * 5,), ((pytest.approx(0.6),), (0.0,))
-    assert found == Actions(("dose",), False, *shares)
-    highest = compared_actions(constant(20.0, low=-2.0, high=6.0), rows, None)
+    found = compare_actions(constant(0.0, low=-2.0, high=6.0), rows, ["dose"])
+    assert found == Actions(("dose",), False, [[0.0, 0.25, 0.5, 1.0, 1.0]], [[0.5] * 5])
+    highest = compare_actions(constant(20.0, low=-2.0, high=6.0), rows, None)
     assert highest is not None
-    assert (highest.names, highest.at_bound[1]) == (("action 0",), (1.0,))
-    assert compared_actions(constant(0.0, low=-2.0, high=torch.inf), rows, None) is None
+    assert (highest.names, highest.chosen) == (("action 0",), [[1.0] * 5])
+    assert compare_actions(constant(0.0, low=-2.0, high=torch.inf), rows, None) is None
     rows = torch.tensor([[9.0, 1.0, 0.0], [8.0, 1.0, 0.0], [7.0, 0.0, 1.0], [6.0, 1.0, 0.0]])
-    found = compared_actions(constant(0.0, 1.0, discrete=True), rows, ["none", "some"])
+    found = compare_actions(constant(0.0, 1.0, discrete=True), rows, ["none", "some"])
     assert found is not None
-    assert (found.recorded, found.chosen, found.at_bound) == (
-        ((0.75,), (0.25,)),
-        ((0.0,), (1.0,)),
-        ((), ()),
-    )
+    assert (found.recorded, found.chosen) == ([[0.75], [0.25]], [[0.0], [1.0]])
 
 
 def constant(

@@ -23,7 +23,7 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import curve, success, whole, with_account
 from primorl.report.facts import Actions, Epoch, Facts, Spending
-from primorl.report.figures import figures
+from primorl.report.figures import draw_figures
 from primorl.report.page import page
 from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
 
@@ -50,13 +50,11 @@ FACTS = Facts(
     released=STATEMENT.to_json(),
     counted="this run's model and policy",
     curve=[Epoch(1, -900.0, -950.0, -850.0), Epoch(2, -143.96, -162.2, -125.7)],
-    model_error={"pressure": 0.25, "reward": 0.01},
     actions=Actions(
         ("dose",),
         False,
-        ((0.0, 0.1, 0.2, 0.3, 0.9),),
-        ((0.2, 0.5, 0.8, 1.0, 1.0),),
-        ((0.05,), (0.4,)),
+        [[0.0, 0.1, 0.2, 0.3, 0.9]],
+        [[0.2, 0.5, 0.8, 1.0, 1.0]],
     ),
     spending=Spending(
         (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}
@@ -67,7 +65,7 @@ ALL = {"attack", "values", "learning", "actions", "budget"}
 
 def test_every_figure_has_the_numbers_of_its_facts() -> None:
     """A number that is not finite is no point, and the page is written all the same."""
-    drawn = figures(FACTS)
+    drawn = draw_figures(FACTS)
     assert set(drawn) == ALL
     for figure in drawn.values():
         json.dumps(figure, allow_nan=False)
@@ -76,13 +74,9 @@ def test_every_figure_has_the_numbers_of_its_facts() -> None:
     assert drawn["actions"]["data"][1]["median"] == [0.8]
     assert drawn["budget"]["data"][0]["y"] == [1.2, 2.5]
     charges = (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", math.inf))
-    broken = replace(
-        FACTS,
-        model_error={"pulse": 0.5, "pressure": math.nan, "reward": math.inf},
-        spending=Spending(charges, 4.0, 1e-5, {}),
-    )
-    assert "0.0% explained" in page(broken)
-    assert figures(broken)["budget"]["data"][0]["y"] == [1.2, None]
+    broken = replace(FACTS, spending=Spending(charges, 4.0, 1e-5, {}))
+    assert page(broken)
+    assert draw_figures(broken)["budget"]["data"][0]["y"] == [1.2, None]
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -98,7 +92,7 @@ def test_what_is_not_known_is_left_out() -> None:
         "spent_on_dataset": spent,
     }
     bare = Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted, [])
-    assert set(figures(bare)) == {"values"}
+    assert set(draw_figures(bare)) == {"values"}
     assert "No bound holds" in page(bare)
 
 
@@ -127,7 +121,7 @@ def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
         assert plain(tile).startswith(f"</h3><b>{gain}</b>")
         assert ("5.71875" in written, "5.625" in written) == (shown,) * 2
         # it is of other rollouts, and not discounted
-        assert ("learning" in figures(facts), "5.875" in written) == (False, False)
+        assert ("learning" in draw_figures(facts), "5.875" in written) == (False, False)
         assert "3.375" in written
         for number in ("5.719", "5.625", gain, "5.875"):
             assert (number in text) == (number == gain or (shown and number != "5.875"))
@@ -168,7 +162,7 @@ def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
     assert success(together) > alone
     assert f"{success(together):.4g}%" in text
     assert f"{alone:.4g}%" not in text
-    both = figures(replace(FACTS, released=together))["attack"]["data"][0]
+    both = draw_figures(replace(FACTS, released=together))["attack"]["data"][0]
     assert list(zip(both["x"], both["y"], strict=True)) == list(curve(together))
 
 
@@ -206,7 +200,7 @@ def test_an_account_without_a_bound_leaves_none_to_the_page() -> None:
 def test_a_name_brings_no_markup_along() -> None:
     """Twin: the same name without markup is shown."""
     name = '</script><img src=x onerror="alert(1)">'
-    hostile = replace(FACTS, summary=SUMMARY | {"dataset": name}, model_error={name: 0.5})
+    hostile = replace(FACTS, summary=SUMMARY | {"dataset": name}, declared={"owner": name})
     own = page(hostile).replace(LIBRARY, "")
     assert "<img" not in own
     assert own.count("</script>") == 2
