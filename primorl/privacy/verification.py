@@ -5,7 +5,7 @@ its events.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dp_accounting import dp_event
 
@@ -36,14 +36,6 @@ TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid ma
 Value = TypeVar("Value")
 
 
-class Accounted(Protocol):
-    """What names its accountant."""
-
-    @property
-    def accountant(self) -> Accountant:
-        """The software that computed it."""
-
-
 def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
     """Check that a statement, read from ``path``, agrees with itself, and account its events again.
 
@@ -71,7 +63,7 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
         what = "mechanisms in the same file together" if statement.mechanisms else "mechanism"
         raise PipelineError(f"{path}: event: not that of the {what} that the same file describes")
     for key, number in numbers.items():
-        refuse_unless_equal(path, key, getattr(statement, key), number, statement)
+        refuse_unless_equal(path, key, getattr(statement, key), number, statement.accountant)
     if curves and statement.private and (wrong := misstated(statement)) is not None:
         raise PipelineError(
             f"{path}: {wrong}: not what the accountant makes of the event in the same file"
@@ -116,7 +108,7 @@ def _accounted_whole(
             if part.event != event_to_json(event):
                 raise PipelineError(f"{path}: {key}: event: not that of the mechanism it describes")
             refuse_unless_equal(
-                path, f"{key}: epsilon", part.epsilon, numbers["epsilon"], statement
+                path, f"{key}: epsilon", part.epsilon, numbers["epsilon"], statement.accountant
             )
     joint = joint_event([part.event for part in statement.mechanisms])
     if not statement.private:
@@ -147,7 +139,9 @@ def _accounted(
     for query in mechanism.queries:
         alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier)
         expected = alone.statement(delta).epsilon
-        refuse_unless_equal(path, f"queries: {query.what}: epsilon", query.epsilon, expected, by)
+        refuse_unless_equal(
+            path, f"queries: {query.what}: epsilon", query.epsilon, expected, by.accountant
+        )
     training = Training(q, multiplier, rounds, queries)
     spent = training.spent(delta)
     numbers = {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
@@ -177,7 +171,7 @@ def misstated(statement: Statement) -> str | None:
     ]
     if not _points_agree(attacks, found.attacks, accountant):
         return "attacks"
-    return None if _profile_holds(statement, found.profile) else "profile"
+    return None if _profile_holds(statement, len(found.profile)) else "profile"
 
 
 def agrees(
@@ -194,7 +188,7 @@ def agrees(
     be higher, and lower by `TOLERANCE`.
     """
     if accountant != OURS:
-        return _covers(stated, accounted, TOLERANCE)
+        return stated is None or (accounted is not None and accounted <= stated * (1 + TOLERANCE))
     if stated is None or accounted is None:
         return stated is accounted
     return math.isclose(stated, accounted, rel_tol=rounding, abs_tol=least)
@@ -212,31 +206,19 @@ def _points_agree(
     )
 
 
-def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -> bool:
-    """Tell whether the pairs are those that the accountant finds; another version may use another
-    grid.
-    """
-    stated = [(point.epsilon, point.delta) for point in statement.profile]
-    epsilons = [epsilon for epsilon, _ in stated]
-    if len(stated) != len(found) or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
+def _profile_holds(statement: Statement, points: int) -> bool:
+    """Tell whether δ at each stated ε is what the accountant finds, for so many points from 0."""
+    epsilons = [point.epsilon for point in statement.profile]
+    if len(epsilons) != points or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
         return False
-    if statement.accountant == OURS:
-        return all(
-            agrees(mine[0], its[0], OURS) and agrees(mine[1], its[1], OURS, least=_DELTA_ROUNDING)
-            for mine, its in zip(stated, found, strict=True)
-        )
     assert statement.epsilon is not None
-    known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
-    own = (statement.epsilon, statement.delta)  # its ε is the accountant's, to the last digit
+    known = deltas(event_from_json(statement.event), statement.epsilon, epsilons) if points else []
     return all(
-        point == own or _covers(point[1], delta, TOLERANCE)
-        for point, delta in zip(stated, known, strict=True)
+        # its ε is the accountant's, to the last digit
+        (point.epsilon, point.delta) == (statement.epsilon, statement.delta)
+        or agrees(point.delta, delta, statement.accountant, least=_DELTA_ROUNDING)
+        for point, delta in zip(statement.profile, known, strict=True)
     )
-
-
-def _covers(stated: float | None, accounted: float | None, tolerance: float) -> bool:
-    """Tell whether a stated number (None: infinite) is at least the accounted one."""
-    return stated is None or (accounted is not None and accounted <= stated * (1 + tolerance))
 
 
 def given(path: Path, key: str, value: Value | None) -> Value:
@@ -263,14 +245,14 @@ def refuse_unless_equal(
     key: str,
     stated: float | None,
     accounted: float | None,
-    by: Accounted,
+    accountant: Accountant,
     rounding: float = ROUNDING,
 ) -> None:
     """Refuse a stated number that is not the accounted one (None: infinite)."""
-    if agrees(stated, accounted, by.accountant, least=1e-12, rounding=rounding):
+    if agrees(stated, accounted, accountant, least=1e-12, rounding=rounding):
         return
     less = accounted is None or (stated is not None and stated < accounted)
-    version = "" if by.accountant == OURS else f" by version {printable(by.accountant.version)}"
+    version = "" if accountant == OURS else f" by version {printable(accountant.version)}"
     shown, allowed = (
         "infinite" if epsilon is None else repr(epsilon) for epsilon in (stated, accounted)
     )

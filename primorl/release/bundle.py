@@ -248,7 +248,9 @@ def _check_ledger(bundle: Bundle) -> None:
     _refuse_other(path, ledger, {"charges": len(ledger.records)}, "the number of records")
     for place, record in enumerate(ledger.records):
         alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
-        refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
+        refuse_unless_equal(
+            path, f"records.{place}.epsilon", record.epsilon, alone, ledger.accountant
+        )
     _check_account(path, ledger, _events(ledger), ledger)
 
 
@@ -263,7 +265,7 @@ def _check_account(
     """
     for key, number in account_figures(events, stated.delta).items():
         rounding = FILTER_ROUNDING if key == "epsilon" else ROUNDING
-        refuse_unless_equal(path, key, getattr(stated, key), number, by, rounding)
+        refuse_unless_equal(path, key, getattr(stated, key), number, by.accountant, rounding)
 
 
 def account_figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:

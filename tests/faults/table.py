@@ -77,9 +77,6 @@ privacy/mechanism/test_clipping.py
         clip-layers-to-a-member: clipping EnsembleClip.bound: value_of parts => self.members
     test_rounding_carries_no_vector_above_the_bound
         clip-without-margin: clipping: value_of _MARGIN => 1.0
-    test_the_sensitivity_is_reached
-        clip-replaced-as-zeroed: clipping _NormClip.sensitivity_under: returned
-            self.clipping_norm
     test_the_edge_cases_are_those_of_the_table
         clip-passes-nan: clipping EnsembleClip.finish: call update.nan_to_num_ => update
     test_wide_layers_keep_the_bound

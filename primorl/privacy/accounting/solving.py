@@ -1,20 +1,14 @@
 """The settings that meet a target ε: the noise multiplier or the number of rounds."""
 
+import bisect
 import math
 from collections.abc import Callable
 from functools import cache
 
-import dp_accounting
-from dp_accounting import dp_event, pld
+from dp_accounting import dp_event
+from scipy import optimize
 
-from primorl.privacy.accounting.epsilon import (
-    RELATION,
-    Training,
-    compose,
-    grid_interval,
-    releases,
-    spent,
-)
+from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, rounded_up
 
@@ -23,7 +17,8 @@ _SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds, which guarantees n
 _MOST_ROUNDS = 1_000_000
 _DIGITS = 4  # of a noise multiplier
 _STRIDE = 1.3  # of the search for a bracket
-_PRECISION = 2e-5  # of a search, relative
+_PRECISION = 2e-5  # of the search, relative
+_NO_BOUND = 1e4  # stands for an infinite ε
 
 
 @cache  # the parts of a plan ask for few of them, many times
@@ -44,17 +39,15 @@ def solve_noise_multiplier(
     """
     _refuse_costly(target_epsilon, delta, queries)
 
-    def event(multiplier: float) -> dp_event.DpEvent:
-        return Training(sampling_probability, multiplier, rounds, queries).event
+    def excess(multiplier: float) -> float:
+        training = Training(sampling_probability, multiplier, rounds, queries)
+        return min(training.spent(delta).epsilon_pld, _NO_BOUND) - target_epsilon
 
     left = gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(1 / z**2 for z in queries)
     near = _noise_of_mean(math.sqrt(max(left, 1e-12)), sampling_probability, rounds)
-    limits = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
-    found = _calibrated(event, target_epsilon, delta, near, limits, rising=False)
-    multiplier = rounded_up(found * (1 - _PRECISION), _DIGITS)
-    # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep
-    # the target too.
-    while spent(event(multiplier), delta).epsilon_pld > target_epsilon:
+    multiplier = rounded_up(_root(excess, near) * (1 - _PRECISION), _DIGITS)
+    # ε is read on a grid that follows it, so the root is exact to some digits only.
+    while excess(multiplier) > 0:
         if multiplier >= _LARGEST_MULTIPLIER:
             raise ValueError(
                 f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon "
@@ -62,6 +55,22 @@ def solve_noise_multiplier(
             )
         multiplier = rounded_up(multiplier * (1 + 10**-_DIGITS), _DIGITS)
     return multiplier
+
+
+def _root(excess: Callable[[float], float], near: float) -> float:
+    """Find where a falling function changes its sign, from short steps around ``near``; the nearer
+    limit if nowhere: far away a PLD may take minutes.
+    """
+    low = high = min(max(near, _SMALLEST_MULTIPLIER), _LARGEST_MULTIPLIER)
+    while excess(low) < 0:
+        if low <= _SMALLEST_MULTIPLIER:
+            return low
+        low, high = max(low / _STRIDE, _SMALLEST_MULTIPLIER), low
+    while excess(high) > 0:
+        if high >= _LARGEST_MULTIPLIER:
+            return high
+        low, high = high, min(high * _STRIDE, _LARGEST_MULTIPLIER)
+    return float(optimize.brentq(excess, low, high, xtol=_PRECISION * low)) if low < high else low
 
 
 def solve_rounds(
@@ -80,23 +89,12 @@ def solve_rounds(
     """
     _refuse_costly(target_epsilon, delta, queries)
 
-    def event(rounds: float) -> dp_event.DpEvent:
-        return Training(sampling_probability, noise_multiplier, round(rounds), queries).event
+    def epsilon(rounds: int) -> float:
+        training = Training(sampling_probability, noise_multiplier, rounds, queries)
+        return training.spent(delta).epsilon_pld
 
-    def fits(rounds: int) -> bool:
-        return spent(event(rounds), delta).epsilon_pld <= target_epsilon
-
-    left = gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(1 / z**2 for z in queries)
-    of_one = sampling_probability**2 * math.expm1(min(1 / noise_multiplier**2, 700.0))
-    near = max(left, 1e-12) / max(of_one, 1e-300)
-    found = _calibrated(event, target_epsilon, delta, near, (1, _MOST_ROUNDS), rising=True)
-    rounds = round(found)
-    step = max(1, rounds // 10_000)
-    while rounds < _MOST_ROUNDS and fits(min(rounds + step, _MOST_ROUNDS)):
-        rounds = min(rounds + step, _MOST_ROUNDS)
-    while rounds > 0 and not fits(rounds):
-        rounds -= step
-    if rounds <= 0:
+    rounds = bisect.bisect_right(range(1, _MOST_ROUNDS + 1), target_epsilon, key=epsilon)
+    if rounds == 0:
         raise ValueError(
             f"no round fits: one alone costs more than epsilon {at_most(target_epsilon, 6)}"
         )
@@ -104,9 +102,7 @@ def solve_rounds(
 
 
 def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ...]) -> None:
-    alone = compose(
-        [dp_event.GaussianDpEvent(multiplier) for multiplier in queries], delta
-    ).epsilon_pld
+    alone = compose([dp_event.GaussianDpEvent(z) for z in queries], delta).epsilon_pld
     if alone > target_epsilon:
         raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
 
@@ -120,47 +116,3 @@ def _noise_of_mean(mean: float, sampling_probability: float, rounds: int) -> flo
     if sampling_probability == 1.0:
         return math.sqrt(rounds) / mean
     return 1 / math.sqrt(math.log1p((mean / sampling_probability) ** 2 / rounds))
-
-
-def _calibrated(
-    event: Callable[[float], dp_event.DpEvent],
-    target: float,
-    delta: float,
-    near: float,
-    limits: tuple[float, float],
-    *,
-    rising: bool,
-) -> float:
-    """Find the parameter at which ε, rising or falling in it, meets the target; the nearer limit if
-    there is none.
-
-    dp_accounting's own search for a bracket evaluates the far end, where ε may be so large that a
-    PLD takes minutes; so the bracket is found here, in short steps from the estimate ``near``
-    outwards.
-    """
-    lowest, highest = limits
-    here = min(max(near, lowest), highest)
-    interval = grid_interval(event(here), target, releases(event(here)))
-
-    def accountant() -> pld.PLDAccountant:
-        return pld.PLDAccountant(RELATION, interval)
-
-    @cache
-    def exceeds(parameter: float) -> bool:
-        return float(accountant().compose(event(parameter)).get_epsilon(delta)) > target
-
-    upwards = exceeds(here) != rising
-    while True:
-        there = min(here * _STRIDE, highest) if upwards else max(here / _STRIDE, lowest)
-        if there == here:
-            return here
-        if exceeds(there) != exceeds(here):
-            break
-        here = there
-    bracket = dp_accounting.ExplicitBracketInterval(min(here, there), max(here, there))
-    precision = _PRECISION * bracket.endpoint_1
-    return float(
-        dp_accounting.calibrate_dp_mechanism(
-            accountant, event, target, delta, bracket, tol=precision
-        )
-    )

@@ -54,9 +54,6 @@ _progress = sa.Table(
     sa.Column("saves", sa.Integer, nullable=False),
     _text("mac"),
 )
-_schema = sa.Table("ledger_schema", _tables, _number("number"))
-SCHEMA = 1
-"""Version of the tables above."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,7 @@ class Store:
             if not read_only:
                 self._create_tables()
             else:
-                last = _schema.name  # of those that are created
-                self.begun = self.begun and sa.inspect(self._engine).has_table(last)
-                if self.begun:
-                    self._schema_number()
+                self.begun = self.begun and not self._missing_tables()
 
     def read(self, since: int = 0) -> list[Record]:
         """Read the records from sequence ``since`` on (0: all of them), in order."""
@@ -182,41 +176,24 @@ class Store:
         """Close the database."""
         self._engine.dispose()
 
+    def _missing_tables(self) -> list[sa.Table]:
+        inspector = sa.inspect(self._engine)
+        return [table for table in _tables.sorted_tables if not inspector.has_table(table.name)]
+
     def _create_tables(self) -> None:
         for _ in range(_CREATE_ATTEMPTS):
-            inspector = sa.inspect(self._engine)
-            missing = [
-                table for table in _tables.sorted_tables if not inspector.has_table(table.name)
-            ]
-            numbered = _schema not in missing and self._schema_number() is not None
-            if not missing and numbered:
+            if not (missing := self._missing_tables()):
                 return
             # Two processes may begin at once: PostgreSQL then fails one of them in spite of IF NOT
             # EXISTS.
             with suppress(IntegrityError, ProgrammingError), self._engine.begin() as connection:
                 for table in missing:
                     connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-                if not numbered:
-                    connection.execute(sa.insert(_schema), {"number": SCHEMA})
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
             f"ledger {self.shown}: its tables cannot be created; the user needs the right to "
             "create them"
         )
-
-    def _schema_number(self) -> int | None:
-        """Read the version of the tables; None if none is written yet.
-
-        Another one than `SCHEMA` is refused.
-        """
-        with self._engine.connect() as connection:
-            number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
-        if number not in (None, SCHEMA):
-            raise PipelineError(
-                f"ledger {self.shown}: found tables of schema {number}, allowed is {SCHEMA}; use "
-                "the version of primorl that wrote them"
-            )
-        return number
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:

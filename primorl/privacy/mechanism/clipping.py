@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:  # slow to import: clipping needs no accountant, and what it costs needs no torch
     from torch import Tensor
 
-    from primorl.privacy.statement import Relation
-
 # A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15
 # of itself at most.
 _LONGEST_ROW = 1024
@@ -40,9 +38,6 @@ class Clip(Protocol):
         The noise multiplier scales this number.
         """
 
-    def sensitivity_under(self, relation: Relation) -> float:
-        """Return the L2 sensitivity of the sum between neighbouring datasets."""
-
     def describe(self) -> dict[str, Any]:
         """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and
         ``clipping``.
@@ -60,20 +55,15 @@ class _NormClip:
 
     @property
     def sensitivity(self) -> float:
-        """C: L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
-
-    def sensitivity_under(self, relation: Relation) -> float:
-        """Return the L2 sensitivity of the sum between neighbouring datasets.
-
-        C where one unit is zeroed out: its contribution becomes zero. 2C where one is replaced: one
-        contribution goes and another comes, and the two may point in opposite directions.
+        """C: zeroing out one unit takes its contribution away. Replacing one moves the sum by 2C at
+        most, as the two contributions may point in opposite directions.
         """
-        return self.clipping_norm if relation == "zero_out_one" else 2 * self.clipping_norm
+        return self.clipping_norm
 
-    def _described(self, clipping: str) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
+        """See `Clip.describe`; ``clipping`` is the mode, ``flat`` without one."""
         norm = self.clipping_norm if math.isfinite(self.clipping_norm) else None
-        return {"clipping_norm": norm, "clipping": clipping}
+        return {"clipping_norm": norm, "clipping": getattr(self, "mode", "flat")}
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,8 @@ class L2Clip(_NormClip):
     """Clip one vector per unit to L2 norm at most C.
 
     Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, for any data. So the
-    sum over units moves by at most `sensitivity_under` a relation between neighbouring datasets.
+    sum over units moves by at most C between neighbouring datasets, and by 2C where a unit is
+    replaced.
 
     | vector            | after `finish`                                   |
     |-------------------|--------------------------------------------------|
@@ -115,10 +106,6 @@ class L2Clip(_NormClip):
         factors = torch.where(squares.isfinite(), factors, 0.0).to(vectors.dtype)
         return vectors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(factors.unsqueeze(-1))
 
-    def describe(self) -> dict[str, Any]:
-        """See `Clip.describe`; ``clipping`` is ``flat``, as the whole vector is clipped at once."""
-        return self._described("flat")
-
 
 @dataclass(frozen=True)
 class EnsembleClip(_NormClip):
@@ -130,8 +117,8 @@ class EnsembleClip(_NormClip):
     are one Gaussian mechanism of sensitivity C and are charged once.
 
     Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, for any data. So
-    the sum over units moves by at most `sensitivity_under` a relation between neighbouring
-    datasets.
+    the sum over units moves by at most C between neighbouring datasets, and by 2C where a unit is
+    replaced.
 
     | update            | after `finish`                                   |
     |-------------------|--------------------------------------------------|
@@ -160,10 +147,6 @@ class EnsembleClip(_NormClip):
         """Norm of each clipped part: C/√N or C/√(N·L)."""
         parts = self.members * (self.layers if self.mode == "per_layer" else 1)
         return self.clipping_norm / math.sqrt(parts)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Clip.describe`; ``clipping`` is the mode."""
-        return self._described(self.mode)
 
     def factors(self, squares: Tensor) -> Tensor:
         """Compute the scaling factor, at most 1, of every layer of P updates, by their squared

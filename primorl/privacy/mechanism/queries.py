@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dp_accounting import dp_event
 
@@ -27,8 +26,6 @@ from primorl.privacy.statement import QueryStatement
 
 if TYPE_CHECKING:  # torch is slow to import, and a query that is only costed sums nothing
     from torch import Tensor
-
-    from primorl.privacy.statement import Relation
 
 ONE = 1 << 20
 """The integer that represents 1 in a contribution."""
@@ -68,17 +65,12 @@ def query_types() -> Mapping[str, type]:
     return MappingProxyType(_TYPES)
 
 
-class Contribution(ABC):
+class Contribution(Protocol):
     """Contribution of one unit to the sum of a query."""
 
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of the sum when one unit is zeroed out, in units of 1."""
-        return self.sensitivity_under("zero_out_one")
-
-    @abstractmethod
-    def sensitivity_under(self, relation: Relation) -> float:
-        """Return the L2 sensitivity of the sum between neighbouring datasets."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +144,7 @@ class GaussianQuery:
 
 
 @dataclass(frozen=True)
-class Fractions(Contribution):
+class Fractions:
     """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into
     each of ``bins`` bins.
 
@@ -172,9 +164,10 @@ class Fractions(Contribution):
     columns: int
     bins: int
 
-    def sensitivity_under(self, relation: Relation) -> float:
+    @property
+    def sensitivity(self) -> float:
         """See `Contribution`."""
-        return math.sqrt(self.columns if relation == "zero_out_one" else 2 * self.columns)
+        return math.sqrt(self.columns)
 
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
         """Sum of the contributions of some units: int64 ``[columns, bins]``; sensitive.
@@ -199,7 +192,7 @@ class Fractions(Contribution):
 
 
 @dataclass(frozen=True)
-class BoundedSum(Contribution):
+class BoundedSum:
     """One vector for each unit, clipped to L2 norm ``norm``; divided by K, the answer is a mean.
 
     Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to
@@ -219,9 +212,10 @@ class BoundedSum(Contribution):
     size: int
     norm: float
 
-    def sensitivity_under(self, relation: Relation) -> float:
+    @property
+    def sensitivity(self) -> float:
         """See `Contribution`."""
-        return self.norm if relation == "zero_out_one" else 2 * self.norm
+        return self.norm
 
     def total(self, vectors: Tensor) -> Tensor:
         """Sum of the ``[U, size]`` contributions of some units: int64 ``[size]``; sensitive.

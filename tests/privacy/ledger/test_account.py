@@ -18,7 +18,7 @@ from primorl.privacy.ledger.account import Roster
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import SIDES
-from tests.privacy.ledger.ledgers import DELTA, execute, opened, request, version
+from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 
 RUN = training_event(0.1, 20.0, 150)
 
@@ -164,10 +164,3 @@ def test_versions_share_a_unit_exactly_if_their_sets_meet(sets: Any) -> None:
             assert one.shares(side, other, its_side) == bool(mine[side] & its[its_side])
     fresh = mine["public"] - its["public"]
     assert one.newly_public([other]) == bool(fresh & its["private"])
-
-
-def test_a_ledger_of_another_schema_is_refused(ledger_url: str, tmp_path: Path) -> None:
-    opened(ledger_url, tmp_path).close()
-    execute(ledger_url, "INSERT INTO ledger_schema (number) VALUES (99)")
-    with pytest.raises(PipelineError, match="found tables of schema 99"):
-        opened(ledger_url, tmp_path)
