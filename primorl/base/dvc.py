@@ -1,4 +1,4 @@
-"""DVC's view of the project: changed stages, lost outputs, and a push of private ones.
+"""DVC's view of the project: changed stages and lost outputs.
 
 DVC deletes a stage's outputs before it runs the stage, so a stage that fails leaves none; ``dvc
 checkout`` brings back what ``dvc.lock`` lists.
@@ -136,38 +136,6 @@ def changed_stages() -> Set[str]:
     """Ask ``dvc status`` now, and wait: see `Status.changed_stages`."""
     with Status() as status:
         return status.changed_stages()
-
-
-def push_private(remote: str) -> list[str]:
-    """Send every output that ``dvc.yaml`` keeps off remotes (``push: false``) to the DVC remote
-    ``remote``.
-
-    ``dvc push`` leaves them out, so DVC's own storage is asked for them. ``dvc pull -r NAME PATH``
-    brings them back.
-
-    Raises:
-        PipelineError: no such remote, nothing to send, or DVC failed.
-    """
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    if not (home() / LOCK).exists():
-        raise PipelineError("dvc.lock: not there; nothing was made yet: run `dvc repro`")
-    try:
-        with Repo(str(home())) as repo, repo.lock:
-            known = list(repo.config["remote"])
-            if remote not in known:
-                allowed = ", ".join(known) or "none yet; `dvc remote add NAME URL` makes one"
-                raise PipelineError(
-                    f"--remote: found {remote!r}, allowed are the project's DVC remotes: {allowed}"
-                )
-            private = [str(output) for output in repo.index.outs if not output.can_push]
-            for objects in repo.used_objs(private, remote=remote).values():
-                if repo.cloud.push(objects, remote=remote).failed:
-                    raise PipelineError(f"--remote: {remote}: not all files were sent; try again")
-    except DvcException as failed:
-        raise PipelineError(f"dvc push: {failed}") from None
-    return private
 
 
 def hint() -> str | None:

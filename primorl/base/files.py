@@ -114,17 +114,6 @@ def _put_back(previous: Path, target: Path) -> bool:
 
 
 @contextmanager
-def scratch_directory(beside: Path) -> Iterator[Path]:
-    """Give an empty folder on the disk of ``beside``, which is deleted when the block ends."""
-    _sweep(beside.parent, beside.name)
-    scratch = Path(tempfile.mkdtemp(prefix=_temporary(beside), dir=beside.parent))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextmanager
 def replaced_file(target: Path) -> Iterator[Path]:
     """Give a path to write.
 

@@ -82,32 +82,9 @@ class StageLog(Log, Protocol):
         """A run inside this one. It ends with the block."""
 
 
-_LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} so far, {remaining} left{postfix}"
-
-
-class _Lines:
-    """Writes every state of a bar to stderr as a line of its own, for files and pipes."""
-
-    def write(self, text: str) -> None:
-        if line := text.strip():
-            print(line, file=sys.stderr)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
 def progress_bar(total: int, description: str, unit: str) -> "tqdm[Any]":
     """A bar for ``total`` units of long work; use it as a context manager."""
     from tqdm import tqdm  # an extra of the package
 
-    if sys.stderr.isatty():
-        return tqdm(total=total, desc=description, unit=unit, mininterval=0.2, maxinterval=0.2)
-    return tqdm(
-        total=total,
-        desc=description,
-        unit=unit,
-        mininterval=15.0,
-        maxinterval=15.0,
-        file=_Lines(),
-        bar_format=_LINE,
-    )
+    seconds = 0.2 if sys.stderr.isatty() else 15.0
+    return tqdm(total=total, desc=description, unit=unit, mininterval=seconds, maxinterval=seconds)

@@ -6,11 +6,12 @@
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import replaced_file, scratch_directory
+from primorl.base.files import replaced_file
 
 _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
@@ -103,8 +104,8 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         )
         del files[_DEFAULT]
         files[f"datasets/{name}.yaml"] = text
-    with scratch_directory(folder) as scratch:
-        made = scratch / folder.name
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as scratch:
+        made = Path(scratch) / folder.name
         for path, text in files.items():
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).write_text(text, encoding="utf-8")

@@ -2,37 +2,24 @@
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from primorl.base.paths import PARTITIONS
-from primorl.commands.terminal import AsJson, add_group, format_table, option
+from primorl.commands.terminal import AsJson, add_group, format_table
 
 if TYPE_CHECKING:
     from primorl.data.description import PublicSplit
 
 _EXAMPLES = """Examples:
   primorl data describe                     facts, counts, fingerprint, public statistics
-  primorl data push --remote vault          send raw rows and partitions to the remote `vault`
 """
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    about = "Describe the dataset, or send private data to a private remote."
-    add_group(app, "data", about, _EXAMPLES, _describe, _push)
-
-
-def _push(
-    remote: Annotated[str, option("NAME", "A DVC remote inside the trust boundary.")],
-) -> None:
-    """Send private outputs to the remote that you name."""
-    from primorl.base.dvc import push_private
-
-    _check_units()
-    for path in push_private(remote):
-        print(f"{path}: on remote {remote}")
+    add_group(app, "data", "Describe the dataset.", _EXAMPLES, _describe)
 
 
 def _describe(

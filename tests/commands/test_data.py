@@ -49,44 +49,6 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call)
     assert f"{about['private_units']} private, " in primorl("data", "describe")[1]
 
 
-PIPELINE = """
-stages:
-  make:
-    cmd: mkdir private && echo rows > private/rows && echo weights > released
-    outs:
-      - private: {push: false}
-      - released
-"""
-
-
-def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
-    folder: Path, primorl: Call
-) -> None:
-    """Real DVC, real remotes: what `dvc push` leaves at home is sent by name alone."""
-    from dvc.cli import main  # in this process: starting five takes longer than all they do
-
-    def dvc(*words: str) -> None:
-        assert main([*words, "--quiet"]) == 0
-
-    def contents(remote: str) -> set[bytes]:
-        return {file.read_bytes() for file in (folder / remote).rglob("*") if file.is_file()}
-
-    dvc("init", "--no-scm")
-    Path("dvc.yaml").write_text(PIPELINE)
-    Path("params.yaml").write_text("a: 1\n")
-    dvc("repro")
-    dvc("remote", "add", "-d", "shared", "shared")
-    dvc("remote", "add", "vault", "vault-of-the-clinic")
-    dvc("push")
-    assert contents("shared") == {b"weights\n"}
-    refused = primorl("data", "push", "--remote", "elsewhere")
-    assert "found 'elsewhere', allowed are the project's DVC remotes: shared, vault" in refused[2]
-    assert primorl("data", "push", "--remote", "vault")[:2] == (0, "private: on remote vault\n")
-    assert b"rows\n" in contents("vault-of-the-clinic")
-    assert contents("shared") == {b"weights\n"}
-    assert not list(Path(".dvc/tmp").glob(".push*"))
-
-
 @pytest.mark.parametrize("terminated", [False, True])
 def test_a_log_shows_declared_bounds_and_what_becomes_of_last_rewards(
     primorl: Call, terminated: bool

@@ -61,7 +61,7 @@ class Roster:
 
     def stored(self) -> dict[Side, bytes]:
         """Encode the roster for the database."""
-        return {side: self.heads[side].astype("<u8").tobytes() for side in SIDES}
+        return {side: of.astype("<u8").tobytes() for side, of in self.heads.items() if of.size}
 
 
 def _heads(digests: bytes) -> Heads:
@@ -100,11 +100,11 @@ class Directory:
             stored, known = self._store.members(version), self.history.versions[version]
             digests: dict[Side, str] = {"private": known.members, "public": known.public}
             for side in SIDES:
-                if self.history.chain.members_digest(stored.get(side, b"\0")) != digests[side]:
+                if self.history.chain.members_digest(stored.get(side, b"")) != digests[side]:
                     raise self.history.chain.broken(
                         version, "the members of this dataset version were removed or edited"
                     )
-            heads = {side: np.frombuffer(stored[side], "<u8") for side in SIDES}
+            heads = {side: np.frombuffer(stored.get(side, b""), "<u8") for side in SIDES}
             self._rosters[version] = Roster(heads)
         return self._rosters[version]
 

@@ -446,8 +446,8 @@ class Ledger:
             unit=version.unit,
             units=version.units,
             population=version.population,
-            members=digest(stored["private"]),
-            public=digest(stored["public"]),
+            members=digest(stored.get("private", b"")),
+            public=digest(stored.get("public", b"")),
             dataset=dataset,
         )
         for sequence, known in self._history.versions.items():

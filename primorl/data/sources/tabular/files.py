@@ -30,6 +30,7 @@ from primorl.config.columns import (
 )
 from primorl.config.datasets import CsvFormat
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
+from primorl.data.storage.schema import id_text
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
@@ -142,8 +143,8 @@ class Log:
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
 
-        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the
-        last row of a trajectory may have none.
+        Ids that are numbers in all files are numbers here, others are `id_text`. A missing number
+        is NaN, and a missing action is -1: the last row of a trajectory may have none.
 
         Raises:
             PipelineError: if a file cannot be decoded, or a value does not fit its field.
@@ -292,7 +293,7 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
             if pa.types.is_string(canonical):
                 empty = pc.equal(ids.fill_null(""), "")
             refuse(empty, "a missing id", "a name in every row; fill it in, or drop the rows")
-            return ids
+            return id_text(ids) if pa.types.is_string(canonical) else ids
         case "label":
             return array.cast(canonical).fill_null("")
         case "order":
