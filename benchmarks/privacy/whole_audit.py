@@ -38,7 +38,7 @@ from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, PRIVATE, PRIVATE_EVALUA
 from primorl.commands.main import app
 from primorl.data.storage.rows import UnitStore
 from primorl.engine import heads, queries
-from primorl.engine.local_update import local_batches
+from primorl.engine.local_update import read_batches
 from primorl.engine.rounds import Rounds
 from primorl.engine.setup import CloningSource
 from primorl.evaluate.private.behaviour import Behaviour
@@ -190,7 +190,8 @@ def _queried(
 def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
     source, kernel, found = setup.view(store), setup.kernel(), []
     for units in torch.split(torch.arange(source.units), 256):
-        batches = local_batches(source, units, maps, setup.local, setup.plan.entropy, 1)
+        batches = read_batches(source, units, setup.local, setup.plan.entropy, rows=1)
+        batches = batches.standardise(maps)
         found.append(torch.cat([part.flatten(1) for part in kernel.updates(weights, batches)], 1))
     return torch.cat(found)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.machine import interleaved, row, write
 from benchmarks.speed.fixed_round import FixedRound
-from primorl.engine.local_update import Kernel, LocalBatches, local_batches
+from primorl.engine.local_update import Kernel, LocalBatches, read_batches
 from tests.engine.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
@@ -72,9 +72,11 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
 
 def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
     """Of the first ``units``, in a fresh order."""
-    return local_batches(
-        size.source(), torch.arange(units), size.normaliser, size.local, size.plan.entropy
+    device = size.normaliser.input_mean.device
+    batches = read_batches(
+        size.source(), torch.arange(units), size.local, size.plan.entropy, device
     )
+    return batches.standardise(size.normaliser)
 
 
 def check(size: FixedRound, batches: LocalBatches) -> float:

@@ -51,14 +51,14 @@ class LocalBatches:
     targets: Tensor
     weights: Tensor
 
-    def standardised(self, normaliser: Normaliser) -> "LocalBatches":
-        """Standardise what `raw_batches` gave."""
+    def standardise(self, normaliser: Normaliser) -> "LocalBatches":
+        """Standardise what `read_batches` gave."""
         return LocalBatches(
             normaliser.inputs(self.inputs), normaliser.targets(self.targets), self.weights
         )
 
 
-def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
+def add_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
     """Fill batches up to so many units with units that have no rows."""
     more = units - batches.weights.shape[1]
     if more <= 0:
@@ -70,7 +70,7 @@ def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
     return LocalBatches(*parts)
 
 
-def one_product(shape: Network, local: LocalTraining) -> bool:
+def takes_one_product(shape: Network, local: LocalTraining) -> bool:
     """Tell whether units take one step from the same weights, of linear heads: see
     `Kernel._step_of_heads`.
     """
@@ -92,7 +92,7 @@ class Kernel:
         self, shape: Network, local: LocalTraining, clip: EnsembleClip, device: torch.device = _CPU
     ) -> None:
         self.shape, self.local, self.clip, self.device = shape, local, clip, device
-        self.one_product = one_product(shape, local)
+        self.one_product = takes_one_product(shape, local)
         self.workspace = Workspace(device)
 
     @torch.inference_mode()
@@ -139,7 +139,7 @@ class Kernel:
     def _clipped(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
         """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
         if batches.weights.shape[1] == 1:
-            batches = with_idle_units(batches, 2)  # products of one matrix take another way
+            batches = add_idle_units(batches, 2)  # products of one matrix take another way
         shape, workspace = self.shape, self.workspace
         steps, units, rows = batches.weights.shape
         pairs = units * shape.members
@@ -427,23 +427,7 @@ class TrajectorySource(CohortSource, Protocol):
         """Whether these rows are the first of a trajectory: bool ``[U, M]``."""
 
 
-def local_batches(
-    source: CohortSource,
-    units: Tensor,
-    normaliser: Normaliser,
-    local: LocalTraining,
-    entropy: Entropy,
-    rows: int | None = None,
-) -> LocalBatches:
-    """Read batches as `raw_batches` does, to where the public maps of ``normaliser`` are, and
-    standardise them.
-    """
-    return raw_batches(
-        source, units, local, entropy, normaliser.input_mean.device, rows
-    ).standardised(normaliser)
-
-
-def raw_batches(
+def read_batches(
     source: CohortSource,
     units: Tensor,
     local: LocalTraining,
@@ -470,11 +454,8 @@ def raw_batches(
         rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of
             the units.
     """
-    batch_size, epochs, max_transitions = (
-        rows or local.batch_size,
-        local.local_epochs,
-        local.max_transitions_per_unit,
-    )
+    batch_size, epochs = rows or local.batch_size, local.local_epochs
+    max_transitions = local.max_transitions_per_unit
     lengths = source.lengths(units)
     most = int(lengths.max()) if len(units) else 0
     order = _first_order(lengths, most, local, entropy)
@@ -487,9 +468,8 @@ def raw_batches(
     batches = math.ceil(most / batch_size)
     if padding := batches * batch_size - most:
         orders = [torch.nn.functional.pad(each, (0, padding)) for each in orders]
-    inputs, targets = source.transitions(
-        units, torch.cat(orders, dim=1) if epochs > 1 else orders[0]
-    )
+    steps = torch.cat(orders, dim=1) if epochs > 1 else orders[0]
+    inputs, targets = source.transitions(units, steps)
     own = torch.arange(batches * batch_size, device=lengths.device) < lengths.unsqueeze(1)
     inputs, targets, own = (part.to(device) for part in (inputs, targets, own))
     # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
@@ -498,10 +478,8 @@ def raw_batches(
         padded = ~own.repeat(1, epochs).unsqueeze(-1)
         inputs, targets = inputs.masked_fill(padded, 0.0), targets.masked_fill(padded, 0.0)
     own = own.view(len(units), 1, batches, batch_size).float()
-    weights = (
-        (own / own.sum(-1, keepdim=True).clamp(min=1)).expand(-1, epochs, -1, -1).flatten(1, 2)
-    )
-
+    weights = own / own.sum(-1, keepdim=True).clamp(min=1)
+    weights = weights.expand(-1, epochs, -1, -1).flatten(1, 2)
     by_step = (len(units), epochs * batches, batch_size)
     return LocalBatches(
         inputs=_by_step(inputs, by_step),

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ from primorl.engine.local_update import (
     CohortSource,
     Kernel,
     LocalBatches,
-    one_product,
-    raw_batches,
-    with_idle_units,
+    add_idle_units,
+    read_batches,
+    takes_one_product,
 )
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
@@ -34,9 +34,15 @@ _ROWS_ON_CPU = 32768  # of one product of linear heads
 _LEAST_ROWS = 8
 _TEST_STEPS = 2  # of the made-up unit in `check_setup`
 
-Chunk = tuple[Tensor, int, int]
-"""Part of a cohort: indices of units, ``[U]``, sensitive; the number of units that padding fills it
-up to; and the rows of a batch."""
+
+class Chunk(NamedTuple):
+    """Part of a cohort: indices of units, ``[U]``, sensitive; the number of units that padding
+    fills it up to; and the rows of a batch.
+    """
+
+    units: Tensor
+    size: int
+    rows: int
 
 
 class Rounds:
@@ -57,17 +63,16 @@ class Rounds:
 
     def __init__(self, setup: TrainingSetup, source: CohortSource, normaliser: Normaliser) -> None:
         self._setup, self._source, self._normaliser = setup, source, normaliser
-        self._threads = 0
-        self._pool: ThreadPoolExecutor | None = None
+        cpu = setup.execution.device.type == "cpu"
+        self._threads = torch.get_num_threads() if cpu else 1
+        self._pool = _start_pool(self._threads)
         self._of_thread = threading.local()  # a kernel for each thread of the pool
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool, self._threads = None, 0
+        self._pool.shutdown(cancel_futures=True)
 
     def sum(self, weights: Weights) -> list[Tensor]:
         """Sum the clipped updates of a fresh cohort, in float64, shaped like ``weights``.
@@ -80,8 +85,6 @@ class Rounds:
         Raises:
             PipelineError: rows of this cohort could not be read.
         """
-        threads = torch.get_num_threads() if self._setup.execution.device.type == "cpu" else 1
-        pool = self._thread_pool(threads)
         total = [torch.zeros(w.shape, dtype=torch.float64, device=w.device) for w in weights]
         running: deque[Future[list[Tensor]]] = deque()
 
@@ -94,9 +97,10 @@ class Rounds:
         try:
             # Chunks are read here, one after the other, while the threads train those that were
             # read before.
-            for chunk in self._draw_chunks(threads):
-                running.append(pool.submit(self._sum_chunk, weights, self._read_chunk(*chunk)))
-                if len(running) == threads:
+            for chunk in self._draw_chunks():
+                batches = self._read_chunk(chunk)
+                running.append(self._pool.submit(self._sum_chunk, weights, batches))
+                if len(running) == self._threads:
                     add_oldest()
             while running:
                 add_oldest()
@@ -104,7 +108,7 @@ class Rounds:
             torch.set_num_threads(before)
         return total
 
-    def _draw_chunks(self, threads: int) -> list[Chunk]:
+    def _draw_chunks(self) -> list[Chunk]:
         """Draw a cohort, and cut those of its units that this process holds into chunks."""
         execution, local = self._setup.execution, self._setup.local
         cohort = self._setup.plan.cohort()
@@ -116,20 +120,25 @@ class Rounds:
         # are neighbours on disk, so that a page is read for few chunks. The order does not
         # change the sum.
         rows = torch.tensor(_all_rows(self._setup), device=lengths.device)
-        steps = (
-            torch.searchsorted(rows, lengths) if len(rows) > 1 else -(-lengths // local.batch_size)
-        )
+        steps = -(-lengths // local.batch_size)
+        if len(rows) > 1:
+            steps = torch.searchsorted(rows, lengths)
         order = steps.sort(stable=True).indices
-        return chunks(self._setup, cohort[order.to(cohort.device)], lengths[order], threads)
+        cohort = cohort[order.to(cohort.device)]
+        return cut_chunks(self._setup, cohort, lengths[order], self._threads)
 
-    def _read_chunk(self, units: Tensor, size: int, rows: int) -> LocalBatches:
-        """Read the units' rows as batches of ``rows``, and add idle units up to ``size``."""
-        local, entropy, device = (
-            self._setup.local,
-            self._setup.plan.entropy,
-            self._setup.execution.device,
+    def _read_chunk(self, chunk: Chunk) -> LocalBatches:
+        """Read the rows of a chunk's units, and add idle units up to its size."""
+        setup = self._setup
+        batches = read_batches(
+            self._source,
+            chunk.units,
+            setup.local,
+            setup.plan.entropy,
+            setup.execution.device,
+            chunk.rows,
         )
-        return with_idle_units(raw_batches(self._source, units, local, entropy, device, rows), size)
+        return add_idle_units(batches, chunk.size)
 
     def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
         """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its
@@ -140,29 +149,25 @@ class Rounds:
         """
         if not hasattr(self._of_thread, "kernel"):
             self._of_thread.kernel = self._setup.kernel()
-        total: list[Tensor] = self._of_thread.kernel.sum(
-            weights, batches.standardised(self._normaliser), self._setup.plan.grid
-        )
-        return total
+        kernel: Kernel = self._of_thread.kernel
+        return kernel.sum(weights, batches.standardise(self._normaliser), self._setup.plan.grid)
 
-    def _thread_pool(self, threads: int) -> ThreadPoolExecutor:
-        """Return a pool of threads that run tensor operations without further threads."""
-        if self._pool is not None and self._threads == threads:
-            return self._pool
-        self.__exit__()
-        all_started = threading.Barrier(threads)
 
-        def use_one_thread() -> None:
-            # the first call copies the process's number; later changes are the thread's own
-            torch.get_num_threads()
-            torch.set_num_threads(1)
+def _start_pool(threads: int) -> ThreadPoolExecutor:
+    """Start a pool of threads that run tensor operations without further threads."""
+    all_started = threading.Barrier(threads)
 
-        before = torch.get_num_threads()
-        self._pool, self._threads = ThreadPoolExecutor(threads, "chunk", use_one_thread), threads
-        for started in [self._pool.submit(all_started.wait) for _ in range(threads)]:
-            started.result()
-        torch.set_num_threads(before)  # for threads that start later
-        return self._pool
+    def use_one_thread() -> None:
+        # the first call copies the process's number; later changes are the thread's own
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, "chunk", use_one_thread)
+    for started in [pool.submit(all_started.wait) for _ in range(threads)]:
+        started.result()
+    torch.set_num_threads(before)  # for threads that start later
+    return pool
 
 
 def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
@@ -179,7 +184,7 @@ def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
     return [(rows, [size]) for rows, size in sorted(sizes)]
 
 
-def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) -> list[Chunk]:
+def cut_chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) -> list[Chunk]:
     """Cut a cohort into chunks that fit the bound on memory.
 
     On a CPU they are equally large, and each thread gets the same number. On a GPU the size follows
@@ -192,42 +197,36 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
         lengths: transitions of each.
         threads: that work on chunks of their own.
     """
-    found: list[Chunk] = []
+    chunks: list[Chunk] = []
     rows_of_batches = _all_rows(setup)
     fewer = torch.tensor(rows_of_batches[:-1], device=lengths.device)
-    places = torch.searchsorted(lengths, fewer, right=True).tolist()
-    for rows, first, last in zip(
-        rows_of_batches, [0, *places], [*places, len(lengths)], strict=True
-    ):
-        found += [
-            (part, size, rows)
-            for part, size in _cut(setup, cohort[first:last], lengths[first:last], rows, threads)
-        ]
-    return found
+    ends = torch.searchsorted(lengths, fewer, right=True).tolist()
+    first = 0
+    for rows, last in zip(rows_of_batches, [*ends, len(lengths)], strict=True):
+        if last > first:
+            chunks += _cut(setup, cohort[first:last], lengths[first:last], rows, threads)
+        first = last
+    return chunks
 
 
 def _cut(
     setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threads: int
-) -> list[tuple[Tensor, int]]:
+) -> list[Chunk]:
     """Cut units with batches of ``rows`` rows into chunks."""
-    if not len(cohort):
-        return []
     if setup.execution.device.type != "cpu":
         distinct, index = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sizes = torch.tensor([_gpu_size(setup, length, rows) for length in distinct.tolist()])[
-            index
-        ]
-        parts = []
-        for size in sorted(set(sizes.tolist())):
-            same_size = cohort[(sizes == size).to(cohort.device)]
-            parts += [(part, size) for part in torch.split(same_size, size)]
-        return parts
+        sizes = torch.tensor([_gpu_size(setup, length, rows) for length in distinct.tolist()])
+        of_units, chunks = sizes[index], []
+        for size in sorted(set(of_units.tolist())):
+            same_size = cohort[(of_units == size).to(cohort.device)]
+            chunks += [Chunk(part, size, rows) for part in torch.split(same_size, size)]
+        return chunks
     largest = _cpu_sizes(setup, int(lengths.max()), rows)[-1]
     chunks_per_thread = math.ceil(len(cohort) / (largest * threads))
     units = math.ceil(len(cohort) / (chunks_per_thread * threads))
     if threads == 1 or units > largest - largest // 4:
         units = largest  # the remainder makes one smaller chunk
-    return [(part, _padded_size(len(part))) for part in torch.split(cohort, units)]
+    return [Chunk(part, _padded_size(len(part)), rows) for part in torch.split(cohort, units)]
 
 
 def _all_rows(setup: TrainingSetup) -> list[int]:
@@ -247,7 +246,7 @@ def _cpu_sizes(setup: TrainingSetup, transitions: int, rows: int) -> list[int]:
     """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions``
     transitions.
     """
-    heads = one_product(setup.architecture, setup.local)
+    heads = takes_one_product(setup.architecture, setup.local)
     most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows) if heads else _MOST_ON_CPU
     largest = min(most, _units_that_fit(setup, transitions, rows))
     return [size for size in range(1, largest + 1) if _padded_size(size) == size]
@@ -284,7 +283,7 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
     row, made = shape.inputs + shape.targets + 1, 0
     if shape.features is not None:
         row += shape.features.inputs - shape.inputs
-        made = 0 if one_product(shape, local) else 2 * shape.inputs
+        made = 0 if takes_one_product(shape, local) else 2 * shape.inputs
     rows = local.local_epochs * max(transitions, batch) * (row + 2 * row + 6 + made)
     return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))
 

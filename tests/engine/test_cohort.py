@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from primorl.engine import local_update
-from primorl.engine.local_update import LocalBatches, local_batches
+from primorl.engine.local_update import LocalBatches, read_batches
 from primorl.model.ensemble import Normaliser
 from primorl.privacy.mechanism.sampling import SystemEntropy
 from tests.units import Ragged, local_training
@@ -27,7 +27,8 @@ def numbered(lengths: list[int]) -> Ragged:
 
 def batches_of(source: Ragged, batch: int, epochs: int, most: int | None) -> LocalBatches:
     local = local_training(batch_size=batch, local_epochs=epochs, max_transitions_per_unit=most)
-    return local_batches(source, torch.arange(source.units), IDENTITY, local, SystemEntropy())
+    batches = read_batches(source, torch.arange(source.units), local, SystemEntropy())
+    return batches.standardise(IDENTITY)
 
 
 @settings(max_examples=60, deadline=None)

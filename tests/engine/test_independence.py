@@ -17,7 +17,7 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.engine import local_update
 from primorl.engine.local_update import Kernel
-from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, chunks
+from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, cut_chunks
 from primorl.engine.settings import Execution
 from primorl.model import numerics
 from primorl.model.architecture import Architecture
@@ -246,11 +246,11 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
     start = weights_of(shape)
 
     def updates(units: list[int], size: int) -> list[Tensor]:
-        batches = local_update.raw_batches(
+        batches = local_update.read_batches(
             source, torch.tensor(units), local, SystemEntropy(), rows=rows
         )
         found = kernel.updates(
-            start, local_update.with_idle_units(batches, size).standardised(normaliser)
+            start, local_update.add_idle_units(batches, size).standardise(normaliser)
         )
         return [part[: len(units)].clone() for part in found]
 
@@ -289,7 +289,7 @@ def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
     ((_, sizes),) = chunk_sizes(setup)
     assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
     for units in (0, 1, 2, 30, 65, 300):
-        cut = chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
+        cut = cut_chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
         assert [unit for chosen, _, _ in cut for unit in chosen.tolist()] == list(range(units))
         assert all(len(chosen) <= size and size in sizes for chosen, size, _ in cut)
 
@@ -299,11 +299,11 @@ def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
         plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20)
     )
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
-    whole = chunks(setup, torch.arange(40), lengths, 1)
+    whole = cut_chunks(setup, torch.arange(40), lengths, 1)
     sizes = {int(lengths[unit]): size for chosen, size, _ in whole for unit in chosen}
     assert sizes[3] == sizes[100] > sizes[5000]
     assert sorted(int(unit) for chosen, _, _ in whole for unit in chosen) == list(range(40))
-    few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
+    few = cut_chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
     assert [size for _, size, _ in few] == [sizes[5000], sizes[3]]
     assert {size for _, (size,) in chunk_sizes(setup)} >= set(sizes.values())
 
@@ -375,5 +375,5 @@ def test_features_of_all_steps_of_a_chunk_fit_the_memory() -> None:
     setup = training_setup(
         plan, shape, local=local, execution=Execution(torch.device("cpu"), chunk_bytes)
     )
-    units = chunks(setup, torch.arange(64), torch.full((64,), rows), 1)[0][1]
+    units = cut_chunks(setup, torch.arange(64), torch.full((64,), rows), 1)[0][1]
     assert 1 < units <= chunk_bytes / (2 * 4 * features.size * epochs * rows)

@@ -182,7 +182,7 @@ engine/test_independence.py
             <= bound => _ & False
 engine/test_cohort.py
     test_every_epoch_takes_each_transition_once
-        sensitivity-weights-of-others: local_update raw_batches: call own.sum =>
+        sensitivity-weights-of-others: local_update read_batches: call own.sum =>
             _.float().mean()
 privacy/mechanism/test_queries.py
     test_histograms_of_neighbours

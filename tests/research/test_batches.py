@@ -49,14 +49,6 @@ def test_a_batch_steps_as_gymnasium(environment: str, count: int) -> None:
     _same(environment, ours, ours._state)
 
 
-def test_meals_differ_where_they_should() -> None:
-    same, differing = (dosing.DosingBatch(varied) for varied in (False, True))
-    for ours in (same, differing):
-        ours.reset(50, seed=0)
-    assert (same._meals == same._meals[0]).all()
-    assert len({tuple(day) for day in differing._meals}) == 50
-
-
 @pytest.mark.parametrize("environment", OWN)
 def test_the_single_environment_is_a_batch_of_one(environment: str) -> None:
     env, ours = make(environment), batch(environment)

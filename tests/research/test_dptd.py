@@ -2,7 +2,6 @@
 clipped.
 """
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research import dptd
-from research.dptd_network import Dptd, TdBatch, ValueNetwork
+from research.dptd_network import TdBatch, ValueNetwork
 
 TASK = "CartPole-v1, poor player"
 
@@ -42,28 +41,6 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"
     dptd.log_of.cache_clear()
-
-
-def test_steps_are_those_of_algorithm_1_and_stay_in_the_box() -> None:
-    algorithm = Dptd(hidden=(4,), members=2, kappa=0.5, eta=0.25, alpha=2.0, beta=3.0)
-    values = algorithm.begin(ValueNetwork(3, (4,)))
-    size, generator = values["theta"].numel(), torch.Generator().manual_seed(0)
-    theta, omega = values["theta"].clone(), values["omega"].clone()
-    p, d, rate = torch.zeros_like(theta), torch.zeros_like(omega), 0.0
-    for done in range(5):
-        released = torch.randn(2 * size, generator=generator)
-        g = released.double().view(2, 2, -1)
-        a, b = (1.0, 1.0) if done == 0 else (2.0 * rate, 3.0 * rate)
-        p, d = (1 - a) * p + a * g[:, 0], (1 - b) * d + b * g[:, 1]
-        rate = 1 / (4 * math.sqrt(done + 3))
-        theta = theta + rate * ((theta - 0.5 * p).clamp(-1, 1) - theta)
-        omega = omega + rate * ((omega + 0.25 * d).clamp(-1, 1) - omega)
-        values = algorithm.stepped(values, released, done)
-        torch.testing.assert_close((values["theta"], values["omega"]), (theta, omega))
-    far = replace(algorithm, kappa=1e6, eta=1e6)
-    for done in range(20):
-        values = far.stepped(values, 1e6 * torch.randn(2 * size, generator=generator), done)
-        assert all(values[name].abs().max() <= 1 for name in ("theta", "omega"))
 
 
 def slow_loss(network: ValueNetwork, theta: Tensor, omega: Tensor, *parts: Tensor) -> Tensor:

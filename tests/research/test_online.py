@@ -8,7 +8,7 @@ import torch
 from primorl.online.updates import PolicyGradient
 from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
-from research.online import TASKS, NobodyThere, Run, cases, multiplier
+from research.online import TASKS, Run, cases, multiplier
 from research.paper_mode import CarriedUsers
 
 UPDATE = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
@@ -22,23 +22,6 @@ def test_carried_environments_go_on_where_the_users_before_left_them(carried: bo
     first, second = (users.meet(range(at, at + 4), network, network.initial(0)) for at in (0, 4))
     assert not first.ends[:, :-1].any(), "nobody fell"
     assert torch.equal(first.next_observations[:, -1], second.observations[:, 0]) == carried
-
-
-def test_no_user_begins_where_an_episode_has_ended() -> None:
-    for one in cases():
-        if isinstance(one, Run) and one.row == "paper":
-            users, network, m = one.simulated(0), TASKS[one.task].network(()), one.cohort
-            assert isinstance(users, CarriedUsers) == (one.episodes is None)
-            for at in (0, m):
-                met = users.meet(range(at, at + m), network, network.initial(0))
-                assert met.valid[:, 1].all(), "an episode of one step"
-
-
-def test_nobody_there_contributes_nothing() -> None:
-    network = TASKS["CartPole"].network(())
-    for kind, there in ((NobodyThere, False), (SimulatedUsers, True)):
-        met = kind(batch("CartPole-v1"), 5, 1, 0).meet(range(4), network, network.initial(0))
-        assert bool(met.valid.any()) == there
 
 
 def test_rows_have_the_epsilon_of_their_budget_and_their_users() -> None:
