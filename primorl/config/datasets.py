@@ -60,7 +60,7 @@ class TabularOptions(Block):
     csv: CsvFormat = field(default_factory=CsvFormat)
     columns: TabularColumns
     trajectory_ids: Literal["global", "per_unit"]
-    end: Literal["flags", "horizon", "last_row", "outcome"]
+    end: Literal["flags", "last_row", "outcome"]
     sorted: bool = False
     beyond_bounds: Literal["refuse", "clip"] = "refuse"
 
@@ -78,8 +78,7 @@ class TabularOptions(Block):
         ):
             raise ValueError(
                 "found no end flags: columns.terminated and columns.truncated are null; name one, "
-                "or set end to last_row (every recording was cut there), outcome (it ended there) "
-                "or horizon (the declared step limit was reached)"
+                "or set end to last_row (every recording was cut there) or outcome (it ended there)"
             )
 
 
@@ -334,8 +333,6 @@ class TabularDataset(DatasetCommon):
                 "options.columns.action.low and high must be declared where environment is null, "
                 "and be null where an environment declares them"
             )
-        if self.options.end == "horizon" and self.horizon is None:
-            raise ValueError("options.end: horizon needs a horizon")
         if self.options.end == "outcome" and self.termination == "none":
             raise ValueError(
                 "options.end: outcome means that trajectories terminate; set termination: learned"

@@ -13,35 +13,6 @@ from primorl.data.storage.schema import DatasetInfo, trajectory_starts, vectors,
 _RELATIVE_TOLERANCE = 1e-5  # a bound comes back this close from float32 and a rescaling
 
 
-class KeyOrder:
-    """Compares each trajectory's unit and id with those of the one before, over all batches.
-
-    Attributes:
-        unit: of the last trajectory; None before the first.
-        ascending: whether the ids so far ascend across units: then no two are the same.
-    """
-
-    def __init__(self) -> None:
-        self.unit: str | None = None
-        self.ascending = True
-        self._trajectory = ""
-
-    def disordered(self, units: pa.Array, trajectories: pa.Array) -> npt.NDArray[np.bool_]:
-        """Find the trajectories that do not come after the one before by (unit, id), bool
-        [trajectories].
-        """
-        # Before the first comes an id that is below all others.
-        before, last = pa.array([self.unit or ""]), pa.array([self._trajectory])
-        earlier_units = pa.concat_arrays([before, units.slice(0, len(units) - 1)])
-        earlier = pa.concat_arrays([last, trajectories.slice(0, len(units) - 1)])
-        not_later = pc.less_equal(trajectories, earlier)
-        self.ascending = self.ascending and not pc.any(not_later).as_py()
-        self.unit, self._trajectory = units[-1].as_py(), trajectories[-1].as_py()
-        same = pc.equal(units, earlier_units)
-        wrong = pc.or_(pc.less(units, earlier_units), pc.and_(same, not_later))
-        return np.asarray(wrong)
-
-
 class RowCheck:
     """Checks a stream of batches of whole units against the schema and the declared facts.
 
@@ -59,7 +30,8 @@ class RowCheck:
         self._info, self._spaces, self._origin = info, info.spaces, origin
         kinds = zip(info.schema.names, info.schema.types, strict=True)
         self._vectors = [name for name, kind in kinds if pa.types.is_fixed_size_list(kind)]
-        self._keys = KeyOrder()
+        self._unit, self._trajectory = "", ""  # of the last trajectory: below all other ids
+        self._ascending = True  # ids so far, across units: then no two are the same
         self._trajectories: list[pa.Array] = []
         self._seen = 0  # trajectories of earlier batches
         self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
@@ -98,7 +70,7 @@ class RowCheck:
             PipelineError: if two units have a trajectory of the same id.
         """
         ids, self._trajectories = pa.chunked_array(self._trajectories, pa.string()), []
-        if self._keys.ascending or pc.count_distinct(ids).as_py() == len(ids):
+        if self._ascending or pc.count_distinct(ids).as_py() == len(ids):
             return
         codes = whole(ids).dictionary_encode().indices.to_numpy()
         first = np.full(int(codes.max()) + 1, len(codes))
@@ -142,11 +114,17 @@ class RowCheck:
             found = "a person with more trajectories than declared"
             allowed = f"at most {most}, as `trajectories_per_person` says"
             self._refuse(beyond, found, allowed, starts[most:])
-        allowed = "every (unit_id, trajectory_id) once, ascending, all its rows together"
-        again = [units[0].as_py() == self._keys.unit]
-        self._refuse(again, "a unit split over two batches or row groups", allowed)
-        disordered = self._keys.disordered(units, trajectories)
+        allowed = "every (unit_id, trajectory_id) once, ascending, all its rows together; sort them"
+        split = [units[0].as_py() == self._unit]
+        self._refuse(split, "a unit split over two batches or row groups", allowed)
+        earlier_units = pa.concat_arrays([pa.array([self._unit]), units[:-1]])
+        earlier = pa.concat_arrays([pa.array([self._trajectory]), trajectories[:-1]])
+        not_later = pc.less_equal(trajectories, earlier)
+        self._ascending = self._ascending and not pc.any(not_later).as_py()
+        same = pc.equal(units, earlier_units)
+        disordered = pc.or_(pc.less(units, earlier_units), pc.and_(same, not_later))
         self._refuse(disordered, "rows out of order or duplicated", allowed, starts)
+        self._unit, self._trajectory = units[-1].as_py(), trajectories[-1].as_py()
 
     def _check_numbers(self, table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"

@@ -211,14 +211,17 @@ def _profile_holds(statement: Statement, points: int) -> bool:
     epsilons = [point.epsilon for point in statement.profile]
     if len(epsilons) != points or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
         return False
-    assert statement.epsilon is not None
-    known = deltas(event_from_json(statement.event), statement.epsilon, epsilons) if points else []
-    return all(
-        # its ε is the accountant's, to the last digit
-        (point.epsilon, point.delta) == (statement.epsilon, statement.delta)
-        or agrees(point.delta, delta, statement.accountant, least=_DELTA_ROUNDING)
-        for point, delta in zip(statement.profile, known, strict=True)
-    )
+    assert statement.delta is not None
+    event = event_from_json(statement.event)
+    own = compose([event], statement.delta).epsilon_pld
+    known = deltas(event, own, epsilons) if points else []
+    for point, delta in zip(statement.profile, known, strict=True):
+        # δ at its own ε, which is the accountant's to the last digit, is the stated one.
+        if point.delta == statement.delta and point.epsilon in (own, statement.epsilon):
+            continue
+        if not agrees(point.delta, delta, statement.accountant, least=_DELTA_ROUNDING):
+            return False
+    return True
 
 
 def given(path: Path, key: str, value: Value | None) -> Value:

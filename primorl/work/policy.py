@@ -172,7 +172,8 @@ class PublicLog:
                 file=sys.stderr,
             )
             return False
-        found = evidence(model, self.store.flat()[0], self.store.terminated())
+        inputs, targets = self.store.flat()
+        found = evidence(model, inputs, targets[:, -1] > 0)
         if not found.supports:
             print(
                 f"optimize_policy: the model's learned terminations are not used: {found.why}",

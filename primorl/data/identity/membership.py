@@ -25,7 +25,6 @@ from primorl.base.files import home
 from primorl.base.paths import SECRET
 from primorl.data.storage.schema import (
     row_numbers,
-    run_starts,
     trajectory_bytes,
     trajectory_starts,
     vectors,
@@ -107,14 +106,8 @@ def _canonical(column: pa.ChunkedArray) -> bytes | memoryview:
     if pa.types.is_fixed_size_list(column.type):
         return np.ascontiguousarray(vectors(column), dtype="<f4").data.cast("B")
     if pa.types.is_string(column.type):
-        starts = run_starts(column)
-        if 8 * len(starts) > len(column):
-            ended = pc.binary_join_element_wise(column, "", "\0").combine_chunks()
-            return memoryview(ended.buffers()[2] or b"")
-        # The same bytes, four times as quick where an id stands in many rows after another.
-        values, lengths = column.take(pa.array(starts)).to_pylist(), np.diff([*starts, len(column)])
-        runs = zip(values, lengths.tolist(), strict=True)
-        return "".join([f"{value}\0" * length for value, length in runs]).encode()
+        ended = pc.binary_join_element_wise(column, "", "\0").combine_chunks()
+        return memoryview(ended.buffers()[2] or b"")
     values = column.to_numpy()
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).data.cast("B")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from primorl.base.errors import PipelineError
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import (
-    Spaces,
     action_vectors,
     numbers,
     row_numbers,
@@ -48,10 +47,6 @@ class UnitStore:
     1 in the order of their ids. An input row is (observation, action), a target row is
     (next_observation - observation, reward, terminated).
 
-    Each observation is held once: the next observation of a transition is the observation in the
-    row after it. Where it is another one, as at the end of a trajectory, a row of its own holds it.
-    So memory holds S + A + 3 numbers a transition and not 2S + A + 2.
-
     Args:
         reader: of one partition.
         watch: is shown every batch of rows on its way, also those that are not kept.
@@ -65,6 +60,7 @@ class UnitStore:
         size: R.
         observation_size: S.
         action_size: A.
+        trajectory_starts: the first transition of every trajectory.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
@@ -85,40 +81,31 @@ class UnitStore:
         owned[own] = True
         self.units, self.size = int(owned.sum()), int(lengths[owned].sum())
         with memory_for(reader.folder):
-            # Room for the worst case, in which no next observation is the following row's. Pages
-            # that are never written take no memory.
-            shape = 2 * self.size, S + A
+            shape = self.size, S + A + S + 2
             small = keep_bytes is None or 4 * math.prod(shape) <= keep_bytes
             rows: Floats = np.empty(shape, np.float32) if small else _on_disk(reader.folder, shape)
-            outcomes: Floats = np.empty((self.size, 2), dtype=np.float32)  # reward and terminated
-            places = np.empty(self.size, dtype=np.int64)  # where in `rows` each transition is
-            firsts = [np.empty(0, dtype=np.int64)]
+            inputs, targets = rows[:, : S + A], rows[:, S + A :]
+            starts = [np.empty(0, dtype=np.int64)]
             kept_rows = np.repeat(owned, lengths)
-            seen = filled = done = 0
+            seen = done = 0
             for table in _checked_tables(reader):
                 watch(table)
                 kept = kept_rows[seen : seen + table.num_rows]
                 seen += table.num_rows
                 table = table if kept.all() else table.filter(pa.array(kept))
-                if table.num_rows == 0:
-                    continue
-                packed, place = _packed(table, spaces)
-                rows[filled : filled + len(packed)] = packed
                 these = slice(done, done + table.num_rows)
-                places[these] = filled + place
-                outcomes[these, 0] = numbers(table["reward"])
-                outcomes[these, 1] = numbers(table["terminated"])
-                firsts.append(done + trajectory_starts(table))
-                filled, done = filled + len(packed), these.stop
-        self._arrays: dict[str, npt.NDArray[Any]] = {
-            "rows": rows[:filled],
-            "outcomes": outcomes,
-            "places": places,
-            "lengths": lengths[owned],
-            "unit_starts": np.cumsum(lengths[owned]) - lengths[owned],
-            "trajectory_starts": np.concatenate(firsts),
-            "numbers": np.flatnonzero(owned),
-        }
+                observation = vectors(table["observation"])
+                inputs[these, :S] = observation
+                inputs[these, S:] = action_vectors(table, spaces)
+                targets[these, :S] = vectors(table["next_observation"]) - observation
+                targets[these, S] = numbers(table["reward"])
+                targets[these, S + 1] = numbers(table["terminated"])
+                starts.append(done + trajectory_starts(table))
+                done = these.stop
+        self.trajectory_starts = np.concatenate(starts)
+        self._rows = rows
+        self._lengths = lengths[owned]
+        self._numbers = np.flatnonzero(owned)
 
     @classmethod
     def open(cls, folder: Path, watch: Watch = lambda table: None, own: slice = EVERY) -> Self:
@@ -126,36 +113,33 @@ class UnitStore:
         return cls(PartReader(folder, made_by="partition"), watch, own)
 
     def arrays(self) -> tuple[Floats, Floats]:
-        """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
-        S, rows, places = self.observation_size, self._arrays["rows"], self._arrays["places"]
-        inputs = rows[places]
-        change = rows[places + 1, :S] - inputs[:, :S]
-        return inputs, np.concatenate((change, self._arrays["outcomes"]), axis=1)
+        """Give all inputs [R, S + A] and targets [R, S + 2]; not to be written to."""
+        return np.split(self._rows, [self.observation_size + self.action_size], axis=1)  # type: ignore[return-value]
 
-    @property
-    def trajectory_starts(self) -> npt.NDArray[np.int64]:
-        """Return the first transition of every trajectory."""
-        return self._arrays["trajectory_starts"]
+    def flat(self) -> tuple["Tensor", "Tensor"]:
+        """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
+        import torch
+
+        inputs, targets = self.arrays()
+        return torch.from_numpy(inputs.copy()), torch.from_numpy(targets.copy())
 
     @property
     def terminates(self) -> bool:
         """Whether any transition ended in a terminal state; a truncation is no such end."""
-        return bool((self._arrays["outcomes"][:, 1] > 0).any())
+        return bool((self._rows[:, -1] > 0).any())
 
     @cached_property
-    def _tensors(self) -> dict[str, "Tensor"]:
-        import torch
-
-        return {name: torch.from_numpy(values) for name, values in self._arrays.items()}
-
-    @property
     def numbers(self) -> "Tensor":
         """Which of the partition's units these are, int64 [U], ascending."""
-        return self._tensors["numbers"]
+        import torch
+
+        return torch.from_numpy(self._numbers)
 
     def lengths(self, units: "Tensor") -> "Tensor":
         """Count the transitions of each unit: int64 [U] of unit numbers to int64 [U]."""
-        return self._tensors["lengths"][units]
+        import torch
+
+        return torch.from_numpy(self._lengths[units.numpy()])
 
     def transitions(self, units: "Tensor", steps: "Tensor") -> tuple["Tensor", "Tensor"]:
         """Gather the chosen transitions of each unit.
@@ -170,77 +154,35 @@ class UnitStore:
         Returns:
             Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
         """
-        return self._gather(self._chosen(units, steps))
+        import torch
+
+        # NumPy takes short rows in half of torch's time.
+        rows = torch.from_numpy(self._rows.take(self._chosen(units, steps), axis=0))
+        width = self.observation_size + self.action_size
+        return rows[..., :width].contiguous(), rows[..., width:].contiguous()
 
     def begins(self, units: "Tensor", steps: "Tensor") -> "Tensor":
         """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see
         `transitions`.
         """
-        return self._begins[self._chosen(units, steps)]
-
-    def flat(self) -> tuple["Tensor", "Tensor"]:
-        """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
         import torch
 
-        inputs, targets = self.arrays()
-        return torch.from_numpy(inputs), torch.from_numpy(targets)
+        return torch.from_numpy(np.isin(self._chosen(units, steps), self.trajectory_starts))
 
     def first_observations(self) -> "Tensor":
         """Give the first observation of every trajectory, float32 [trajectories, S]."""
-        places = self._tensors["places"][self._tensors["trajectory_starts"]]
-        return self._tensors["rows"][places, : self.observation_size]
-
-    def terminated(self) -> "Tensor":
-        """Say whether each transition ended in a terminal state, bool [R]; a truncation is no such
-        end.
-        """
-        return self._tensors["outcomes"][:, 1] > 0
-
-    @cached_property
-    def _begins(self) -> "Tensor":
-        """Mark the transitions that begin a trajectory, bool [R]; made on first use: training never
-        asks.
-        """
         import torch
 
-        begins = torch.zeros(self.size, dtype=torch.bool)
-        begins[self._tensors["trajectory_starts"]] = True
-        return begins
+        return torch.from_numpy(self._rows[self.trajectory_starts, : self.observation_size])
 
-    def _chosen(self, units: "Tensor", steps: "Tensor") -> "Tensor":
-        starts, lengths = self._tensors["unit_starts"], self._tensors["lengths"]
-        return starts[units, None] + steps.minimum(lengths[units, None] - 1)
-
-    def _gather(self, rows: "Tensor") -> tuple["Tensor", "Tensor"]:
-        import torch
-
-        # NumPy takes short rows in half of torch's time.
-        S, arrays, chosen = self.observation_size, self._arrays, rows.numpy()
-        places = arrays["places"][chosen]
-        inputs = torch.from_numpy(arrays["rows"].take(places, axis=0))
-        following = torch.from_numpy(arrays["rows"].take(places + 1, axis=0))
-        outcomes = torch.from_numpy(arrays["outcomes"].take(chosen, axis=0))
-        targets = torch.empty(*rows.shape, S + 2)
-        torch.sub(following[..., :S], inputs[..., :S], out=targets[..., :S])
-        targets[..., S:] = outcomes
-        return inputs, targets
-
-
-def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Pack whole units as `UnitStore` holds them: rows [more than n, S + A], and where the n
-    transitions are.
-    """
-    S = spaces.observation_size
-    observation, after = vectors(table["observation"]), vectors(table["next_observation"])
-    # Whether the next observation is not the following row's, bit by bit.
-    apart = np.ones(table.num_rows, dtype=bool)
-    apart[:-1] = (after[:-1].view(np.int32) != observation[1:].view(np.int32)).any(axis=1)
-    places = np.arange(table.num_rows) + np.cumsum(apart) - apart
-    rows = np.zeros((table.num_rows + int(apart.sum()), S + spaces.action_size), dtype=np.float32)
-    rows[places, :S] = observation
-    rows[places, S:] = action_vectors(table, spaces)
-    rows[places[apart] + 1, :S] = after[apart]
-    return rows, places
+    def _chosen(self, units: "Tensor", steps: "Tensor") -> npt.NDArray[np.int64]:
+        """Find the rows of steps of units, int64 [U, M]."""
+        lengths, which = self._lengths, units.numpy()
+        starts = np.cumsum(lengths) - lengths
+        rows: npt.NDArray[np.int64] = starts[which, None] + np.minimum(
+            steps.numpy(), lengths[which, None] - 1
+        )
+        return rows
 
 
 def _on_disk(folder: Path, shape: tuple[int, int]) -> Floats:

@@ -175,14 +175,6 @@ def test_recordings_without_end_flags(project: Path) -> None:
     assert (written[-1]["reward"], any(each["truncated"] for each in written)) == (7.0, False), (
         "the score is kept"
     )
-    write(content)
-    for horizon in (3, 2):
-        written = run(entry(NO_FLAGS, end="horizon", horizon=horizon)).to_pylist()
-        assert [each["truncated"] for each in written] == [False, True, False, True]
-    content[1]["died"] = True
-    write(content[:2] + content[3:])
-    written = run(entry({"truncated": None}, end="horizon", horizon=3)).to_pylist()
-    assert [each["terminated"] for each in written] == [False, True, False, False]
 
 
 BOUNDED: dict[str, Any] = {

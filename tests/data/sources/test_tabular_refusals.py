@@ -49,7 +49,6 @@ def choosing(chosen: list[Any]) -> Change:
     return lambda _: discrete(lambda index: chosen[index % 2])
 
 
-CUT = {"end": "horizon", "horizon": 3}
 PART = r"raw/part-0\.parquet: "
 BAD: dict[str, tuple[Any, ...]] = {
     "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no rows"),
@@ -61,7 +60,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time'"),
     "steps unsorted": (lambda rows: [rows[1], rows[0], *rows[2:]], PART + "row 2: "),
     "steps duplicated": (changed(1, time=0), PART + "row 2: "),
-    "trajectories unsorted": (lambda rows: rows[3:6] + rows[:3], PART + "row 4: "),
+    "trajectories unsorted": (lambda rows: rows[3:6] + rows[:3], "trajectory number 2, step 0: "),
     "two ends": (changed(3, left=True), PART + r"row 4: found an end"),
     "no end": (changed(5, left=False), PART + "row 6: .*no end flag"),
     "a flag of 2": (
@@ -71,7 +70,6 @@ BAD: dict[str, tuple[Any, ...]] = {
     "no outcome": (lambda rows: [*rows, row(11, 0, 0, left=True)], PART + "row 9: "),
     "a dose too high": (changed(1, dose=7.0), r"'dose'.*options\.columns\.action\.high"),
     "longer than the horizon": (list, PART + "row 1: ", {}, {"horizon": 2}),
-    "longer than is cut": (list, PART + "row 8: ", {"truncated": None}, CUT),
     "choice below": (choosing([-1, 0]), PART + "row 1: column 'choice'", DISCRETE),
     "choice above": (choosing([0, 2**32]), PART + "row 2: column 'choice'", DISCRETE),
     "no choice": (choosing([0, None]), PART + "row 2: found no action", DISCRETE),
@@ -186,7 +184,6 @@ TWICE = {"column": "ward", "categories": ["A", "A"]}
         ({"unit": None}, {"trajectory_ids": "global"}, "unit"),
         ({"unit": None}, {"unit": "trajectory"}, "per_unit"),
         (NO_FLAGS, {}, "end flags"),
-        ({}, {"end": "horizon"}, "options.end"),
         ({"next_observation": ["x"]}, {}, "one column for each"),
         ({"observation": [TWICE]}, {}, "once"),
         ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),

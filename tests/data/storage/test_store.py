@@ -106,7 +106,7 @@ def test_the_store_and_all_parts_of_it_read_what_was_written(
             watch, own = (lambda table: shown.append(table.num_rows)), slice(part, None, parts)  # noqa: B023
             store = open_units(folder, bound, watch, own)
             assert sum(shown) == rows.num_rows, "every part is shown all rows"
-            assert isinstance(store._arrays["rows"], np.memmap) is (bound == 0)
+            assert isinstance(store._rows, np.memmap) is (bound == 0)
             check_units(store, rows, list(range(store.units)))
             seen += store.numbers.tolist()
         assert sorted(seen) == list(range(len(lengths)))
@@ -121,7 +121,7 @@ def test_a_store_in_memory_gives_all_rows_first_observations_and_ends(tmp_path: 
     assert np.array_equal(inputs, matrix(rows, "observation", "action"))
     assert all(map(np.array_equal, opened.arrays(), (inputs, targets)))
     assert np.array_equal(opened.first_observations(), [item.observations[0] for item in content])
-    assert opened.terminated().tolist() == rows["terminated"].to_pylist()
+    assert opened.terminates
     empty = UnitStore.open(write_parts(tmp_path / "none", rows.slice(0, 0)))
     assert (empty.units, empty.flat()[0].shape) == (0, (0, 4))
     assert empty.first_observations().shape == (0, 3)

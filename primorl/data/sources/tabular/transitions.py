@@ -11,12 +11,9 @@ import pyarrow.compute as pc
 from primorl.base.records import TimeUnit
 from primorl.config.columns import Carried
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.data.checks import KeyOrder
 from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.files import Field, Log
 from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers, whole
-
-_REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
 MICROSECONDS: dict[TimeUnit, float] = {
     "seconds": 1e6,
@@ -86,7 +83,6 @@ class TransitionMaker:
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self._horizon = horizon
         self._options, self._bounds = dataset.options, dataset.bounds
-        self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = (
@@ -110,7 +106,7 @@ class TransitionMaker:
             units = id_text(rows[self._unit].take(chosen).combine_chunks())
         if self._options.trajectory_ids == "per_unit":
             trajectories = pc.binary_join_element_wise(units, trajectories, "/")
-        self._check_order(rows, starts, units, trajectories)
+        self._check_order(rows, starts)
         terminated, truncated = self._ends(rows, starts, lasts)
 
         observation = self._matrix(rows, "observation", starts)
@@ -150,25 +146,16 @@ class TransitionMaker:
             truncated=truncated[keep],
         ).table(self._spaces)
 
-    def _check_order(
-        self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array
-    ) -> None:
+    def _check_order(self, rows: pa.Table, starts: Places) -> None:
         order = rows["order"].to_numpy()
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
-        again = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
-        back = np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1
-        allowed = f"every one once; drop a duplicate, or number rows of equal time{self._or_merged}"
-        self._log.refuse(rows, again, "an order that its trajectory has already", allowed)
-        self._log.refuse(
-            rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}"
-        )
-        disordered = starts[self._keys.disordered(units, trajectories)]
+        again = np.flatnonzero(inside[1:] & (order[1:] <= order[:-1])) + 1
         allowed = (
-            "ascending by unit, then trajectory (as text; ids of digits padded with zeros to "
-            f"12); {_REPAIR}"
+            "a later one in every row; drop a duplicate, number rows of equal time, or set "
+            f"options.sorted: false to have the log sorted here{self._or_merged}"
         )
-        self._log.refuse(rows, disordered, "a trajectory out of order or in two places", allowed)
+        self._log.refuse(rows, again, "an order that is not after that of the row before", allowed)
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
         flags = {name: np.zeros(rows.num_rows, bool) for name in ("terminated", "truncated")}
@@ -187,12 +174,6 @@ class TransitionMaker:
             self._log.refuse(rows, lasts[has_no_end], found, allowed)
         elif self._options.end == "outcome":
             terminated[lasts] |= has_no_end
-        elif self._options.end == "horizon":
-            steps = lasts - starts + 1
-            full = (steps == self._horizon) | ((steps - 1 == self._horizon) & (not self._has_next))
-            found = "the last row of a trajectory that neither terminated nor reached the horizon"
-            allowed = "as many rows as `horizon` declares, or an end flag; or options.end: last_row"
-            self._log.refuse(rows, lasts[has_no_end & ~full], found, allowed)
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
 
