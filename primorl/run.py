@@ -31,7 +31,7 @@ from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import found_in
 from primorl.evaluate.returns import Evaluation, in_environment, in_model
-from primorl.evaluate.summary import Summary, stated
+from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
@@ -44,12 +44,6 @@ from primorl.work.data import open_public
 
 _STARTS = 4096  # drawn from the released first states
 _REMEDY = "run `dvc repro`"
-_OF_ANSWERS = (
-    "spent_on_dataset",
-    "private_evaluation",
-    "model_verdict",
-    "recommendation",
-)  # keys of a summary
 
 
 @dataclass(frozen=True)
@@ -138,14 +132,13 @@ class Run:
             return
         if (stale := found.other_files(MODEL, POLICY)) is not None:
             raise PipelineError(f"{SUMMARY}: {stale}")
-        said = stated(self.policy, self.answers)
-        said["recommendation"] = found_in(self.answers, BEHAVIOUR, found.env_id)
-        for key, value in said.items():
+        repeated = repeat(self.policy, self.answers)
+        repeated["recommendation"] = found_in(self.answers, BEHAVIOUR, found.env_id)
+        for key, value in repeated.items():
             if getattr(found, key) != value:
-                of_answers = key == "recommendation" or (self.answers.asked and key in _OF_ANSWERS)
-                source = PRIVATE_EVALUATION if of_answers else POLICY / FILE
                 raise PipelineError(
-                    f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`"
+                    f"{SUMMARY}: {key}: not what {POLICY / FILE} or {PRIVATE_EVALUATION} says; run "
+                    "`dvc repro evaluate`"
                 )
 
     def _check_statements(self) -> None:
@@ -165,31 +158,27 @@ class Run:
         """Refuse files that speak of other data, another unit, another split or other numbers of
         units.
         """
-        info = self.manifest.info
+        info, units = self.manifest.info, self.manifest.private_units
+        about = {"dataset_fingerprint": info.dataset_fingerprint, "unit": info.unit, "units": units}
+        public = {"public_units": self.manifest.public_units}
         for folder in (MODEL, POLICY):
             own = self.statements[folder]
-            for key, found, allowed in (
-                ("dataset_fingerprint", own.dataset_fingerprint, info.dataset_fingerprint),
-                ("unit", own.unit, info.unit),
-                ("units", own.units, self.manifest.private_units),
-                ("public_units", own.public_units, self.manifest.public_units),
-            ):
-                if found not in (None, allowed):
-                    raise PipelineError(
-                        f"{folder / FILE}: {key}: found {found!r}, allowed is {allowed!r}, as in "
-                        f"{MANIFEST}: of other data or another split; `dvc checkout` brings both "
-                        "of one commit, `dvc repro` makes them again"
-                    )
-        facts: list[tuple[Path, str, object, object]] = [
-            (PUBLIC, "units", self.public.units, self.manifest.public_units),
-            (PRIVATE_EVALUATION, "horizon", self.answers.horizon, info.horizon),
-        ]
+            told = own.public_units is not None
+            _refuse_other(folder / FILE, own, about | (public if told else {}))
+        _refuse_other(PUBLIC, self.public, {"units": self.manifest.public_units})
+        _refuse_other(PRIVATE_EVALUATION, self.answers, {"horizon": info.horizon})
         if self.results is not None:
-            facts.append((SUMMARY, "dataset", self.results.dataset, info.dataset))
-        for file, key, here, declared in facts:
-            if here != declared:
-                said = f"found {here!r}, allowed is {declared!r}, as in {MANIFEST}"
-                raise PipelineError(f"{file}: {key}: {said}; {_REMEDY}")
+            _refuse_other(SUMMARY, self.results, {"dataset": info.dataset})
+
+
+def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> None:
+    """Refuse a file that has another value for a key than the manifest."""
+    for key, value in declared.items():
+        if (here := getattr(found, key)) != value:
+            raise PipelineError(
+                f"{file}: {key}: found {here!r}, allowed is {value!r}, as in {MANIFEST}: of other "
+                f"data or another split; {_REMEDY}"
+            )
 
 
 def evaluate(run: Run, params: Params) -> Evaluation:

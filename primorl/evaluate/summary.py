@@ -178,22 +178,22 @@ class Summary(PolicyResult):
             others: the other fields.
         """
         digests = [file_sha256(folder / "policy.safetensors") for folder in folders]
-        listed = tuple(
-            SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=digest)
-            for seed, result, digest in zip(
-                seeds or (), evaluation.by_seed, digests, strict=seeds is not None
+        if seeds is not None:
+            others["seeds"], others["by_seed"] = (
+                tuple(seeds),
+                tuple(
+                    SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=digest)
+                    for seed, result, digest in zip(seeds, evaluation.by_seed, digests, strict=True)
+                ),
             )
-        )
         if len(public_returns) > 1:
             mean = MeanInterval.of(public_returns)
             others |= {"public_return_mean": mean.mean, "public_return_ci95": (mean.low, mean.high)}
             others["public_trajectories"] = len(public_returns)
         return cls(
-            **stated(statement, answers),
+            **repeat(statement, answers),
             **_value(evaluation.overall.final, score),
             **evaluation.method,
-            seeds=tuple(seeds) if seeds else None,
-            by_seed=listed or None,
             policy_sha256=digests[0],
             **others,
         )
@@ -206,13 +206,9 @@ class Summary(PolicyResult):
             model / "model.safetensors": self.model_sha256,
             policy / "policy.safetensors": self.policy_sha256,
         }
-        if not any(file.exists() for file in named):  # nothing was fetched
-            return None
-        other = []
-        for file, digest in named.items():
-            if digest is not None and (not file.exists() or file_sha256(file) != digest):
-                other.append(str(file.parent))
-        if not other:
+        here = {file: file_sha256(file) for file in named if file.exists()}
+        other = [str(f.parent) for f, digest in named.items() if digest not in (None, here.get(f))]
+        if not here or not other:  # nothing was fetched, or all is here
             return None
         return (
             f"these results are of an earlier run: {' and '.join(other)} is another or gone; "
@@ -238,16 +234,15 @@ class Summary(PolicyResult):
         return read_record(path, cls, _REMEDY)
 
 
-def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
+def repeat(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
     """Collect the keys that a summary repeats of the policy's statement and of the private units'
     answers.
     """
-    repeated = {key: getattr(statement, key) for key in _REPEATED} | {
-        "model_verdict": answers.verdict
-    }
-    if not answers.asked:
-        return repeated | {"private_evaluation": None}
-    return repeated | {"spent_on_dataset": answers.total, "private_evaluation": answers.values()}
+    repeated = {key: getattr(statement, key) for key in _REPEATED}
+    repeated |= {"model_verdict": answers.verdict, "private_evaluation": None}
+    if answers.asked:
+        repeated |= {"spent_on_dataset": answers.total, "private_evaluation": answers.values()}
+    return repeated
 
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
@@ -276,14 +271,12 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
     """Make the summary's keys for the value of a policy: its measured return, or its value in the
     model.
     """
+    value, ends = final.mean, (final.low, final.high)
     if isinstance(final, ModelValue):
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
-        return unmeasured | {
-            "model_value": final.mean,
-            "model_value_range": (final.low, final.high),
-        }
-    measured = {"return_mean": final.mean, "return_ci95": (final.low, final.high)}
-    return measured | {"normalized_score": score(final.mean) if score else None}
+        return {**unmeasured, "model_value": value, "model_value_range": ends}
+    normalized = score(value) if score else None
+    return {"return_mean": value, "return_ci95": ends, "normalized_score": normalized}
 
 
 def log_summary(
@@ -329,12 +322,8 @@ def log_summary(
         name, (low, high) = f"private.{answer.of}.{answer.estimator}", answer.ci95 or (None, None)
         found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
     if (advice := summary.recommendation) is not None and advice.interval is not None:
-        low, high = advice.interval
-        found |= {
-            "gain_over_today": advice.expected,
-            "gain_over_today_low": low,
-            "gain_over_today_high": high,
-        }
+        found["gain_over_today"] = advice.expected
+        found["gain_over_today_low"], found["gain_over_today_high"] = advice.interval
     for name, value in found.items():
         if value is not None:
             pipeline.metric(name, value)
@@ -356,7 +345,7 @@ def note(summary: Mapping[str, Any]) -> str:
     return f"""{guarantee(summary)}
 
 ```
-{text(dict(summary))}
+{text(summary)}
 ```
 
 Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy
@@ -473,9 +462,7 @@ def write_online_results(
         fresh.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["users", "return_mean", "return_low", "return_high"])
+        writer.writerow(["users", *MeanInterval.names])
         for count, each in zip(users, returns, strict=True):
-            writer.writerow(
-                [count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))]
-            )
+            writer.writerow([count, *(f"{value:.6g}" for value in each.named.values())])
     summary.write(ONLINE_METRICS)

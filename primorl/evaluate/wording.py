@@ -2,7 +2,6 @@
 table.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,6 @@ GAIN_NOTE = (
     "over its steps (higher is better). The interval is meant to hold in nine of ten runs: it was "
     "fitted on simulated logs, and on others it may hold less often"
 )
-UNKNOWN_GAIN = "the model is not to be believed, or was warned of, or nobody was asked"
 UNBELIEVED = "values in the model are not shown, as it is not to be believed"
 BELIEVE = {
     "yes": "The model can be believed",
@@ -62,22 +60,13 @@ def guarantee(summary: Mapping[str, Any]) -> str:
 
 def account(summary: Mapping[str, Any]) -> str:
     """State the cost of all runs on the same units in one line, such as "ε = 1.20, δ = 1e-05 in 3
-    charges when …".
+    charges".
     """
     spent = summary["spent_on_dataset"]
-    when = (
-        "when the model was made"
-        if summary.get("private_evaluation") is None
-        else "with the private evaluation"
-    )
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
-    text = f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} {when}"
-    fixed = spent["epsilon_fixed"]
-    if spent["charges"] == 1 or fixed is None:  # nothing was there to be looked at
-        return text
-    return f"{text} (ε = {at_most(fixed)} if all settings were fixed beforehand)"
+    return f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges}"
 
 
 def value(number: float, ci95: Sequence[float] | None) -> str:
@@ -106,7 +95,9 @@ def gain(advice: Mapping[str, Any]) -> str:
 
 def gain_note(advice: Mapping[str, Any]) -> str:
     """Explain the figure that `gain` states."""
-    return UNKNOWN_GAIN if advice.get("interval") is None else GAIN_NOTE
+    if advice.get("interval") is None:
+        return "the model is not to be believed, or was warned of, or nobody was asked"
+    return GAIN_NOTE
 
 
 def believed(summary: Mapping[str, Any]) -> bool:
@@ -149,7 +140,6 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN
     ]
     measured, alike = summary["return_mean"] is not None, discount == 1
-    of_model = [each for each in answers if each["estimator"] == "model"]
     rows = []
     today = next((each for each in answers if each["of"] == "behaviour"), None)
     if today is not None and (alike or not measured):
@@ -161,15 +151,17 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     if measured:
         name = "the policy, in the simulator"
         return [*rows, Shown(name, summary["return_mean"], summary["return_ci95"], True)]
-    if of_model and believed(summary):
-        for of in ("clone", "policy"):
-            for each in of_model:
-                if each["of"] == of:
-                    members = each.get("members")
-                    ends = (min(members), max(members)) if members else None
-                    name = f"{WHOSE[of]}, in the model"
-                    rows.append(Shown(name, each["value"], ends, of == "policy", True))
-    elif not answers and summary.get("model_value") is not None and believed(summary):
+    if not believed(summary):
+        return rows
+    of_model = [each for each in answers if each["estimator"] == "model"]
+    for of in ("clone", "policy"):
+        for each in of_model:
+            if each["of"] == of:
+                members = each.get("members")
+                ends = (min(members), max(members)) if members else None
+                name = f"{WHOSE[of]}, in the model"
+                rows.append(Shown(name, each["value"], ends, of == "policy", True))
+    if not answers and summary.get("model_value") is not None:
         number, ends = summary["model_value"], summary["model_value_range"]
         rows.append(Shown("the policy, in the model", number, ends, True, True))
     return rows
@@ -224,20 +216,14 @@ def _sentence(text: str) -> str:
 
 
 def unprotected(statement: Mapping[str, Any]) -> str:
-    """Say how many people are public and who said so; empty where a statement does not tell."""
+    """Say how many people are public; empty where a statement does not tell."""
     count, unit = statement.get("public_units"), statement["unit"]
     if count is None:
         return ""
     if count == 0:
         return f"No {unit} is public."
-    said = re.search(
-        r"public split \(\d+ units, (.+)\)$",
-        "\n".join(statement["public_assumptions"]),
-        re.MULTILINE,
-    )
-    how = f" ({said[1]})" if said else ""
     many = f"{count:,} {plural(unit)} are" if count > 1 else f"1 {unit} is"
-    return f"{many} public and not protected{how}."
+    return f"{many} public and not protected."
 
 
 def public_facts(statement: Mapping[str, Any]) -> list[str]:
@@ -263,55 +249,43 @@ def plural(unit: str) -> str:
     return unit[:-1] + "ies" if unit.endswith("y") else unit + "s"
 
 
-def text(summary: dict[str, Any]) -> str:
+def text(summary: Mapping[str, Any]) -> str:
     """Format the content of ``metrics/summary.json`` as a short table of plain text.
 
     Raises:
         KeyError: an entry is missing.
     """
-    score, seconds = summary["normalized_score"], summary["seconds"]
-    seeds = summary.get("seeds", [summary["seed"]])
-    advice = summary.get("recommendation")
-    several = len(seeds) > 1
+    seconds, advice = summary["seconds"], summary.get("recommendation")
+    seeds = summary.get("seeds") or [summary["seed"]]
+    run = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    place = summary["env_id"] or "no simulator"
     rows = [
-        (
-            "dataset",
-            f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} "
-            "private units",
-        ),
-        (
-            "variant",
-            f"{summary['variant']}, " + (f"{len(seeds)} seeds" if several else f"seed {seeds[0]}"),
-        ),
+        ("dataset", f"{summary['dataset']} ({place}), {summary['units']} private units"),
+        ("variant", f"{summary['variant']}, {run}"),
         ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
-        (
-            "spent",
-            ("" if summary["spent_on_dataset"]["epsilon"] is None else "in all: ")
-            + account(summary),
-        ),
+        ("spent", f"in all: {account(summary)}"),
+        *_describe_answers(summary),
+        *_describe_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
     ]
-    rows += _private_answers(summary)
-    rows += _value(summary, f" over {len(seeds)} seeds" if several else "")
     if advice is not None:
         rows.append(("gain", f"{gain(advice)}: {gain_note(advice)}"))
         rows.append(("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}"))
-    if score is not None:
-        rows.append(("score", f"{score:.1f}"))
-    else:
-        rows.append(("score", "none declared" if summary["env_id"] else "not measured"))
+    if summary["normalized_score"] is not None:
+        rows.append(("score", f"{summary['normalized_score']:.1f}"))
     stages = ", ".join(f"{name} {took:.0f}" for name, took in seconds.items())
     rows.append(("time", f"{sum(seconds.values()):.0f} s: {stages}"))
     return "\n".join(f"{name:<8} {value}" for name, value in rows)
 
 
-def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the return of the private units today and under the policy; empty where nothing was
     asked.
     """
     rows = []
-    hidden = () if believed(summary) else ("model",)
     shown = [
-        each for each in summary.get("private_evaluation", ()) if each["estimator"] not in hidden
+        each
+        for each in summary.get("private_evaluation") or ()
+        if each["estimator"] != "model" or believed(summary)
     ]
     for each in sorted(shown, key=lambda answer: list(_WHOSE).index(answer["of"])):
         # Drawn actions may be worth something else.
@@ -324,29 +298,23 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
-    """Make the rows of the return in the environment, or else of the value in the model; ``over``
-    names the seeds.
+def _describe_value(summary: Mapping[str, Any], over: str) -> list[tuple[str, str]]:
+    """Describe the return in the environment, or else the value in the model; ``over`` names the
+    seeds.
     """
-    if summary["return_mean"] is None and not believed(summary):
-        return [("return", "not measured: there is no simulator"), ("value", UNBELIEVED)]
-    if summary["return_mean"] is None:
+    if summary["return_mean"] is not None:
+        low, high = summary["return_ci95"]
+        mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
+        each = " each" if over else ""
+        return [("return", f"{mean}{over}, {summary['episodes']} episodes{each}")]
+    rows = [("return", "not measured: there is no simulator")]
+    answers = summary.get("private_evaluation") or ()
+    if not believed(summary):
+        rows.append(("value", UNBELIEVED))
+    elif all(each["of"] != "policy" for each in answers):
+        # That of an answer is of other rollouts, and may be longer and not discounted.
         low, high = summary["model_value_range"]
         spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{over}"
-        rows = [("return", "not measured: there is no simulator")]
-        answers = summary.get("private_evaluation", ())
-        # That of an answer is of other rollouts, and may be longer and not discounted.
-        if not any(each["of"] == "policy" for each in answers):
-            said = f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"
-            rows.append(("value", said))
-        return rows
-    low, high = summary["return_ci95"]
-    mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
-    rows = [("return", f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}")]
-    if over:
-        each = (
-            f"{own['seed']}: {value(own['return_mean'], own['return_ci95'])}"
-            for own in summary["by_seed"]
-        )
-        rows.append(("seeds", "; ".join(each) + " over episodes"))
+        said = f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"
+        rows.append(("value", said))
     return rows

@@ -19,7 +19,7 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, of_answers
-from primorl.evaluate.summary import Summary, stated
+from primorl.evaluate.summary import Summary, repeat
 from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
@@ -192,7 +192,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rewrite(record: PrivateEvaluation) -> None:
     """Write the answers, and what the summary repeats of them."""
     record.write(PRIVATE_EVALUATION)
-    repeated = stated(Statement.read(DYNAMICS), record)
+    repeated = repeat(Statement.read(DYNAMICS), record)
     replace(Summary.read(SUMMARY), **repeated).write(SUMMARY)
 
 
@@ -322,7 +322,9 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
     before = read_json(SUMMARY)
     for key in ("spent_on_dataset", "private_evaluation", "model_verdict"):
         edit(SUMMARY, **{key: None})
-        refused_at_home(f"summary.json: {key}: not what metrics/private_evaluation.json says")
+        refused_at_home(
+            f"summary.json: {key}: not what models/policy/privacy.json or metrics/private"
+        )
         edit(SUMMARY, **before)
     made()
 
