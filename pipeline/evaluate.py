@@ -11,7 +11,7 @@ from primorl.base.files import read_json, replaced_file
 from primorl.base.paths import CURVES, POLICY, SUMMARY, seconds_of
 from primorl.config.params import Params
 from primorl.evaluate.summary import log_summary, write_curve
-from primorl.run import Run, evaluate, summarise
+from primorl.run import VerifiedRun, evaluate, summarise
 from primorl.tracking import StageRun
 
 _STAGES = (
@@ -24,7 +24,7 @@ def body(params: Params, run: StageRun) -> None:
     figure.
     """
     started = time.perf_counter()
-    found = Run.read(params, params.dynamics.variant)
+    found = VerifiedRun.read(params, params.dynamics.variant)
     evaluation = evaluate(found, params)
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
     seconds["evaluate"] = round(time.perf_counter() - started, 3)

@@ -41,7 +41,7 @@ from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
-from primorl.run import Run as VerifiedRun
+from primorl.run import VerifiedRun
 from primorl.tracking import results, viewer
 from primorl.work.bill import UNKNOWN, Bill, preview
 from primorl.work.data import budget_of, read_ledger, version_in

@@ -47,7 +47,7 @@ _REMEDY = "run `dvc repro`"
 
 
 @dataclass(frozen=True)
-class Run:
+class VerifiedRun:
     """A finished run, verified.
 
     Attributes:
@@ -71,7 +71,7 @@ class Run:
     results: Summary | None
 
     @classmethod
-    def read(cls, params: Params | Reading, variant: Variant | None = None) -> "Run":
+    def read(cls, params: Params | Reading, variant: Variant | None = None) -> "VerifiedRun":
         """Read a run in the working directory, and compare its files with each other.
 
         Args:
@@ -181,7 +181,7 @@ def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> 
             )
 
 
-def evaluate(run: Run, params: Params) -> Evaluation:
+def evaluate(run: VerifiedRun, params: Params) -> Evaluation:
     """Measure returns in the environment that the dataset names; without one, compute values in the
     model.
     """
@@ -219,7 +219,7 @@ def evaluate(run: Run, params: Params) -> Evaluation:
 
 
 def summarise(
-    run: Run, params: Params, evaluation: Evaluation, seconds: dict[str, float]
+    run: VerifiedRun, params: Params, evaluation: Evaluation, seconds: dict[str, float]
 ) -> Summary:
     """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall
     times.

@@ -47,13 +47,13 @@ from primorl.release.contents import (
     STARTS,
     ChargeRecord,
     Declared,
-    Evaluation,
     LedgerStatement,
+    ReleasedResult,
     is_bundle,
     list_files,
     make_manifest,
 )
-from primorl.run import Run
+from primorl.run import VerifiedRun
 from primorl.work.asking import ROLLOUTS
 from primorl.work.data import read_ledger, refuse_missing_charges, version_in
 
@@ -93,7 +93,7 @@ def release(
     """
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
-    run = Run.read(params)
+    run = VerifiedRun.read(params)
     source = choose_policy(run.evaluated, run.answers, policy, against_advice)
     copied = {name: MODELS / name for name in (*MODEL, STARTS, CLONE)}
     copied |= {name: source / Path(name).name for name in (*POLICY[:2], *SPREAD)}
@@ -173,7 +173,7 @@ def _entry(summary: Summary) -> str:
     return f"datasets/{summary.dataset}.yaml: card"
 
 
-def _collect_records(run: Run, params: Params | Reading, source: Path) -> dict[str, Any]:
+def _collect_records(run: VerifiedRun, params: Params | Reading, source: Path) -> dict[str, Any]:
     """Make the records that a bundle does not copy, by the names of their files."""
     summary, answers = run.evaluated, run.answers
     declared = declared_texts(summary.dataset)
@@ -197,12 +197,12 @@ def _collect_records(run: Run, params: Params | Reading, source: Path) -> dict[s
     return records
 
 
-def _quote(summary: Summary, answers: PrivateEvaluation, source: Path) -> Evaluation:
+def _quote(summary: Summary, answers: PrivateEvaluation, source: Path) -> ReleasedResult:
     """Collect the figures of the summary that the card quotes; of several seeds those of the first.
 
     Of the clone it quotes its value in the model, which stands among the answers.
     """
-    found = {field.name: getattr(summary, field.name) for field in fields(Evaluation)}
+    found = {field.name: getattr(summary, field.name) for field in fields(ReleasedResult)}
     if source == BEHAVIOUR:
         value = answers.answer("clone", MEAN_RETURN)
         assert value is not None
@@ -220,12 +220,12 @@ def _quote(summary: Summary, answers: PrivateEvaluation, source: Path) -> Evalua
     elif summary.by_seed:
         found |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in found}
     try:
-        return Evaluation(**found)
+        return ReleasedResult(**found)
     except ValueError as wrong:
         raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
 
 
-def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
+def _ledger_statement(params: Params | Reading, run: VerifiedRun) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / MODEL[2]
     delta = given(place, "spent_on_dataset", statement.spent_on_dataset).delta
@@ -267,7 +267,7 @@ def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
     )
 
 
-def _find_made(run: Run, charges: Mapping[str, Charge]) -> dict[str, dict[str, str]]:
+def _find_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> dict[str, dict[str, str]]:
     """Find the digests of what each charge made, as the ledger has them: those of the files that
     are here, if the charge made them.
     """

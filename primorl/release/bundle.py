@@ -55,8 +55,8 @@ from primorl.release.contents import (
     SPREAD,
     STARTS,
     Bundle,
-    Evaluation,
     LedgerStatement,
+    ReleasedResult,
     check_names_and_hashes,
 )
 from primorl.release.tensors import check_tensors
@@ -195,7 +195,7 @@ def _read_text(path: Path) -> str:
 
 
 def add_choice(
-    statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None
+    statement: Statement, evaluation: ReleasedResult, answers: PrivateEvaluation | None
 ) -> Statement:
     """Return the policy's statement for a bundle: with `CHOSEN` where answers of the private units
     decided.

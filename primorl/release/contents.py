@@ -137,7 +137,7 @@ class LedgerStatement:
 
 
 @record
-class Evaluation(PolicyResult):
+class ReleasedResult(PolicyResult):
     """``evaluation.json``: figures of ``metrics/summary.json`` on the card, of one policy.
 
     Raises:
@@ -195,7 +195,7 @@ class Declared:
 
 
 @record
-class Manifest:
+class FileList:
     """``MANIFEST.json``: SHA-256 of every other file.
 
     It tells whether a bundle is complete, not its author.
@@ -221,7 +221,7 @@ class Bundle:
     of_model: Statement
     of_policy: Statement
     ledger: LedgerStatement
-    evaluation: Evaluation
+    evaluation: ReleasedResult
     clone: Statement | None
     answers: PrivateEvaluation | None
 
@@ -244,7 +244,7 @@ class Bundle:
             of_model=read(folder, MODEL[2], Statement),
             of_policy=read(folder, POLICY[2], Statement),
             ledger=read(folder, LEDGER, LedgerStatement),
-            evaluation=read(folder, EVALUATION, Evaluation),
+            evaluation=read(folder, EVALUATION, ReleasedResult),
             clone=read(folder, CLONE, Statement) if CLONE in names else None,
             answers=read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None,
         )
@@ -315,10 +315,10 @@ def _is_bounded(event: dict[str, Any]) -> bool:
     return rounds <= MOST_ROUNDS and noise >= LEAST_NOISE and all(map(_is_bounded, inner))
 
 
-def make_manifest(folder: Path) -> Manifest:
+def make_manifest(folder: Path) -> FileList:
     """Make the content of ``MANIFEST.json`` for the files that are in ``folder``."""
     names = sorted(set(list_files(folder)) - {MANIFEST, SIGNATURE})
-    return Manifest(
+    return FileList(
         kind="primorl release", files={name: file_sha256(folder / name) for name in names}
     )
 
@@ -328,7 +328,7 @@ def is_bundle(folder: Path) -> bool:
     file is in it.
     """
     try:
-        read(folder, MANIFEST, Manifest)
+        read(folder, MANIFEST, FileList)
         return set(list_files(folder)) <= NEEDED | OPTIONAL | {MANIFEST, SIGNATURE}
     except PipelineError:
         return False
@@ -362,7 +362,7 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
             f"{folder / SIGNATURE}: found something else than an Ed25519 signature of "
             f"{_SIGNATURE_BYTES} bytes"
         )
-    listed = read(folder, MANIFEST, Manifest).files
+    listed = read(folder, MANIFEST, FileList).files
     if set(listed) != found - {MANIFEST, SIGNATURE}:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
     for name in sorted(listed):

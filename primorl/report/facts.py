@@ -24,7 +24,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.release.card import whole, with_account
-from primorl.run import Run
+from primorl.run import VerifiedRun
 
 _MOST_ROWS = 16384
 _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -136,7 +136,7 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         PipelineError: a file is missing or broken, or the results are of another dataset, model or
             policy, or the public rows are of another run; one line.
     """
-    run = Run.read(params)
+    run = VerifiedRun.read(params)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
     if found.dataset != params.dataset:
         raise PipelineError(
