@@ -9,7 +9,7 @@ from primorl.base.paths import BEHAVIOUR, MANIFEST, POLICY, PRIVATE_EVALUATION
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.results import unasked
+from primorl.evaluate.private.results import empty_evaluation
 from primorl.policy.config import PolicyConfig
 from primorl.tracking import StageRun
 from primorl.work.jobs import Order, RunPlan
@@ -21,7 +21,7 @@ def idle(_: Params) -> bool:
         return False
     manifest = Manifest.load(MANIFEST)
     info = manifest.info
-    nothing = unasked(info.dataset, info.unit, manifest.private_units, info.horizon)
+    nothing = empty_evaluation(info.dataset, info.unit, manifest.private_units, info.horizon)
     nothing.write(PRIVATE_EVALUATION)
     return True
 

@@ -45,7 +45,7 @@ def body(params: Params, run: StageRun) -> None:
         first = begin if asked.plan.is_private else None
         with desk.pay(online.order_of(params, asked), first, OnlineState.restore) as paid:
             state = online.learn_for(paid, asked, begin, choose_device(params.compute))
-            policies = [asked.start.network.exported(parameters) for parameters in state.kept]
+            policies = [asked.start.network.export(parameters) for parameters in state.kept]
             returns = online.evaluate_online(params, asked, state, policies)
             own = online.users_statement(params, asked)
             statement = after_offline(

@@ -50,7 +50,7 @@ _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = (
 def scales_contribution(
     observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool
 ) -> BoundedSum:
-    """Contribution of a unit to the query of scales.
+    """Return the contribution of a unit to the query of scales.
 
     Args:
         observations: S.
@@ -70,13 +70,13 @@ def scales_contribution(
 
 
 def residual_contribution(targets: int) -> BoundedSum:
-    """Contribution of a unit to the query of residuals."""
+    """Return the contribution of a unit to the query of residuals."""
     return BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets))
 
 
 def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:
-    """Contribution of a unit to the query of first states: numbers count with their usual size,
-    categories with 1.
+    """Return the contribution of a unit to the query of first states: numbers count with their
+    usual size, categories with 1.
     """
     categories = sum(size for _, size in one_hot)
     numbers = observations - categories
@@ -84,8 +84,8 @@ def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:
 
 
 def length_contribution() -> Fractions:
-    """Contribution of a unit to the query of lengths: parts of the horizon, truncated trajectories
-    first.
+    """Return the contribution of a unit to the query of lengths: parts of the horizon, truncated
+    trajectories first.
     """
     return Fractions(1, 2 * PARTS)
 
@@ -93,7 +93,7 @@ def length_contribution() -> Fractions:
 def contributions(
     observations: int, actions: int, one_hot: OneHot, *, discrete: bool
 ) -> dict[str, Contribution]:
-    """Contributions of a unit to each query, by name; see `scales_contribution`."""
+    """Return the contributions of a unit to each query, by name; see `scales_contribution`."""
     return {
         SCALES: scales_contribution(observations, actions, one_hot, discrete=discrete, finer=False),
         FINER_SCALES: scales_contribution(
@@ -107,7 +107,7 @@ def contributions(
 
 @cache
 def _gain(rounds: int, momentum: float, averaging: float, rate: float) -> float:
-    """Variance of a released weight that noise of variance 1 in every round causes.
+    """Return the variance of a released weight that noise of variance 1 in every round causes.
 
     The noise goes through the server's momentum and average, and through the rounds that follow:
     whitened features have curvature 1, so that each of these takes a share ``rate`` of the error
@@ -156,15 +156,15 @@ def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: 
 
 
 def lost_to_noise(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
-    """Variance of a prediction that the noise causes beside people's own, in those of the target:
-    σ² (F + 1).
+    """Return the variance of a prediction that the noise causes beside people's own, in those of
+    the target: σ² (F + 1).
     """
     return noise_beside_people(plan, server, rate, shape) ** 2 * (shape.inputs + 1)
 
 
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
-    """Degrees of polynomials that are tried, the largest first; products of many columns are not
-    even counted.
+    """Return the degrees of polynomials that are tried, the largest first; products of many columns
+    are not even counted.
     """
     return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
 
@@ -179,9 +179,9 @@ def affords(lost: float, shape: Network) -> bool:
     return lost <= (LOST_OF_CUBES if cubes else LOST_YES)
 
 
-def blurred(plan: Plan) -> float | None:
-    """Noise of the variances by which features are scaled, as a share of them; None: scales are not
-    asked for.
+def noise_in_scales(plan: Plan) -> float | None:
+    """Return the noise of the variances by which features are scaled, as a share of them; None:
+    scales are not asked for.
 
     Of numbers that vary by at least some tenth of their declared range: of narrower ones the share
     is larger, which is known after the queries

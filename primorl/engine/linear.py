@@ -68,7 +68,7 @@ def shrink_weights(weights: Weights, error: float) -> Weights:
 
 
 def _raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
-    """Return what `primorl.model.ensemble.soft_bounded` makes the log-variance of."""
+    """Return what `primorl.model.ensemble.bound_softly` makes the log-variance of."""
     margin = 1e-3 * (high - low)
     wanted = (2 * deviation.clamp(min=1e-9).log()).clamp(low + margin, high - margin)
     share = torch.expm1(wanted - low).log()  # softplus(below - low) = wanted - low

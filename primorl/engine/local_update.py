@@ -97,7 +97,8 @@ class Kernel:
 
     @torch.inference_mode()
     def sum(self, start: Weights, batches: LocalBatches, grid: float = 0.0) -> list[Tensor]:
-        """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
+        """Return Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the
+        clip's.
 
         With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no
         norm grows. Sums of such multiples are exact, whatever their order: a power of two, and few
@@ -113,7 +114,7 @@ class Kernel:
             may see them.
         """
         totals = []
-        for i, update in enumerate(self._clipped(start, batches)):
+        for i, update in enumerate(self._train_chunk(start, batches)):
             if grid:
                 update.mul_(1 / grid).trunc_()
             exact = self.workspace.take("exact", i, tuple(update.shape), torch.float64).copy_(
@@ -126,18 +127,18 @@ class Kernel:
 
     @torch.inference_mode()
     def updates(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum`.
+        """Return Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum`.
 
         Sensitive.
         """
         units = batches.weights.shape[1]
-        found = self._clipped(start, batches)
+        found = self._train_chunk(start, batches)
         return _as_weights(
             [update.view(-1, self.shape.members, *update.shape[1:])[:units] for update in found]
         )
 
-    def _clipped(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
+    def _train_chunk(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
+        """Return Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
         if batches.weights.shape[1] == 1:
             batches = add_idle_units(batches, 2)  # products of one matrix take another way
         shape, workspace = self.shape, self.workspace
@@ -185,8 +186,8 @@ class Kernel:
         return self.clip.finish([layer.moved for layer in layers])
 
     def _step_of_heads(self, start: Weights, batches: LocalBatches) -> Tensor:
-        """One gradient step of linear heads: -η Φᵀ(∂loss/∂output) of the mean over a unit's rows,
-        ``[U, F + 1, out]``.
+        """Take one gradient step of linear heads: -η Φᵀ(∂loss/∂output) of the mean over a unit's
+        rows, ``[U, F + 1, out]``.
 
         Every unit begins with the same weights, so none are copied. Φ is read as `Polynomials` lays
         it out. Rows of padding have weight zero.
@@ -221,7 +222,7 @@ class Kernel:
         weight: Tensor,
         gradient: "_LossGradient",
     ) -> None:
-        """One gradient step of every pair, in place: forward, loss gradient, backward, update.
+        """Take one gradient step of every pair, in place: forward, loss gradient, backward, update.
 
         Between layers stands Swish, or ReLU in a policy. Only how far a layer has moved is updated:
         `_clip` follows, which says where it is.
@@ -284,17 +285,19 @@ class _Layer:
         self._matrix_turned = self.now[:, :-1].mT
 
     def forward(self, signal: Tensor) -> Tensor:
-        """The output for ``signal [U·N, B, in + 1]``; its last column is 1 on a unit's own rows."""
+        """Return the output for ``signal [U·N, B, in + 1]``; its last column is 1 on a unit's own
+        rows.
+        """
         return torch.bmm(signal, self.now, out=self.above)
 
     def carry(self, error: Tensor) -> Tensor:
-        """``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N,
+        """Return ``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N,
         B, in]``.
         """
         return torch.bmm(error, self._matrix_turned, out=self._carried)
 
     def norms(self) -> Tensor:
-        """Of the update, ``[U, N]``, in float32."""
+        """Return the norms of the update, ``[U, N]``, in float32."""
         norms: Tensor = torch.linalg.vector_norm(self._rows, dim=2)
         return norms
 
@@ -305,21 +308,21 @@ class _Layer:
 
 
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
-    """``[.., in + 1, out]`` a layer to ``[.., in, out]`` and ``[.., 1, out]``, as `Weights` has
-    them.
+    """Split ``[.., in + 1, out]`` a layer into ``[.., in, out]`` and ``[.., 1, out]``, as `Weights`
+    has them.
     """
     return [part for layer in layers for part in (layer[..., :-1, :], layer[..., -1:, :])]
 
 
 def _per_pair(per_unit: Tensor, members: int) -> Tensor:
-    """``[J, U, B, D]`` → ``[J, U·N, B, D]``: all members of a unit see the same rows."""
+    """Repeat ``[J, U, B, D]`` → ``[J, U·N, B, D]``: all members of a unit see the same rows."""
     return per_unit.unsqueeze(2).expand(-1, -1, members, -1, -1).flatten(1, 2)
 
 
 class _LossGradient:
     """∂/∂output of every row's loss (`losses_of_rows`), ``[P, B, outputs]``.
 
-    With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the
+    With v = bound_softly(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the
     cross-entropy of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
 
     With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is
@@ -357,7 +360,7 @@ class _LossGradient:
         mean, raw = output[..., :size], output[..., size : 2 * size]
         if not self._shape.spread:
             torch.sub(mean, y[..., :size], out=gradient[..., :size])
-            return self._flagged(output, y, gradient)
+            return self._add_flag(output, y, gradient)
         if self._squashed:
             mean = self._mean.copy_(mean).tanh_()
         share = torch.sub(raw, high, out=self._share).sigmoid_()
@@ -374,9 +377,9 @@ class _LossGradient:
             variance = precision.pow_(-self._beta)
             scaled.mul_(variance)
             gradient[..., size : 2 * size].mul_(variance)
-        return self._flagged(output, y, gradient)
+        return self._add_flag(output, y, gradient)
 
-    def _flagged(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
+    def _add_flag(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         if self._flag:
             probability = torch.mul(
                 output[..., -1:], TERMINATION_GAIN, out=self._probability
@@ -413,10 +416,12 @@ class CohortSource(Protocol):
         """Number of units, K."""
 
     def lengths(self, units: Tensor) -> Tensor:
-        """Transitions of each unit: int64 ``[U]`` for int64 ``[U]``."""
+        """Return the transitions of each unit: int64 ``[U]`` for int64 ``[U]``."""
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``steps[u, m]`` of unit ``units[u]``: ``[U, M, S + A]`` and ``[U, M, S + 1]``."""
+        """Return the rows ``steps[u, m]`` of unit ``units[u]``: ``[U, M, S + A]`` and ``[U, M, S +
+        1]``.
+        """
 
 
 @runtime_checkable
@@ -424,7 +429,7 @@ class TrajectorySource(CohortSource, Protocol):
     """A source that knows where trajectories begin."""
 
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
-        """Whether these rows are the first of a trajectory: bool ``[U, M]``."""
+        """Tell whether these rows are the first of a trajectory: bool ``[U, M]``."""
 
 
 def read_batches(
@@ -463,7 +468,7 @@ def read_batches(
         order, most = order[:, :max_transitions], max_transitions
         lengths = lengths.clamp(max=max_transitions)
     orders = [order]
-    orders += [order.gather(1, _shuffled(lengths, most, entropy)) for _ in range(epochs - 1)]
+    orders += [order.gather(1, _shuffle(lengths, most, entropy)) for _ in range(epochs - 1)]
 
     batches = math.ceil(most / batch_size)
     if padding := batches * batch_size - most:
@@ -489,26 +494,27 @@ def read_batches(
 
 
 def _first_order(lengths: Tensor, most: int, local: LocalTraining, entropy: Entropy) -> Tensor:
-    """Order of the first epoch, ``[U, most]``: secret, but for units that take one step on all of
-    their rows.
+    """Return the order of the first epoch, ``[U, most]``: secret, but for units that take one step
+    on all of their rows.
 
     Each unit's own length decides: another order has other last bits, and they must not tell who
     shares the chunk.
     """
     bound = local.max_transitions_per_unit
     if not local.one_batch or bound is None:
-        return _shuffled(lengths, most, entropy)
+        return _shuffle(lengths, most, entropy)
     place = torch.arange(most, device=lengths.device)
     as_they_come = place.expand(len(lengths), -1)
     if (lengths < most).any():
         as_they_come = as_they_come.where(place < lengths.unsqueeze(1), 0)
     if most <= bound:
         return as_they_come
-    return as_they_come.where(lengths.unsqueeze(1) <= bound, _shuffled(lengths, most, entropy))
+    return as_they_come.where(lengths.unsqueeze(1) <= bound, _shuffle(lengths, most, entropy))
 
 
-def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
-    """A uniform order of each unit's first ``lengths[u]`` steps, ``[U, most]``; padding follows.
+def _shuffle(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
+    """Draw a uniform order of each unit's first ``lengths[u]`` steps, ``[U, most]``; padding
+    follows.
 
     Padding points at step 0, a row of the unit's own.
     """
@@ -520,5 +526,5 @@ def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 
 
 def _by_step(rows: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """``[U, J·B, D]`` → ``[J, U, B, D]``."""
+    """Reorder ``[U, J·B, D]`` → ``[J, U, B, D]``."""
     return rows.view(*shape, rows.shape[-1]).transpose(0, 1)

@@ -19,10 +19,10 @@ from primorl.model.architecture import CloneNetwork, Network, PublicLosses
 from primorl.model.ensemble import (
     Normaliser,
     Weights,
+    bound_softly,
     negative_log_likelihood,
     outputs,
     row_losses,
-    soft_bounded,
 )
 from primorl.model.numerics import Adam
 
@@ -156,7 +156,7 @@ def losses_of_rows(
         return negative_log_likelihood(output, torch.zeros_like(output), targets), output
     mean, raw = output.chunk(2, dim=-1)
     mean = mean.tanh()
-    log_variance = soft_bounded(raw, network.log_variance_low, network.log_variance_high)
+    log_variance = bound_softly(raw, network.log_variance_low, network.log_variance_high)
     return negative_log_likelihood(mean, log_variance, targets), mean
 
 

@@ -158,7 +158,7 @@ class ScalesQuery:
     finer: bool = False
 
     @classmethod
-    def declared(cls, columns: ObservationColumns, bounds: Bounds) -> "ScalesQuery":
+    def from_ranges(cls, columns: ObservationColumns, bounds: Bounds) -> "ScalesQuery":
         """Make the query in windows of the declared ranges, which are finite."""
         chosen = columns.continuous
         sides = []
@@ -334,7 +334,7 @@ register_query(heads.FINER_SCALES)(ScalesQuery)
 
 
 def _roots_and_squares(size: Tensor) -> Tensor:
-    """Roots and squares of sizes ``[.., n]``: ``[.., 2 n]``."""
+    """Return the roots and squares of sizes ``[.., n]``: ``[.., 2 n]``."""
     return torch.cat((size.sqrt(), size.square()), -1)
 
 
@@ -352,7 +352,7 @@ def _mean_of_own_rows(values: Tensor, own: Tensor) -> Tensor:
 
 
 def _read_bytes(normaliser: Normaliser) -> int:
-    """Memory of a row while it is read, with its flag."""
+    """Return the memory of a row while it is read, with its flag."""
     return _READ_BYTES * (len(normaliser.input_mean) + len(normaliser.target_mean) + 1)
 
 

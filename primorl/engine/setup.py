@@ -33,7 +33,7 @@ from primorl.engine.queries import (
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Network
 from primorl.model.ensemble import Bounds, Normaliser, Weights
-from primorl.model.numerics import shaped
+from primorl.model.numerics import unflatten
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -103,7 +103,7 @@ class TrainingSetup:
         The second query of scales looks closer where the answer to the first one says, once that is
         among ``answers``.
         """
-        first = ScalesQuery.declared(self.columns, self.bounds)
+        first = ScalesQuery.from_ranges(self.columns, self.bounds)
         finer = replace(first, finer=True)
         if SCALES in answers:
             finer = ScalesAnswer(first, answers[SCALES], self.noise_of(SCALES)).narrow()
@@ -157,7 +157,7 @@ class TrainingSetup:
         (query,) = (query for query in self.plan.queries if query.what == name)
         return query.standard_deviation / self.plan.units
 
-    def names_hidden(self, answers: Answers, names: Sequence[str]) -> list[str]:
+    def find_hidden_names(self, answers: Answers, names: Sequence[str]) -> list[str]:
         """List those of S + A + 1 names, the reward last, with a charged variance below its
         standard error.
         """
@@ -222,7 +222,7 @@ class TrainingSetup:
         """Cut a vector of weights ``[d]`` into those of the network's layers."""
         members, layers = self.architecture.members, self.architecture.layers
         shapes = [(members, *size) for i, o in layers for size in ((i, o), (1, o))]
-        return shaped(weights, shapes)
+        return unflatten(weights, shapes)
 
     def initial_weights(self) -> Weights:
         """Draw random weights from the public seed."""

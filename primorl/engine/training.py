@@ -20,7 +20,7 @@ from primorl.engine.setup import Answers, TrainingSetup
 from primorl.engine.shards import Alone, Group, Processes, Request, join_answers
 from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import flat
+from primorl.model.numerics import flatten
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.plan import Plan
 
@@ -37,7 +37,7 @@ _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tenso
 
 @dataclass(frozen=True)
 class TrainingState(DataclassState):
-    """The state of a training after some rounds; weights are vectors ``[d]`` (`flat`).
+    """The state of a training after some rounds; weights are vectors ``[d]`` (`flatten`).
 
     Attributes:
         weights: after the rounds so far.
@@ -105,7 +105,7 @@ class TrainingState(DataclassState):
     @classmethod
     def begin(cls, weights: Weights, settings: str | None = None) -> "TrainingState":
         """Make the state before the first round."""
-        start = flat(weights)
+        start = flatten(weights)
         zeros = torch.zeros_like(start)
         return cls(start, zeros, zeros, start, settings=settings)
 
@@ -245,7 +245,7 @@ def _sum_early(
 def _sum_round(setup: TrainingSetup, rounds: Rounds, group: Group, weights: Tensor) -> Tensor:
     """Sum the updates of a fresh cohort of all processes, ``[d]``."""
     group.ask(Request.ROUND, released=weights)
-    return group.total(flat(rounds.sum(setup.shape(weights))))
+    return group.total(flatten(rounds.sum(setup.shape(weights))))
 
 
 def _sum_late(
@@ -258,7 +258,7 @@ def _sum_late(
 ) -> Tensor:
     """Sum the query of a name that is asked after the rounds, over the units of all processes."""
     queries = setup.late_queries()
-    group.ask(Request.LATE, list(queries).index(name), flat(weights))
+    group.ask(Request.LATE, list(queries).index(name), flatten(weights))
     return group.total(queries[name].total(source, maps, weights))
 
 
@@ -288,7 +288,7 @@ def serve(
             maps = setup.make_normaliser(public, answers).to(device)
             rounds = Rounds(setup, source, maps)
         elif request == Request.ROUND:
-            group.total(flat(rounds.sum(setup.shape(released.float().to(device)))))
+            group.total(flatten(rounds.sum(setup.shape(released.float().to(device)))))
         elif request == Request.LATE:
             weights = setup.shape(released.float().to(device))
             group.total(late[number].total(source, maps, weights))
@@ -352,7 +352,7 @@ def _run_rounds(
             now = replace(now, started=now.started + 1)
             save_checkpoint(now)
             released = plan.release(setup.shape(total(now.weights)))
-            now = now.step(flat(released), setup.server)
+            now = now.step(flatten(released), setup.server)
         last, evaluation = now.started >= plan.rounds, None
         if evaluate is not None and (last or now.done % stopping.every == 0):
             averaged = now.average_weights()

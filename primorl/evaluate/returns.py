@@ -160,7 +160,7 @@ def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, Determinist
     after seed.
     """
     final, epochs = (
-        DeterministicPolicy.stacked([load(folder) for folder in folders])
+        DeterministicPolicy.stack([load(folder) for folder in folders])
         for load in (DeterministicPolicy.load, DeterministicPolicy.load_epochs)
     )
     return final, epochs
@@ -224,7 +224,7 @@ def _returns(
     totals, steps = np.zeros(envs.num_envs), 0
     while alive.any() and steps != limit:
         batch = torch.as_tensor(observations, dtype=torch.float32).view(policy.policies, count, -1)
-        actions = as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
+        actions = to_space(policy.act(batch).flatten(0, 1), envs.single_action_space)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         totals[alive] += rewards[alive]
         # The next episode of a finished environment counts for nothing.
@@ -233,7 +233,7 @@ def _returns(
     return totals.reshape(policy.policies, count)[:, : len(seeds)]
 
 
-def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
+def to_space(actions: Tensor, space: Any) -> npt.NDArray[Any]:
     """Convert actions to the space's form: vectors of a box as they are, one-hot ``[B, A]`` to
     numbers ``[B]``.
     """

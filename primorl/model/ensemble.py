@@ -46,8 +46,8 @@ class Normaliser:
 
     @classmethod
     def from_public(cls, inputs: Tensor, targets: Tensor, flag: bool = False) -> "Normaliser":
-        """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column more
-        with ``flag``.
+        """Fit maps to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column
+        more with ``flag``.
         """
         targets = targets[:, :-1] if flag else targets
         targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
@@ -100,7 +100,7 @@ class Normaliser:
         return _by_column(raw[..., : size + self.flag], self.target_mean, self.target_scale)
 
     def to(self, device: torch.device) -> "Normaliser":
-        """The same maps on ``device``."""
+        """Return the same maps on ``device``."""
         moved: dict[str, Any] = {
             name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)
         }
@@ -161,7 +161,7 @@ def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
     size = shape.targets
     if not shape.spread:
         return output[..., :size], torch.zeros_like(output[..., :size])
-    return output[..., :size], soft_bounded(
+    return output[..., :size], bound_softly(
         output[..., size : 2 * size], shape.log_variance_low, shape.log_variance_high
     )
 
@@ -203,7 +203,7 @@ def row_losses(
     return loss, torch.cat((mean, torch.sigmoid(logit).unsqueeze(-1)), dim=-1)
 
 
-def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
+def bound_softly(raw: Tensor, low: float, high: float) -> Tensor:
     """Squeeze ``raw`` smoothly into (low, high) by two softplus functions, as in PETS and MOPO."""
     below_high = high - softplus(high - raw)
     return low + softplus(below_high - low)
@@ -212,7 +212,7 @@ def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
 def negative_log_likelihood(
     mean: Tensor, log_variance: Tensor, targets: Tensor, beta_nll: float = 0.0
 ) -> Tensor:
-    """Gaussian negative log-likelihood, summed over the last axis, without its constant.
+    """Return the Gaussian negative log-likelihood, summed over the last axis, without its constant.
 
     With β = ``beta_nll`` each term counts variance^β, without its gradient (Seitzer et al. 2022).
     """
@@ -263,7 +263,7 @@ class GaussianEnsemble:
             raise ValueError(f"no termination rule {self.termination!r}")
 
     def member(self, number: int) -> "GaussianEnsemble":
-        """One member as an ensemble of its own."""
+        """Return one member as an ensemble of its own."""
         alone = tuple(w[number : number + 1] for w in self.weights)
         return replace(self, architecture=replace(self.architecture, members=1), weights=alone)
 

@@ -67,7 +67,8 @@ class Polynomials:
         return [column for column in range(self.inputs) if column not in known]
 
     def basis(self, frequencies: Tensor) -> Tensor:
-        """Columns of the polynomials as combinations of standardised inputs, ``[S + A, D]``.
+        """Return the columns of the polynomials as combinations of standardised inputs, ``[S + A,
+        D]``.
 
         Args:
             frequencies: of the categories, at the columns of one-hot parts, ``[S + A]``.
@@ -76,7 +77,7 @@ class Polynomials:
 
         columns = [torch.eye(self.inputs)[:, self.continuous]]
         for first, size in self.one_hot:
-            shares = _sound(frequencies[first : first + size])
+            shares = _bound_frequencies(frequencies[first : first + size])
             values, vectors = torch.linalg.eigh(torch.diag(shares) - shares.outer(shares))
             whitened = torch.zeros(self.inputs, size - 1)
             whitened[first : first + size] = (vectors[:, 1:] / values[1:].sqrt()).float()
@@ -84,21 +85,23 @@ class Polynomials:
         return torch.cat(columns, 1)
 
     def centre(self, frequencies: Tensor) -> Tensor:
-        """Means of one-hot columns as `basis` takes them, 0 elsewhere: ``[S + A]``."""
+        """Return the means of one-hot columns as `basis` takes them, 0 elsewhere: ``[S + A]``."""
         import torch
 
         found = torch.zeros(self.inputs)
         for first, size in self.one_hot:
-            found[first : first + size] = _sound(frequencies[first : first + size]).float()
+            found[first : first + size] = _bound_frequencies(
+                frequencies[first : first + size]
+            ).float()
         return found
 
     def largest(self, basis: Tensor) -> Tensor:
-        """A bound on the magnitude of every feature, ``[F]`` in float64."""
+        """Return a bound on the magnitude of every feature, ``[F]`` in float64."""
         farthest = FARTHEST * basis.double().abs().sum(0).max()
         return (farthest**self.degree + 3 * farthest + 1).expand(self.size)
 
     def __call__(self, standardised: Tensor, basis: Tensor) -> Tensor:
-        """Features ``[.., F]`` of standardised inputs ``[.., S + A]``.
+        """Return the features ``[.., F]`` of standardised inputs ``[.., S + A]``.
 
         Every number is added, multiplied or divided alone: the last bits of a matrix product could
         depend on how many rows it has, and so one person's features on who else is there.
@@ -149,8 +152,8 @@ def _powers(z: Tensor, degree: int) -> dict[int, Tensor]:
 
 @cache
 def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[int]]]]:
-    """Every kind of product: the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times z',
-    and their columns.
+    """List every kind of product: the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times
+    z', and their columns.
     """
     numbers = len(features.continuous)
     owner = [*range(numbers)]
@@ -197,6 +200,6 @@ def _runs(features: Polynomials) -> list[tuple[tuple[int, ...], list[int], range
     return runs
 
 
-def _sound(frequencies: Tensor) -> Tensor:
+def _bound_frequencies(frequencies: Tensor) -> Tensor:
     shares = frequencies.double().clamp(min=_RAREST)
     return shares / shares.sum()

@@ -27,14 +27,14 @@ class Workspace:
     def take(
         self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """A tensor of ``shape`` with arbitrary content."""
+        """Return a tensor of ``shape`` with arbitrary content."""
         size, key = math.prod(shape), (name, layer)
         if key not in self._held or self._held[key].numel() < size:
             self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
         return self._held[key][:size].view(shape)
 
     def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int) -> Tensor:
-        """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise
+        """Return ``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise
         operation runs across pairs.
 
         Such an operation takes as many numbers at once as the processor's registers hold, and those
@@ -96,26 +96,26 @@ class SeedGenerators:
 
     @classmethod
     def of(cls, seeds: Sequence[int], device: torch.device) -> "SeedGenerators":
-        """A generator on ``device`` for each seed."""
+        """Return a generator on ``device`` for each seed."""
         return cls([torch.Generator(device).manual_seed(seed) for seed in seeds])
 
     def randn(self, rows: int, *shape: int) -> Tensor:
         """Standard normal, ``[rows, ...]``."""
-        return self._drawn(torch.randn, rows, shape)
+        return self._draw(torch.randn, rows, shape)
 
     def rand(self, rows: int, *shape: int) -> Tensor:
-        """Uniform in [0, 1), ``[rows, ...]``."""
-        return self._drawn(torch.rand, rows, shape)
+        """Draw uniformly in [0, 1), ``[rows, ...]``."""
+        return self._draw(torch.rand, rows, shape)
 
     def randint(self, high: int, rows: int, *shape: int) -> Tensor:
-        """Uniform in 0 … high - 1, int64 ``[rows, ...]``."""
-        return self._drawn(partial(torch.randint, high), rows, shape)
+        """Draw uniformly in 0 … high - 1, int64 ``[rows, ...]``."""
+        return self._draw(partial(torch.randint, high), rows, shape)
 
     def exponential(self, rows: int, *shape: int) -> Tensor:
-        """Exponential with rate 1, ``[rows, ...]``."""
-        return self._drawn(_exponential, rows, shape)
+        """Draw exponential numbers with rate 1, ``[rows, ...]``."""
+        return self._draw(_exponential, rows, shape)
 
-    def _drawn(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
+    def _draw(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
         size = (rows // len(self.generators), *shape)
         parts = [
             draw(size, generator=generator, device=self.device) for generator in self.generators
@@ -129,12 +129,12 @@ def _exponential(
     return torch.empty(size, device=device).exponential_(generator=generator)
 
 
-def flat(weights: Sequence[Tensor]) -> Tensor:
+def flatten(weights: Sequence[Tensor]) -> Tensor:
     """Join tensors to one vector."""
     return torch.cat([part.detach().flatten() for part in weights])
 
 
-def shaped(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    """Cut a vector that `flat` made up again into tensors of these shapes, views of ``vector``."""
+def unflatten(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    """Cut a vector that `flatten` made into tensors of these shapes, views of ``vector``."""
     parts = torch.split(vector, [math.prod(shape) for shape in shapes])
     return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))

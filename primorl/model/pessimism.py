@@ -17,21 +17,21 @@ Uncertainty = Callable[[Tensor, Tensor], Tensor]
 
 
 def max_aleatoric(mean: Tensor, std: Tensor) -> Tensor:
-    """u_MA(s, a) = max_i ‖Σ_i(s, a)‖_F, Σ_i being member i's diagonal covariance."""
+    """Return u_MA(s, a) = max_i ‖Σ_i(s, a)‖_F, Σ_i being member i's diagonal covariance."""
     norms: Tensor = torch.linalg.vector_norm(std.square(), dim=-1)
     return norms.amax(0)
 
 
 def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
-    """u_MPD(s, a) = max_{i,j} ‖μ_i(s, a) - μ_j(s, a)‖₂."""
+    """Return u_MPD(s, a) = max_{i,j} ‖μ_i(s, a) - μ_j(s, a)‖₂."""
     first, second = torch.triu_indices(mean.shape[0], mean.shape[0], offset=1, device=mean.device)
     gaps: Tensor = torch.linalg.vector_norm(mean[first] - mean[second], dim=-1)
     return gaps.amax(0)
 
 
 def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
-    """u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, without a unit; ``mean`` is already divided
-    by the scale σ.
+    """Return u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, without a unit; ``mean`` is already
+    divided by the scale σ.
     """
     gaps: Tensor = torch.linalg.vector_norm(mean - mean.mean(0), dim=-1)
     return gaps.amax(0)

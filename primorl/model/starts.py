@@ -65,7 +65,7 @@ class StartModel:
 
     @staticmethod
     def released_in(folder: Path) -> bool:
-        """Whether first states were released into ``folder``."""
+        """Tell whether first states were released into ``folder``."""
         return (folder / FILE).exists()
 
     @classmethod
@@ -81,7 +81,7 @@ class StartModel:
             survival = tensors.pop("survival", None)
             needed = cls.__dataclass_fields__.keys() - {"survival"}
             model = cls(**{name: tensors.pop(name) for name in needed}, survival=survival)
-            if tensors or not model._sound():
+            if tensors or not model._is_sound():
                 raise ValueError
         except FileNotFoundError:
             raise PipelineError(
@@ -95,7 +95,7 @@ class StartModel:
             ) from None
         return model
 
-    def _sound(self) -> bool:
+    def _is_sound(self) -> bool:
         size, parts = len(self.low), dict(vars(self))
         if (survival := parts.pop("survival")) is not None:
             shares = (
@@ -130,7 +130,7 @@ def asked_of_private(folder: Path) -> bool:
 
 
 def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
-    """S(t) of a released model, float64 ``[horizon]``; None: it was not asked for.
+    """Return S(t) of a released model, float64 ``[horizon]``; None: it was not asked for.
 
     With ``by_model`` terminations are the model's own business; else they are ends like all others.
 

@@ -83,7 +83,7 @@ class Cohort:
         return self._plan.noise_multiplier
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
-        """(Σ clipped contributions + N(0, (zS)² I)) / m.
+        """Release (Σ clipped contributions + N(0, (zS)² I)) / m.
 
         Formal guarantee: every contribution is scaled to norm at most S; vectors that are not
         finite become zero. The release is S times that of vectors of norm at most 1, so z alone
@@ -173,15 +173,15 @@ class Trajectories:
         return self.rewards.shape[1]
 
     def of(self, users: slice) -> "Trajectories":
-        """The same of some of the users."""
+        """Return the same of some of the users."""
         return Trajectories(**{name: value[users] for name, value in vars(self).items()})
 
     def fill(self, users: int) -> "Trajectories":
-        """The same with empty users behind, up to so many."""
+        """Return the same with empty users behind, up to so many."""
         return Trajectories(**{name: fill(value, users) for name, value in vars(self).items()})
 
     def to(self, device: torch.device) -> "Trajectories":
-        """The same on a device."""
+        """Return the same on a device."""
         return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
 
 
@@ -285,7 +285,7 @@ class OnlineState:
             now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started)
         )
 
-    def ended(self) -> "OnlineState":
+    def end(self) -> "OnlineState":
         """Keep the last parameters, also where the last cohort was interrupted."""
         if not self.every or self.kept_after[-1] == self.cohorts:
             return self
@@ -376,6 +376,6 @@ def learn(
         updated = update.apply(network, values, met, Cohort(plan, update.releases), number)
         now = now.after({name: value.cpu() for name, value in updated.items()})
         on_update(now)
-    now = now.ended()
+    now = now.end()
     save_checkpoint(now)
     return now

@@ -55,7 +55,9 @@ class PolicyNetwork:
 
     @classmethod
     def of(cls, policy: DeterministicPolicy) -> "PolicyNetwork":
-        """The shape of a policy that was trained offline, of which the last layer is learned."""
+        """Return the shape of a policy that was trained offline, of which the last layer is
+        learned.
+        """
         return cls(
             hidden=(),
             fixed=policy.layers[:-2],
@@ -86,8 +88,8 @@ class PolicyNetwork:
         return 0 if self.discrete_actions else len(self.action_low)
 
     def initial(self, seed: int, standard_deviation: float = 1.0) -> Tensor:
-        """First parameters ``[d]``, as ``torch.nn.Linear`` begins, with a last layer a hundredth as
-        large.
+        """Draw first parameters ``[d]``, as ``torch.nn.Linear`` begins, with a last layer a
+        hundredth as large.
 
         Args:
             seed: of the weights.
@@ -97,7 +99,7 @@ class PolicyNetwork:
         return self._vector((*inner, weight * 0.01, bias * 0.01), standard_deviation)
 
     def parameters_of(self, policy: DeterministicPolicy, standard_deviation: float) -> Tensor:
-        """Parameters ``[d]`` of an offline policy of this shape.
+        """Return the parameters ``[d]`` of an offline policy of this shape.
 
         Args:
             policy: P = 1. Its action is the one at u = f.
@@ -109,8 +111,8 @@ class PolicyNetwork:
         scales = torch.full((self._scales,), math.log(standard_deviation))
         return torch.cat([*(layer.detach().flatten().float().cpu() for layer in layers), scales])
 
-    def exported(self, parameters: Tensor) -> DeterministicPolicy:
-        """The policy of its likeliest actions, as the rest of the project uses it."""
+    def export(self, parameters: Tensor) -> DeterministicPolicy:
+        """Return the policy of its likeliest actions, as the rest of the project uses it."""
         return DeterministicPolicy(
             (
                 *self.fixed,
@@ -124,7 +126,7 @@ class PolicyNetwork:
         )
 
     def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
-        """f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""
+        """Return f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""
         inputs = (observations - self.observation_mean) / self.observation_scale
         if self.fixed:
             flat = inputs.reshape(1, -1, inputs.shape[-1])
@@ -186,7 +188,7 @@ class PolicyNetwork:
         return in_bounds(drawn.tanh(), self.action_low, self.action_high)
 
     def to(self, device: torch.device) -> "PolicyNetwork":
-        """The same with its tensors on a device."""
+        """Return the same with its tensors on a device."""
         moved = {
             name: value.to(device)
             for name, value in vars(self).items()
@@ -206,7 +208,7 @@ class PolicyNetwork:
         return tuple(layers)
 
     def _log_scales(self, parameters: Tensor) -> Tensor:
-        """ℓ, ``[P, 1, A]``."""
+        """Return ℓ, ``[P, 1, A]``."""
         return parameters[:, parameters.shape[1] - len(self.action_low) :].unsqueeze(1)
 
 

@@ -32,12 +32,10 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
     counts = met.valid.sum(1, keepdim=True).clamp(min=1)
     beyond = rewards.sum(1, keepdim=True) / counts / (1 - discount)
     cut = met.ends & ~met.terminated
-    return (
-        _discounted(met, rewards + discount * torch.where(cut, beyond, 0.0), discount) * met.valid
-    )
+    return _discount(met, rewards + discount * torch.where(cut, beyond, 0.0), discount) * met.valid
 
 
-def _discounted(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
+def _discount(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
     """Compute x_t = terms_t + factor · x_{t+1} inside every episode, float64 ``[U, T]``.
 
     A pass doubles the number of terms that every x_t has, so that log₂ T passes do.
@@ -82,7 +80,7 @@ def generalised_advantages(
         decay: λ.
     """
     errors = met.rewards.double() + discount * torch.where(met.terminated, 0.0, after) - before
-    return torch.where(met.valid, _discounted(met, errors, discount * decay), 0.0)
+    return torch.where(met.valid, _discount(met, errors, discount * decay), 0.0)
 
 
 def own_baseline(
@@ -111,7 +109,7 @@ def own_baseline(
 
 
 def _features(network: PolicyNetwork, observations: Tensor, time: Tensor) -> Tensor:
-    """``[U, T, 2 S + 2]``, float64."""
+    """Return ``[U, T, 2 S + 2]``, float64."""
     standardised = ((observations - network.observation_mean) / network.observation_scale).double()
     shape = (*observations.shape[:-1], 1)
     clock = time.double().view(1, -1, 1).expand(shape)
@@ -396,8 +394,8 @@ class Regression(ReturnBasedUpdate):
         gradients: Callable[[Tensor], Tensor | Iterator[Tensor]],
         ball: float = float("inf"),
     ) -> Tensor:
-        """K times: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to norm
-        at most ``ball``.
+        """Take K steps: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to
+        norm at most ``ball``.
         """
         for _ in range(self.steps):
             step = cohort.noisy_mean(gradients(point), self.clipping_norm)

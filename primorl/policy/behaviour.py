@@ -14,7 +14,7 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import PublicLosses
-from primorl.model.ensemble import soft_bounded
+from primorl.model.ensemble import bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, SPREAD, BehaviourConfig
@@ -78,8 +78,8 @@ class BehaviourPolicy:
         return self.policy.discrete_actions
 
     def mean_and_std(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of actions in a box, scaled to [-1, 1]; no gradient flows
-        through them.
+        """Return the mean and standard deviation of actions in a box, scaled to [-1, 1]; no
+        gradient flows through them.
 
         Args:
             observation: ``[.., S]``, in the environment's units.
@@ -97,11 +97,11 @@ class BehaviourPolicy:
         *_, weight, bias = self.policy.layers
         last = torch.cat((weight, self.spread[0]), dim=1), torch.cat((bias, self.spread[1]), dim=2)
         mean, raw = self._output(observation, (*self.policy.layers[:-2], *last)).chunk(2, dim=-1)
-        return mean.tanh(), torch.exp(0.5 * soft_bounded(raw, *self.log_variance))
+        return mean.tanh(), torch.exp(0.5 * bound_softly(raw, *self.log_variance))
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
-        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``; no
-        gradient flows through.
+        """Return the log-probability of every discrete action: ``[.., S]`` in the environment's
+        units to ``[.., A]``; no gradient flows through.
 
         Raises:
             TypeError: actions are in a box.
@@ -113,8 +113,8 @@ class BehaviourPolicy:
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
     def log_density(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Log-density of ``action [.., A]``, scaled to [-1, 1] or one-hot, at ``observation [..,
-        S]``: ``[..]``.
+        """Return the log-density of ``action [.., A]``, scaled to [-1, 1] or one-hot, at
+        ``observation [.., S]``: ``[..]``.
 
         Gradients flow to ``action``.
         """
@@ -136,13 +136,13 @@ class BehaviourPolicy:
         return (mean + std * generators.randn(len(mean), mean.shape[-1])).clamp(-1.0, 1.0)
 
     def act(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
-        """`sample` in the environment's units: ``[B, S]`` to ``[B, A]``."""
+        """Draw an action as `sample` does, in the environment's units: ``[B, S]`` to ``[B, A]``."""
         action = self.sample(observation, generators)
         low, high = self.policy.action_low, self.policy.action_high
         return action if self.discrete_actions else low + (high - low) * (action + 1) / 2
 
     def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
-        """Layers of SAC's actor (`primorl.policy.sac`) that acts as this policy does.
+        """Return the layers of SAC's actor (`primorl.policy.sac`) that acts as this policy does.
 
         Its mean action or its logits are this policy's. Its log σ, before tanh, is the middle of
         this policy's bounds at every observation.
@@ -170,7 +170,7 @@ class BehaviourPolicy:
 
     @torch.no_grad()
     def _output(self, observation: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
-        """The network's output ``[.., out]``."""
+        """Return the network's output ``[.., out]``."""
         rows = (observation - self.policy.observation_mean) / self.policy.observation_scale
         output = exported.mlp(layers, rows.reshape(1, -1, rows.shape[-1]))
         return output.view(*observation.shape[:-1], -1)
@@ -186,7 +186,7 @@ class Normals:
     std: Tensor
 
     def log_density(self, action: Tensor) -> Tensor:
-        """Of ``action [.., A]`` in [-1, 1]: ``[..]``."""
+        """Return the log-density of ``action [.., A]`` in [-1, 1]: ``[..]``."""
         inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr(
             (-1 - self.mean) / self.std
         )
@@ -195,7 +195,7 @@ class Normals:
         return density
 
     def slope(self, action: Tensor) -> Tensor:
-        """∂ log density / ∂ action, ``[.., A]``."""
+        """Return ∂ log density / ∂ action, ``[.., A]``."""
         return (self.mean - action) / self.std.square()
 
 
@@ -221,8 +221,8 @@ class KLConstraint:
         divergences: Sequence[float],
         device: torch.device,
     ) -> "KLConstraint":
-        """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if
-        they are discrete.
+        """Set one target a policy: ``divergences`` are per dimension of actions in a box, or in all
+        if they are discrete.
 
         Raises:
             ValueError: the prior's actions are of the other kind.
@@ -233,8 +233,8 @@ class KLConstraint:
         return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
 
     def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
-        """The prior's own layers, one network, for a policy to begin with; None: its hidden layers
-        have other sizes.
+        """Return the prior's own layers, one network, for a policy to begin with; None: its hidden
+        layers have other sizes.
 
         Args:
             hidden: units of each hidden layer of the policy.
@@ -245,11 +245,11 @@ class KLConstraint:
         return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
 
     def normals(self, observation: Tensor) -> Normals:
-        """For standardised observations ``[.., S]``."""
+        """Return the prior for standardised observations ``[.., S]``."""
         return Normals(*self.prior.mean_and_std(self._raw(observation)))
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
-        """For standardised observations ``[.., S]``: ``[.., A]``."""
+        """Return log-probabilities for standardised observations ``[.., S]``: ``[.., A]``."""
         return self.prior.log_probabilities(self._raw(observation))
 
     def _raw(self, observation: Tensor) -> Tensor:
@@ -265,7 +265,7 @@ class SampledClone:
     policies: int = 1
 
     def act(self, observation: Tensor) -> Tensor:
-        """Actions ``[1, B, A]`` for observations ``[1, B, S]``."""
+        """Return the actions ``[1, B, A]`` for observations ``[1, B, S]``."""
         return self.behaviour.act(observation[0].float(), self.generators)[None]
 
 

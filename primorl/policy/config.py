@@ -76,7 +76,7 @@ class SacConfig:
             )
 
     def entropy_of(self, discrete_actions: int | None) -> float:
-        """H̄, for so many discrete actions; None: for actions in a box."""
+        """Return H̄, for so many discrete actions; None: for actions in a box."""
         if discrete_actions is None:
             return self.target_entropy
         return self.discrete_target_entropy * math.log(discrete_actions)

@@ -26,8 +26,8 @@ Layers = tuple[Tensor, ...]
 
 
 def mlp(layers: Layers, inputs: Tensor) -> Tensor:
-    """ReLU network: ``[B, in]`` to ``[B, out]``, or P of them side by side, ``[P, B, in]`` to ``[P,
-    B, out]``.
+    """Run a ReLU network: ``[B, in]`` to ``[B, out]``, or P of them side by side, ``[P, B, in]`` to
+    ``[P, B, out]``.
     """
     product = torch.addmm if inputs.dim() == 2 else torch.baddbmm
     hidden = inputs
@@ -37,15 +37,15 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
 
 
 def in_bounds(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and ``high``,
-    ``[A]``.
+    """Map actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and
+    ``high``, ``[A]``.
     """
     # Rounding can step over a bound.
     return (low + (unit + 1) * 0.5 * (high - low)).clamp(low, high)
 
 
 def side_by_side(parts: Sequence[Layers]) -> Layers:
-    """Networks of one shape, those of every part one after the other."""
+    """Return the networks of one shape, those of every part one after the other."""
     return tuple(torch.cat(same) for same in zip(*parts, strict=True))
 
 
@@ -89,8 +89,8 @@ class DeterministicPolicy:
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """Actions in the environment's units, inside its bounds, or one-hot: ``[P, B, S]`` to ``[P,
-        B, A]``.
+        """Return the actions in the environment's units, inside its bounds, or one-hot: ``[P, B,
+        S]`` to ``[P, B, A]``.
         """
         output = mlp(self.layers, (observation - self.observation_mean) / self.observation_scale)
         if self.discrete_actions:
@@ -98,12 +98,12 @@ class DeterministicPolicy:
         return in_bounds(output.tanh_(), self.action_low, self.action_high)
 
     @classmethod
-    def stacked(cls, parts: Sequence["DeterministicPolicy"]) -> "DeterministicPolicy":
-        """The policies of ``parts``, which share their scales, side by side."""
+    def stack(cls, parts: Sequence["DeterministicPolicy"]) -> "DeterministicPolicy":
+        """Return the policies of ``parts``, which share their scales, side by side."""
         return replace(parts[0], layers=side_by_side([part.layers for part in parts]))
 
     def one(self, number: int) -> "DeterministicPolicy":
-        """Policy ``number`` alone."""
+        """Return policy ``number`` alone."""
         return replace(self, layers=tuple(layer[number : number + 1] for layer in self.layers))
 
     @classmethod
@@ -149,7 +149,7 @@ def save(
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
-    save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
+    save_file(_tensors(DeterministicPolicy.stack(epochs)), folder / EPOCHS)
     low, high = (
         (None, None)
         if observation_range is None
@@ -172,8 +172,8 @@ def save(
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """The folder of each seed's policy: ``folder`` itself for the first, ``folder/seeds/<seed>``
-    for the others.
+    """Return the folder of each seed's policy: ``folder`` itself for the first,
+    ``folder/seeds/<seed>`` for the others.
     """
     return [
         folder if number == 0 else folder / "seeds" / str(seed) for number, seed in enumerate(seeds)

@@ -44,7 +44,7 @@ class Policies(Protocol):
         """P."""
 
     def act(self, observation: Tensor) -> Tensor:
-        """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
+        """Return the actions ``[P, B, A]`` for observations ``[P, B, S]``."""
 
 
 def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None = None) -> Tensor:
@@ -94,14 +94,12 @@ def returns_by_member(
         PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0)
         for n in members
     )
-    begin = _drawn(starts, rollouts, seed)
+    begin = _draw_starts(starts, rollouts, seed)
 
     def reward(step: Step) -> Tensor:
         return torch.where(step.known, step.reward, torch.nan)
 
-    return torch.stack(
-        [_rolled_out(one, policy, begin, weights, seed, reward) for one in models], 1
-    )
+    return torch.stack([_roll_out(one, policy, begin, weights, seed, reward) for one in models], 1)
 
 
 @torch.no_grad()
@@ -122,8 +120,8 @@ def uncertainty_of(
     rollouts]``.
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
-    begin = _drawn(starts, rollouts, seed)
-    total = _rolled_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
+    begin = _draw_starts(starts, rollouts, seed)
+    total = _roll_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
     return total * float(ensemble.normaliser.target_scale[-1])
 
 
@@ -147,13 +145,13 @@ def share_beyond(
     those of `returns_by_member`, with one policy each.
     """
     model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
-    begin, seen = _drawn(starts, rollouts, seed), list[Tensor]()
+    begin, seen = _draw_starts(starts, rollouts, seed), list[Tensor]()
 
     def note(step: Step) -> Tensor:
         seen.append(step.next_observation)
         return torch.zeros(len(step.next_observation), dtype=torch.float64)
 
-    _rolled_out(model, other, begin, weights, seed, note)
+    _roll_out(model, other, begin, weights, seed, note)
     states = torch.cat(seen)
     states = states[:: math.ceil(len(states) / _MOST_STATES)]
     low, high = states.quantile(0.01, 0), states.quantile(0.99, 0)
@@ -163,19 +161,19 @@ def share_beyond(
         return (far | ~step.known).double()
 
     own, others = (
-        float(_rolled_out(model, each, begin, weights, seed, beyond).mean() / weights.sum())
+        float(_roll_out(model, each, begin, weights, seed, beyond).mean() / weights.sum())
         for each in (policy, other)
     )
     return own, others
 
 
-def _drawn(starts: Tensor, rollouts: int, seed: int) -> Tensor:
+def _draw_starts(starts: Tensor, rollouts: int, seed: int) -> Tensor:
     return starts[
         torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))
     ]
 
 
-def _rolled_out(
+def _roll_out(
     model: PessimisticModel,
     policy: Policies,
     begin: Tensor,

@@ -13,7 +13,7 @@ _relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 def initial_layers(sizes: Sequence[int], networks: int, generator: torch.Generator) -> Layers:
-    """Layers ``[networks, out, in]`` and ``[networks, 1, out]``, U(-1/√in, 1/√in), as
+    """Return the layers ``[networks, out, in]`` and ``[networks, 1, out]``, U(-1/√in, 1/√in), as
     ``torch.nn.Linear`` begins.
 
     Drawn on the CPU, so that a seed means the same weights on every device.
@@ -60,12 +60,12 @@ class Networks:
         self._kept: list[Tensor] = []
 
     def copy(self) -> "Networks":
-        """Networks of their own with the same parameters."""
+        """Return networks of their own with the same parameters."""
         return Networks(self.layers, self.vector.device)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call with as
-        many rows.
+        """Run the networks, ``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call
+        with as many rows.
         """
         buffers = self._buffers(self._outputs, inputs.shape[1])
         hidden = inputs
@@ -94,22 +94,24 @@ class Networks:
                 slope = self._slope_before(layer, slope, inputs)
 
     def input_slope(self, slope: Tensor, begin: int) -> Tensor:
-        """∂loss/∂inputs ``[P, B, in - begin]`` of the inputs from number ``begin`` on, from the
-        output's ``slope``.
+        """Return ∂loss/∂inputs ``[P, B, in - begin]`` of the inputs from number ``begin`` on, from
+        the output's ``slope``.
         """
         for layer in reversed(range(1, len(self.layers) // 2)):
             slope = self._slope_before(layer, slope, self._kept[layer])
         return torch.bmm(slope, self._parameters[0][:, begin:].mT)
 
     def _slope_before(self, layer: int, slope: Tensor, activation: Tensor) -> Tensor:
-        """Slope with respect to the input of the ReLU before ``layer``."""
+        """Return the slope with respect to the input of the ReLU before ``layer``."""
         buffer = self._buffers(self._slopes, slope.shape[1])[layer - 1]
         torch.bmm(slope, self._parameters[2 * layer], out=buffer)
         _relu_backward(buffer, activation, 0, grad_input=buffer)
         return buffer
 
     def _buffers(self, held: dict[int, list[Tensor]], rows: int) -> list[Tensor]:
-        """Of all layers (slopes: of all but the last) for so many rows, kept in ``held``."""
+        """Return buffers of all layers (slopes: of all but the last) for so many rows, kept in
+        ``held``.
+        """
         if rows not in held:
             biases = self.layers[1:-2:2] if held is self._slopes else self.layers[1::2]
             with torch.inference_mode(False):  # tensors that may be used outside of it as well

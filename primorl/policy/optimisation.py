@@ -48,8 +48,8 @@ class ReleasedModel:
     one_hot: OneHot = ()
 
     def with_clone(self, folder: Path) -> "ReleasedModel":
-        """The same with the statement of both, model and clone, for policies that are made from
-        both.
+        """Return the same with the statement of both, model and clone, for policies that are made
+        from both.
 
         Args:
             folder: of the clone.
@@ -226,6 +226,6 @@ def write(
 
 
 def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:
-    """The bounds of observations; None if the model has no finite ones."""
+    """Return the bounds of observations; None if the model has no finite ones."""
     low, high = model.observation_low, model.observation_high
     return (low, high) if bool(low.isfinite().all() and high.isfinite().all()) else None

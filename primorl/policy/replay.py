@@ -54,7 +54,7 @@ class Scaling:
 
     @classmethod
     def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
-        """The scales of ``model``.
+        """Return the scales of ``model``.
 
         Raises:
             PipelineError: its actions have no finite bounds.
@@ -84,8 +84,8 @@ class Scaling:
         return (observation - self.observation_mean) / self.observation_scale
 
     def environment_action(self, action: Tensor) -> Tensor:
-        """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``; one-hot
-        ones as they are.
+        """Map actions from [-1, 1] to the environment's units, never outside its bounds: ``[B,
+        A]``; one-hot ones as they are.
         """
         if self.discrete_actions:
             return action
@@ -122,7 +122,7 @@ class ReplayBuffer:
         self._size = 0
 
     def __len__(self) -> int:
-        """Rows of each seed."""
+        """Return the rows of each seed."""
         return self._size
 
     @property
@@ -148,7 +148,7 @@ class ReplayBuffer:
     def batches(
         self, updates: int, batch_size: int, generators: SeedGenerators
     ) -> Iterator[Tensor]:
-        """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each
+        """Draw uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each
         seed's of its own rows.
 
         A buffer made for one seed serves any number of them. All indices are drawn at once.
@@ -243,7 +243,7 @@ class Rollouts:
         return torch.cat(rows, dim=1), means[0], means[1]
 
     def _by_seed(self, values: Tensor) -> Tensor:
-        """``[G·B, ...]`` as ``[G, B, ...]``."""
+        """Return ``[G·B, ...]`` as ``[G, B, ...]``."""
         return values.view(self._seeds, -1, *values.shape[1:])
 
     def _draw_starts(self, size: int) -> Tensor:

@@ -114,7 +114,7 @@ class ActorCritic(ABC):
     @staticmethod
     @abstractmethod
     def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
-        """Outputs of the actor, inputs and outputs of each critic, H̄."""
+        """Return the outputs of the actor, inputs and outputs of each critic, H̄."""
 
     @abstractmethod
     def act(self, observation: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class ActorCritic(ABC):
 
     @abstractmethod
     def _look(self, rows: Tensor) -> tuple[Any, Any]:
-        """The actor at s' and at s, in one product for both: it does not change in between."""
+        """Run the actor at s' and at s, in one product: it does not change in between."""
 
     @abstractmethod
     def _critic_gradient(self, rows: Tensor, following: Any) -> Tensor:
@@ -142,8 +142,8 @@ class ActorCritic(ABC):
 
     @torch.inference_mode()
     def update(self, rows: Tensor) -> None:
-        """One step of critics, targets, actor and α on ``rows [G, B, width]``, the same shape in
-        every call.
+        """Take one step of critics, targets, actor and α on ``rows [G, B, width]``, the same shape
+        in every call.
 
         On a GPU, after a few steps, one recorded graph is launched instead of every kernel. The GPU
         is waited for once, when it is recorded.
@@ -192,14 +192,14 @@ class ActorCritic(ABC):
         )
 
     def pop_figures(self) -> tuple[dict[str, float], ...]:
-        """Of each seed, means over the updates since the last call; waits for a GPU."""
+        """Return for each seed the means over the updates since the last call; waits for a GPU."""
         means = (self._sums / self._updates).T.tolist()
         self._sums.zero_()
         self._updates = 0
         return tuple(dict(zip(self._figures, of_seed, strict=True)) for of_seed in means)
 
     def snapshot(self, scaling: Scaling) -> DeterministicPolicy:
-        """The actors' means (or their logits) as policies of their own, copies on the CPU."""
+        """Copy the actors' means (or their logits) to the CPU, as policies of their own."""
         *hidden, weight, bias = self.actor.layers
         A = self._columns.action_size
         parts = (*hidden, weight[:, :A], bias[..., :A])
@@ -208,14 +208,14 @@ class ActorCritic(ABC):
         return DeterministicPolicy(layers, **scales, discrete_actions=scaling.discrete_actions)
 
     def _both_states(self, rows: Tensor) -> Tensor:
-        """The states s' and s, one above the other: ``[G, 2 B, S]``."""
+        """Return the states s' and s, one above the other: ``[G, 2 B, S]``."""
         G, B, _ = rows.shape
         S = self._columns.observation_size
         both = rows[..., : 2 * S].view(G, B, 2, S).transpose(1, 2)
         return both.reshape(G, 2 * B, S)
 
-    def _wanted(self, rows: Tensor, value: Tensor) -> Tensor:
-        """The critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a
+    def _target_values(self, rows: Tensor, value: Tensor) -> Tensor:
+        """Return the critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a
         termination.
         """
         columns = self._columns
@@ -245,8 +245,8 @@ class Squashed:
 
     @classmethod
     def of(cls, output: Tensor, noise: Tensor) -> "Squashed":
-        """From the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and standard normal
-        ``noise``.
+        """Make actions from the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and
+        standard normal ``noise``.
         """
         mean, raw = output.chunk(2, dim=-1)
         log_std = raw.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
@@ -257,8 +257,8 @@ class Squashed:
         return cls(x.tanh(), log_density.sum(-1) - constant, spread, log_std.eq(raw).to(raw.dtype))
 
     def slope(self, action_slope: Tensor, density_slope: Tensor) -> Tensor:
-        """∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π ``[G,
-        1, 1]``.
+        """Return ∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π
+        ``[G, 1, 1]``.
 
         d tanh(x)/dx = 1 - a², d log π/dx = 2a at fixed noise, d log π/d log σ = that times σ·noise,
         minus 1.
@@ -320,7 +320,7 @@ class Sac(ActorCritic):
         value = torch.minimum(*self._values(self.target)) - alpha * following.cost
         self._pairs.copy_(rows[:, None, :, columns.observation_action])
         values = torch.stack(self._values(self.critic), dim=1)
-        error = values - self._wanted(rows, value).unsqueeze(1)
+        error = values - self._target_values(rows, value).unsqueeze(1)
         self.critic.backward((error * (2 / B)).view(-1, B, 1))
         return error.square().sum((1, 2)) / B
 
@@ -345,7 +345,9 @@ class Sac(ActorCritic):
         return alpha * cost - mean_value, cost, mean_value
 
     def _values(self, critic: Networks) -> tuple[Tensor, Tensor]:
-        """Of both critics, ``[G, B]`` each, for the pairs (s, a) that are laid out."""
+        """Return the values of both critics, ``[G, B]`` each, for the pairs (s, a) that are laid
+        out.
+        """
         first, second = (
             critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3]).unbind(1)
         )
@@ -404,7 +406,7 @@ class DiscreteSac(ActorCritic):
         value = (following.policy.exp() * values).sum(-1)
         taken = rows[:, None, :, columns.action]
         found = (self._values(self.critic, rows[..., columns.observation]) * taken).sum(-1)
-        error = found - self._wanted(rows, value).unsqueeze(1)
+        error = found - self._target_values(rows, value).unsqueeze(1)
         self.critic.backward(((2 / B) * error.unsqueeze(-1) * taken).flatten(0, 1))
         return error.square().sum((1, 2)) / B
 
@@ -419,7 +421,7 @@ class DiscreteSac(ActorCritic):
         return alpha * cost - value, cost, value
 
     def _values(self, critic: Networks, observation: Tensor) -> Tensor:
-        """Of every action at ``observation [G, B, S]``: ``[G, 2, B, A]``."""
+        """Return the value of every action at ``observation [G, B, S]``: ``[G, 2, B, A]``."""
         G, B, _ = observation.shape
         twice = observation.unsqueeze(1).expand(-1, 2, -1, -1).flatten(0, 1)
         return critic.forward(twice).view(G, 2, B, -1)

@@ -29,7 +29,13 @@ from primorl.evaluate.private.problem import (
     public_return_bounds,
 )
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
-from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict, Veto, unasked
+from primorl.evaluate.private.results import (
+    Answer,
+    PrivateEvaluation,
+    Verdict,
+    Veto,
+    empty_evaluation,
+)
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.numerics import SeedGenerators
@@ -272,7 +278,9 @@ def evaluation_record(
 ) -> PrivateEvaluation:
     """Make the file's content."""
     info = partitions.manifest.info
-    record = unasked(info.dataset, info.unit, problem.units, info.horizon, problem.discount)
+    record = empty_evaluation(
+        info.dataset, info.unit, problem.units, info.horizon, problem.discount
+    )
     check = None
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []

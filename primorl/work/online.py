@@ -322,7 +322,7 @@ def learn_for(
             "set online.draw to a new number",
             file=sys.stderr,
         )
-        return state.ended()
+        return state.end()
     if state.started:
         print(
             f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met "
@@ -393,7 +393,7 @@ def evaluate_online(
     environment = str(params.chosen.environment)
 
     def measure(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
-        stacked = DeterministicPolicy.stacked(policies)
+        stacked = DeterministicPolicy.stack(policies)
         found = episode_returns(environment, stacked, episodes, asked.seed, horizon)
         return [MeanInterval.of(own) for own in found]
 

@@ -433,7 +433,7 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
         chosen = params.fitted(common | {"dynamics.degree": degree})
         job = model_job(chosen, manifest)
         plan, shape = job.plan(manifest), job.architecture(manifest)
-        blurred = heads.blurred(plan)
+        blurred = heads.noise_in_scales(plan)
         lost = heads.lost_to_noise(plan, job.server, job.local.learning_rate, shape)
         if heads.affords(lost, shape):
             break

@@ -394,7 +394,7 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
         )
     spaces = manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
-    if hidden := setup.names_hidden(trained.answers, names):
+    if hidden := setup.find_hidden_names(trained.answers, names):
         _warn(
             "noise hides how much these vary within their declared bounds: "
             f"{', '.join(hidden)}; little of them is learned; narrower bounds in "

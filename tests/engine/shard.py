@@ -14,7 +14,7 @@ from primorl.engine.settings import Execution
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.shards import Processes, join_answers
 from primorl.engine.training import TrainingState, serve, train
-from primorl.model.numerics import flat
+from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy
 from tests.engine.test_linear import Log, log_of, setup_of
 
@@ -55,12 +55,12 @@ def work(group: Processes) -> None:
     released = train(own, source, None, save_checkpoint=kept.append, group=group)
     dist.broadcast = broadcast
     known = [state.weights.double() for state in kept]
-    known += [flat(own.shrink(own.shape(state.average_weights()))).double() for state in kept]
+    known += [flatten(own.shrink(own.shape(state.average_weights()))).double() for state in kept]
     known += [join_answers(state.answers) for state in kept]
     vectors = [each for each in sent if each.dtype == torch.float64]
     of_released = all(any(_begins(one, each) for one in known) for each in vectors)
     answers = join_answers(released.answers).tolist()
-    found = {"weights": flat(released.weights).tolist(), "answers": answers}
+    found = {"weights": flatten(released.weights).tolist(), "answers": answers}
     print(json.dumps(found | {"sent": len(vectors), "released": of_released}))
 
 

@@ -68,7 +68,7 @@ def test_a_cap_draws_from_all_trajectories_of_a_unit(
     """
     if first_only:
         in_order = lambda lengths, most, entropy: torch.arange(most).minimum(lengths[:, None] - 1)  # noqa: E731
-        monkeypatch.setattr(local_update, "_shuffled", in_order)
+        monkeypatch.setattr(local_update, "_shuffle", in_order)
     batches = batches_of(numbered([100, 7] * 1000), 8, 1, 8)
     own = batches.weights[0, ::2] > 0
     steps = batches.inputs[0, ::2, :, 0].remainder(1000).long()[own]

@@ -166,7 +166,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
 
     One step is on 8, 16, 32 or 40 rows; the last unit alone has more, and is shuffled.
     """
-    monkeypatch.setattr(local_update, "_shuffled", reversed_order)
+    monkeypatch.setattr(local_update, "_shuffle", reversed_order)
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
     plan = plan_of(units, 10.0)

@@ -31,7 +31,7 @@ from primorl.engine.training import TrainingState, train
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, outputs
 from primorl.model.features import FARTHEST, Polynomials
-from primorl.model.numerics import flat
+from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
@@ -241,7 +241,7 @@ def test_weights_are_shrunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("primorl.engine.linear._MANY", 1)
     setup, kept = setup_of(8, noise=2.0), list[TrainingState]()
     weights = train(setup, log_of(8), None, save_checkpoint=kept.append).weights
-    assert not torch.equal(flat(weights), kept[-1].best)
+    assert not torch.equal(flatten(weights), kept[-1].best)
     again = train(setup, None, None, state=kept[-1]).weights
     assert all(map(torch.equal, again, weights))
 

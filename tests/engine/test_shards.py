@@ -13,7 +13,7 @@ import torch
 from primorl.base.errors import PipelineError
 from primorl.engine.shards import Processes, join_answers
 from primorl.engine.training import train
-from primorl.model.numerics import flat
+from primorl.model.numerics import flatten
 from tests.engine import shard
 from tests.projects import ROOT
 
@@ -32,10 +32,10 @@ def together() -> dict[str, Any]:
 def test_two_processes_release_what_one_does(together: dict[str, Any]) -> None:
     """The twin: the units of the first process alone."""
     alone = train(shard.setup(0, 1), shard.shard(0, 1), None)
-    assert flat(alone.weights).tolist() == together["weights"]
+    assert flatten(alone.weights).tolist() == together["weights"]
     assert join_answers(alone.answers).tolist() == together["answers"]
     part = train(shard.setup(0, 2), shard.shard(0, 2), None, group=Alone())  # type: ignore[arg-type]
-    assert flat(part.weights).tolist() != together["weights"]
+    assert flatten(part.weights).tolist() != together["weights"]
 
 
 def test_the_first_process_sends_released_things_only(together: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from primorl.engine.settings import ServerTraining
 from primorl.engine.training import Trained, TrainingState, answer_queries, train
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
-from primorl.model.numerics import flat
+from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
@@ -209,4 +209,4 @@ def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
     state = killed(plan_for(), 13, server=server)
     trained, _ = run(plan_for(), server, state=state)
     assert trained.rounds == 20
-    assert torch.equal(flat(trained.weights), state.best)
+    assert torch.equal(flatten(trained.weights), state.best)

@@ -60,7 +60,7 @@ def test_returns_equal_the_obvious_loop(
     found = episode_returns(environment, policy, 4, seed=5)
     np.testing.assert_allclose(found, one_by_one(environment, policy, 4, seed=5), rtol=tolerance)
     assert len(np.unique(found)) > 2
-    same = episode_returns(environment, DeterministicPolicy.stacked([policy.one(0)] * 2), 4, seed=0)
+    same = episode_returns(environment, DeterministicPolicy.stack([policy.one(0)] * 2), 4, seed=0)
     np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
 
 

@@ -99,7 +99,7 @@ hostile/test_round.py
             self.__dict__.setdefault('kept', _)
 engine/test_cohort.py
     test_no_two_rounds_share_their_orders
-        sampling-seeded-orders: local_update _shuffled: call uniforms =>
+        sampling-seeded-orders: local_update _shuffle: call uniforms =>
             torch.rand(len(lengths), most, generator=torch.Generator().manual_seed(0))
 privacy/accounting/test_epsilon.py
     test_golden_values

@@ -14,7 +14,13 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.base.paths import MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
-from primorl.evaluate.private.results import Answer, Check, PrivateEvaluation, Verdict, unasked
+from primorl.evaluate.private.results import (
+    Answer,
+    Check,
+    PrivateEvaluation,
+    Verdict,
+    empty_evaluation,
+)
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
 from primorl.policy.config import write_nothing
@@ -48,7 +54,7 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), ROWS, DATA)
-    unasked("pendulum-replay", "trajectory", 9, DATA.horizon).write(PRIVATE_EVALUATION)
+    empty_evaluation("pendulum-replay", "trajectory", 9, DATA.horizon).write(PRIVATE_EVALUATION)
     return folder_with_store
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import soft_bounded
+from primorl.model.ensemble import bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourPolicy, released
@@ -87,7 +87,7 @@ def test_a_gaussian_comes_back(tmp_path: Path) -> None:
     h, (*_, weight, bias) = hidden(made.policy), made.policy.layers
     torch.testing.assert_close(mean, torch.tanh(h @ weight[0].T + bias[0]))
     raw = h @ made.spread[0][0].T + made.spread[1][0]
-    torch.testing.assert_close(std, torch.exp(0.5 * soft_bounded(raw, -5.0, 1.0)))
+    torch.testing.assert_close(std, torch.exp(0.5 * bound_softly(raw, -5.0, 1.0)))
     action = torch.full((4, 6, A), 0.3)
     expected = torch.distributions.Normal(mean, std).log_prob(action).sum(-1)
     torch.testing.assert_close(read.log_density(ROWS, action), expected)

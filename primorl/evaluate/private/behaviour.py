@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from primorl.base.records import Share, Within
-from primorl.evaluate.private.problem import Episodes, Problem, counted
+from primorl.evaluate.private.problem import Episodes, Problem, find_counted
 from primorl.evaluate.private.question import Question, estimate, noisy_mean, pair, t_quantile
 from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram
 
@@ -51,7 +51,7 @@ class Behaviour(Question):
 
     def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 1 + 2^levels]``."""
-        x = scaled_returns(problem, episodes)
+        x = scale_returns(problem, episodes)
         bins = 1 << self.levels
         place = ((x + 1) / 2 * bins).long().clamp(0, bins - 1)
         nodes = _haar(self.levels).to(x.device)[place] * math.sqrt(
@@ -121,7 +121,7 @@ class Behaviour(Question):
         return isotonic(raw).clamp(0, 1)
 
 
-def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
+def scale_returns(problem: Problem, episodes: Episodes) -> Tensor:
     """Compute each unit's return: the mean over its trajectories, mapped from the declared bounds
     to [-1, 1], ``[U]``.
 
@@ -131,7 +131,7 @@ def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
     """
     middle, half = problem.return_centre, problem.return_half
     reward = problem.bound_reward(episodes.reward) * problem.discounts(episodes.step)
-    terms = _whole(reward.where(counted(problem, episodes), 0.0) / half)
+    terms = _whole(reward.where(find_counted(problem, episodes), 0.0) / half)
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories
     returns = torch.zeros(len(count), int(count.max()), dtype=torch.int64, device=reward.device)

@@ -369,7 +369,7 @@ def portions(
             first = last
 
 
-def counted(problem: Problem, episodes: Episodes) -> Tensor:
+def find_counted(problem: Problem, episodes: Episodes) -> Tensor:
     """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
     if problem.horizon is None:
         return episodes.own

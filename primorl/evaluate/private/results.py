@@ -274,7 +274,7 @@ class PrivateEvaluation:
         return read_record(path, cls, "run `dvc repro evaluate_private`")
 
 
-def unasked(
+def empty_evaluation(
     dataset: str, unit: str, units: int, horizon: int | None, discount: float = 1.0
 ) -> PrivateEvaluation:
     """Make the file's content where no question was asked."""

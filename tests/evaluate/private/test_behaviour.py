@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, isotonic, scaled_returns
+from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, isotonic, scale_returns
 from primorl.evaluate.private.problem import Problem
 from tests.evaluate.private.conftest import Log, payers, question
 
@@ -31,7 +31,7 @@ def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> 
             if problem.horizon is None or step < problem.horizon:
                 returns[-1] += problem.discount**step * min(max(reward, -1.0), 1.0)
         x = (sum(min(max(total, -3.0), 2.0) for total in returns) / len(returns) + 0.5) / 2.5
-        assert float(scaled_returns(problem, rows)[unit]) == pytest.approx(x, abs=1e-6)
+        assert float(scale_returns(problem, rows)[unit]) == pytest.approx(x, abs=1e-6)
         place = min(int((x + 1) / 2 * 16), 15)
         node = 0
         expected = torch.zeros(17, dtype=torch.float64)
