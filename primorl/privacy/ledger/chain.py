@@ -9,8 +9,7 @@ import fcntl
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,27 +169,22 @@ class Anchor:
         Raise if the file is unreadable or damaged.
         """
         try:
-            text = self.path.read_bytes()
+            content = json.loads(self.path.read_bytes())
+            head = Head(content["sequence"], content["hash"])
+            sound = type(head.sequence) is int and head.sequence >= 0
+            sound = sound and len(bytes.fromhex(head.hash)) * 2 == _HASH_DIGITS
         except FileNotFoundError:
             return None
         except OSError as unreadable:
             raise PipelineError(
                 f"{self.path}: the ledger's head cannot be read ({unreadable.strerror})"
             ) from None
-        try:
-            content = json.loads(text)
-            head = Head(content["sequence"], content["hash"])
-            sound = (
-                type(head.sequence) is int
-                and head.sequence >= 0
-                and len(bytes.fromhex(head.hash)) * 2 == _HASH_DIGITS
-            )
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:
             raise PipelineError(
-                f"{self.path}: damaged; expected one line of JSON with the ledger's last "
-                "`sequence` and `hash`; restore it from its backup"
+                f"{self.path}: damaged; expected one line of JSON with `sequence` and `hash` of "
+                "the ledger's last record; restore it from its backup"
             )
         return head
 
@@ -199,28 +193,19 @@ class Anchor:
 
         Raise if the file cannot be written.
         """
-        with self._locked():
-            known = self.read()
-            if known is None or known.sequence < head.sequence:
-                self._write(head)
-            else:
-                sync(self.path.parent)  # who wrote it may have died before its name was on the disk
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                yield
+                known = self.read()
+                if known is not None and known.sequence >= head.sequence:
+                    # who wrote it may have died before its name was on the disk
+                    sync(self.path.parent)
+                    return
+                with replaced_file(self.path) as fresh:
+                    fresh.chmod(0o600)
+                    fresh.write_text(json.dumps(vars(head)) + "\n", encoding="utf-8")
         except OSError as refused:
             raise PipelineError(
                 f"{self.path}: the ledger's head cannot be written ({refused.strerror})"
             ) from None
-
-    def _write(self, head: Head) -> None:
-        with replaced_file(self.path) as fresh:
-            fresh.chmod(0o600)
-            fresh.write_text(
-                json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n", encoding="utf-8"
-            )

@@ -26,7 +26,7 @@ from primorl.privacy.ledger.account import (
     account_of,
     fixed_epsilon,
 )
-from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, Record, canonical
+from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, canonical
 from primorl.privacy.ledger.history import (
     NEVER_RESUMED,
     Budget,
@@ -293,7 +293,7 @@ class Ledger:
         Raises:
             PipelineError: names the first broken record and its fault.
         """
-        return len(self._verified())
+        return len(self.export())
 
     def check_head(self) -> None:
         """Check that the head is there, if there are records: without it a cut at the end would go
@@ -310,9 +310,9 @@ class Ledger:
                 "copy the file from a project that shares the ledger"
             )
 
-    def _verified(self) -> list[Record]:
-        """Read everything again, check it (see `verify`), and return the records that were
-        checked.
+    def export(self) -> list[dict[str, Any]]:
+        """Verify the records and return them, oldest first: sequence, body (canonical JSON),
+        previous hash, hash.
         """
         # before the records, which only grow
         anchored = self._anchor.read()
@@ -320,9 +320,8 @@ class Ledger:
         records = self._store.read()
         read = History(Chain(self._secret, self._store.shown))
         read.extend(records)
-        for sequence, (now, before) in enumerate(
-            zip(read.chain.hashes, self._history.chain.hashes, strict=False), 1
-        ):
+        pairs = zip(read.chain.hashes, self._history.chain.hashes, strict=False)
+        for sequence, (now, before) in enumerate(pairs, 1):
             if now != before:
                 raise read.chain.broken(sequence, "replaced since it was last read")
         self._check_head(read.chain, anchored)
@@ -333,13 +332,7 @@ class Ledger:
         directory.check()
         self._history, self._directory = read, directory
         self.progress.check(read.charges)
-        return records
-
-    def export(self) -> list[dict[str, Any]]:
-        """Verify the records and return them, oldest first: sequence, body (canonical JSON),
-        previous hash, hash.
-        """
-        return [vars(record) for record in self._verified()]
+        return [vars(record) for record in records]
 
     def close(self) -> None:
         """Close the database."""

@@ -16,6 +16,7 @@ from primorl.privacy.ledger.history import (
     BudgetExceeded,
     History,
     Refused,
+    Registered,
     Request,
     Version,
 )
@@ -44,58 +45,59 @@ def refuse_published(
     charged: dict[int, set[str]] = {}
     for charge in directory.history.charges.values():
         charged.setdefault(charge.version, set()).add(charge.dataset)
+    where = f"dataset {dataset!r}"
     for sequence, known in directory.history.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
         published = bool(own.public) or bool(earlier.heads["public"].size)
         if one_population and published and not same_kind(own, known):
             raise Refused(
-                f"dataset {dataset!r}: unit: found {own.unit!r}, and an earlier run on the same "
-                f"population had {known.unit!r}; where some units are public, nobody can tell "
-                "whose they are under another unit; keep the unit, or set "
-                "partition.public_fraction: 0 from the first run on"
+                f"{where}: unit: found {own.unit!r}, and an earlier run on the same population had "
+                f"{known.unit!r}; where some units are public, nobody can tell whose they are "
+                "under another unit; keep the unit"
             )
-        if (
-            one_population
-            and published
-            and own.unit == TRAJECTORY
-            and own.fingerprint != known.fingerprint
-        ):
-            entries = charged.get(sequence, set()) | ({known.dataset} if known.dataset else set())
-            if (entries and dataset not in entries) or not (
-                own.simulated
-                or any(roster.shares(one, earlier, its) for one in SIDES for its in SIDES)
-            ):
-                raise Refused(
-                    f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the "
-                    "same population has "
-                    f"({', '.join(sorted(entries)) or 'of an unknown entry'}); where some units "
-                    "are public, other ids and columns may hide that they are the same people; "
-                    "put the entry back; or set unit to the person's column, or name another "
-                    "population if they are others"
-                )
+        if one_population and published and own.unit == TRAJECTORY:
+            _refuse_hidden(dataset, own, roster, known, earlier, charged.get(sequence, set()))
         if sequence in charged and roster.shares("public", earlier, "private"):
             raise Refused(
-                f"dataset {dataset!r}: the public split holds units that earlier runs were "
-                "charged for as private, and would publish them; put partition in params.yaml and "
-                "consent back, or take other data"
+                f"{where}: the public split holds units that earlier runs were charged for as "
+                "private; put partition in params.yaml and consent back, or take other data"
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
-                f"dataset {dataset!r}: the private split holds units that an earlier split made "
-                "public, and nothing protects them any more; put partition in params.yaml and "
-                "consent back, leave these units out (ingestion.exclude_units), or take other data"
+                f"{where}: the private split holds units that an earlier split made public; put "
+                "partition in params.yaml and consent back, leave these units out "
+                "(ingestion.exclude_units), or take other data"
             )
     if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
         name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
         if confirmed != name:
             raise Refused(
-                f"dataset {dataset!r}: partition: found units that would become public and were "
-                "private in an earlier split; every stage and command could then read their rows "
-                "without a charge, for ever; put partition in params.yaml and consent back; or, "
-                f"if it is meant, run `primorl ledger publish {name}`, whose word stands for these "
-                "public units and no others"
+                f"{where}: partition: found units that would become public and were private in an "
+                "earlier split; put partition in params.yaml and consent back; or, if it is meant, "
+                f"run `primorl ledger publish {name}`, whose word stands for these public units"
             )
+
+
+def _refuse_hidden(
+    dataset: str,
+    own: Version,
+    roster: Roster,
+    known: Registered,
+    earlier: Roster,
+    entries: set[str],
+) -> None:
+    """Refuse trajectories that may be those of an earlier version under other ids or columns."""
+    entries = entries | {known.dataset}
+    shared = any(roster.shares(one, earlier, its) for one in SIDES for its in SIDES)
+    fits = dataset in entries and (own.simulated or shared)
+    if own.fingerprint != known.fingerprint and not fits:
+        raise Refused(
+            f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same "
+            f"population has ({', '.join(sorted(entries))}); where some units are public, other "
+            "ids may hide that they are the same people; put the entry back, set unit to the "
+            "person's column, or name another population if they are others"
+        )
 
 
 def refuse_other_unit(request: Request, account: Account) -> None:
