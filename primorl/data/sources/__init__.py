@@ -1,4 +1,4 @@
-"""Sources of trajectories: one module for each kind, found by ``source:`` of a dataset's file.
+"""Sources of trajectories: found by ``source:`` of a dataset's file.
 
 To add one, write its module, name its class in `_CLASSES`, and declare its options in
 `primorl.config.datasets` (docs/datasets/adding-a-source.md).
@@ -16,7 +16,7 @@ from primorl.data.storage.schema import Episode, Spaces, Transitions
 
 _ROWS_PER_BATCH = 2**16
 _CLASSES = {
-    "replay": ("replay", "Replay"),
+    "replay": ("minari", "Replay"),
     "minari": ("minari", "Minari"),
     "d4rl": ("d4rl", "D4rl"),
     "tabular": ("tabular.source", "Tabular"),

@@ -54,7 +54,7 @@ class D4rl:
 
     def open(self, raw: Path) -> Reader:
         """Read it; without ``timeouts`` in the file the declared horizon cuts its episodes."""
-        spaces, limit = declared(self._environment)
+        spaces, limit, _ = declared(self._environment)
         return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
 
     def _named(self, name: str) -> Path:

@@ -1,9 +1,10 @@
-"""``source: minari``: datasets in Minari's formats, one or several as a mixture, read by Minari's
-own storage.
+"""``source: minari`` and ``source: replay``: datasets in Minari's formats, one or several as a
+mixture, read by Minari's own storage.
 """
 
 import math
 import os
+import re
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,10 @@ from minari.dataset.minari_storage import MinariStorage
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.base.processes import environment
-from primorl.config.datasets import EpisodeFilter, MinariDataset
+from primorl.config.datasets import EpisodeFilter, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
-from primorl.data.sources.spaces import declared, spaces_of, unflattened
+from primorl.data.sources.spaces import declared, needed, spaces_of
 from primorl.data.storage.schema import Array, Episode, Spaces
-from primorl.simulators.environments import make
 
 _AGAIN = "run `dvc repro collect` again"
 
@@ -64,10 +64,36 @@ class Minari:
             parts.append(Part(storage, f"{part.id}/", part.filter))
         order, spaces, horizon = parts[0].storage.observation_space, parts[0].spaces(), None
         if self.dataset.environment is not None:
-            spaces, horizon = declared(self.dataset.environment)
-            with make(self.dataset.environment) as env:
-                order = unflattened(env)
+            spaces, horizon, order = declared(self.dataset.environment)
         return MinariReader(raw, parts, spaces, horizon, order)
+
+
+class Replay:
+    """``source: replay``: the whole training of behaviour policies in an environment, recorded as a
+    Minari dataset. See `primorl.data.sources.Source`.
+
+    Raises:
+        PipelineError: if the dataset names no environment.
+    """
+
+    def __init__(self, name: str, dataset: ReplayDataset):
+        self._dataset_id = re.sub(r"[^-\w]", "-", name) + "-v0"  # Minari's ids have no dots
+        self._options = dataset.options
+        self._environment = needed(name, dataset.environment)
+
+    def collect(self, target: Path) -> None:
+        """Train, and keep every episode."""
+        from primorl.data.sources.recording import record_training  # slow imports
+
+        record_training(self._environment, self._options, target, self._dataset_id)
+
+    def open(self, raw: Path) -> Reader:
+        """Read that dataset; every episode is a privacy unit."""
+        folder = next(raw.glob("*/data"), raw)  # one dataset, whatever its name
+        part = Part(open_storage(folder))
+        spaces, horizon, _ = declared(self._environment)
+        order = part.storage.observation_space
+        return MinariReader(folder, [part], spaces, horizon, order)
 
 
 def _fetch(dataset_id: str, root: Path) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import (
     Box,
@@ -36,23 +35,19 @@ def needed(name: str, environment: str | None) -> str:
     return environment
 
 
-def declared(environment: str) -> tuple[Spaces, int | None]:
-    """Give the spaces and the step limit (None: no limit) that ``environment`` declares.
+def declared(environment: str) -> tuple[Spaces, int | None, Space[Any]]:
+    """Give the spaces and the step limit (None: no limit) that ``environment`` declares, and its
+    observation space before `make` flattened it.
 
     Raises:
         PipelineError: if the environment cannot be built, or a space is not supported.
     """
     origin = f"environment {environment!r}"
     with make(environment) as env:
-        inner, limit = unflattened(env), None if env.spec is None else env.spec.max_episode_steps
+        inner = (env.env if isinstance(env, FlattenObservation) else env).observation_space
+        limit = None if env.spec is None else env.spec.max_episode_steps
         spaces = spaces_of(origin, env.observation_space, env.action_space)
-    return replace(spaces, observation_names=names_of(inner, "observation")), limit
-
-
-def unflattened(env: gymnasium.Env[Any, Any]) -> Space[Any]:
-    """Give the observation space of an environment before `make` flattened it."""
-    inner: gymnasium.Env[Any, Any] = env.env if isinstance(env, FlattenObservation) else env
-    return inner.observation_space
+    return replace(spaces, observation_names=names_of(inner, "observation")), limit, inner
 
 
 def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
@@ -69,17 +64,16 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         flat = observation
     if not isinstance(flat, Box):
         raise PipelineError(
-            f"{origin}: observation space: found {type(observation).__name__}; allowed is a space "
-            "that flattens to numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or "
-            "Tuple of them)"
+            f"{origin}: observation space: found {type(observation).__name__}; allowed is one that "
+            "flattens to numbers (Box, Discrete, MultiBinary, MultiDiscrete, Dict, Tuple)"
         )
     if flat.shape[0] > _MOST_NUMBERS:
         raise PipelineError(
             f"{origin}: observation space: found {flat.shape[0]} numbers, allowed are up to "
-            f"{_MOST_NUMBERS} that describe a state; store features of images instead"
+            f"{_MOST_NUMBERS}; store features of images instead"
         )
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
-    one_hot = tuple(_one_hot(observation, 0))
+    one_hot = tuple(_one_hot(observation))
     if isinstance(action, Discrete):
         if action.start != 0:
             raise PipelineError(f"{origin}: action space: found actions from {action.start}, not 0")
@@ -98,39 +92,38 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
 
 
 def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
-    """Name each dimension of a space as Gymnasium flattens it.
+    """Name each dimension of a space as Gymnasium flattens it; a category is ``name=2``.
 
-    Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is
-    ``name=2``.
+    Entries of a Dict are called by their keys, those of a Tuple by their numbers.
+    """
+    return tuple(found for names, _ in _parts(space, name) for found in names)
+
+
+def _parts(space: Space[Any], name: str) -> Iterator[tuple[list[str], bool]]:
+    """Yield the parts of a space as Gymnasium flattens it: names of their dimensions, and whether
+    these are the categories of one choice.
     """
     if isinstance(space, Dict | Tuple):
         entries = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-        inner = [
-            (str(key) if name == "observation" else f"{name}/{key}", entry)
-            for key, entry in entries
-        ]
-        return tuple(found for key, entry in inner for found in names_of(entry, key))
-    if isinstance(space, Discrete):
-        return tuple(f"{name}={space.start + i}" for i in range(int(space.n)))
-    if isinstance(space, MultiDiscrete):
-        sizes = enumerate(space.nvec.ravel().tolist())
-        return tuple(f"{name}_{number}={i}" for number, size in sizes for i in range(size))
-    size = flatdim(space)
-    if size == 1 and name != "observation":
-        return (name,)
-    return tuple(f"{name}_{i}" for i in range(size))
+        for key, entry in entries:
+            yield from _parts(entry, str(key) if name == "observation" else f"{name}/{key}")
+    elif isinstance(space, Discrete):
+        yield [f"{name}={space.start + i}" for i in range(int(space.n))], True
+    elif isinstance(space, MultiDiscrete):
+        for number, size in enumerate(space.nvec.ravel().tolist()):
+            yield [f"{name}_{number}={i}" for i in range(size)], True
+    else:
+        size = flatdim(space)
+        one = size == 1 and name != "observation"
+        yield [name] if one else [f"{name}_{i}" for i in range(size)], False
 
 
-def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:
+def _one_hot(space: Space[Any]) -> Iterator[tuple[int, int]]:
     """Find the parts of a flattened observation that are one category each: (first dimension,
     number of categories).
     """
-    if isinstance(space, Discrete):
-        yield first, int(space.n)
-    elif isinstance(space, MultiDiscrete):
-        sizes = [int(size) for size in space.nvec.ravel()]
-        yield from zip((first + sum(sizes[:i]) for i in range(len(sizes))), sizes, strict=True)
-    elif isinstance(space, Dict | Tuple):
-        for inner in space.spaces.values() if isinstance(space, Dict) else space.spaces:
-            yield from _one_hot(inner, first)
-            first += flatdim(inner)
+    first = 0
+    for names, is_choice in _parts(space, "observation"):
+        if is_choice:
+            yield first, len(names)
+        first += len(names)

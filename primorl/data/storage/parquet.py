@@ -2,7 +2,6 @@
 once.
 """
 
-import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,7 +47,6 @@ class PartWriter(ExitStack):
                 compression="none",
                 write_statistics=False,
                 data_page_size=_PAGE_BYTES,
-                store_schema=False,
                 write_page_checksum=True,
             )
         )
@@ -62,11 +60,7 @@ class PartWriter(ExitStack):
     def finish(self, info: DatasetInfo) -> None:
         """Write what waits and the dataset's facts; without this the file is not complete."""
         self._encode(rest=True)
-        facts = info.to_metadata()
-        # Readers take the Arrow schema, its metadata included, from this key; Arrow's writer would
-        # put it there itself, but with the facts known when the file was opened.
-        described = base64.b64encode(self._schema.with_metadata(facts).serialize().to_pybytes())
-        self._file.add_key_value_metadata(facts | {b"ARROW:schema": described})
+        self._file.add_key_value_metadata(info.to_metadata())
 
     def _encode(self, *, rest: bool) -> None:
         """Write what waits, without the ``rest`` that fills no row group yet.
@@ -113,7 +107,7 @@ class PartReader:
         except (OSError, pa.ArrowException):
             found = "not a readable Parquet file"
             raise PipelineError(f"{self._path}: {found}; {self._repair}") from None
-        self.info = DatasetInfo.from_schema(self._file.schema_arrow, self._path)
+        self.info = DatasetInfo.from_metadata(self._file.metadata.metadata, self._path)
         if not self._file.schema_arrow.equals(self.info.schema):
             raise PipelineError(f"{self._path}: columns are not the dataset's; {self._repair}")
         self.rows = self._file.metadata.num_rows

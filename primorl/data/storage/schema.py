@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -165,14 +165,14 @@ class DatasetInfo:
         return {_METADATA_KEY: json.dumps(self.to_json(), allow_nan=False).encode()}
 
     @classmethod
-    def from_schema(cls, schema: pa.Schema, file: Path) -> Self:
-        """Read the facts back from the schema of ``file``.
+    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None, file: Path) -> Self:
+        """Read the facts back from the key-value metadata of ``file``.
 
         Raises:
             PipelineError: if the metadata is missing or malformed.
         """
         try:
-            return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
+            return cls.from_json(json.loads((metadata or {})[_METADATA_KEY]))
         except (KeyError, TypeError, ValueError, AttributeError):
             found = "Parquet metadata missing or malformed"
             raise PipelineError(f"{file}: {found}; run `dvc repro ingest`") from None

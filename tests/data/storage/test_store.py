@@ -21,8 +21,8 @@ from primorl.data.private import open_units
 from primorl.data.storage import parquet, schema
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
-from primorl.data.storage.schema import DatasetInfo, arrow_schema
-from tests.data.builders import INFO, SPACES, episode, episodes, snapshot, table, write_parts
+from primorl.data.storage.schema import DatasetInfo
+from tests.data.builders import INFO, episode, episodes, snapshot, table, write_parts
 
 
 def people(lengths: list[list[int]]) -> pa.Table:
@@ -281,9 +281,8 @@ def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
         check(content, trajectories_per_person=2)
 
 
-def test_the_facts_travel_in_the_schema_metadata() -> None:
-    schema = arrow_schema(SPACES).with_metadata(INFO.to_metadata())
-    assert DatasetInfo.from_schema(schema, ORIGIN) == INFO
-    for metadata in (None, {b"primorl": b"{}"}, {b"primorl": b"no json"}, {b"primorl": b"[]"}):
+def test_the_facts_travel_in_the_metadata() -> None:
+    assert DatasetInfo.from_metadata(INFO.to_metadata(), ORIGIN) == INFO
+    for metadata in (None, {}, {b"primorl": b"{}"}, {b"primorl": b"no json"}, {b"primorl": b"[]"}):
         with pytest.raises(PipelineError, match="metadata missing or malformed"):
-            DatasetInfo.from_schema(schema.with_metadata(metadata), ORIGIN)
+            DatasetInfo.from_metadata(metadata, ORIGIN)

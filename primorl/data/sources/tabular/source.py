@@ -174,7 +174,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         _check_bounds(name, dataset.bounds.observation, columns.observation, names)
     horizon = None
     if dataset.environment is not None:
-        spaces, horizon = declared(dataset.environment)
+        spaces, horizon, _ = declared(dataset.environment)
         _check_fit(name, spaces, len(names), len(actions), isinstance(action, BoxActions))
     elif isinstance(action, BoxActions):
         assert action.low is not None
