@@ -31,8 +31,8 @@ from urllib.parse import unquote, urlsplit
 import psutil
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import HOST, home, workspace
-from primorl.base.processes import git_tags, is_alive, mark
+from primorl.base.files import home, workspace
+from primorl.base.processes import git_tags
 from primorl.config.params import Params
 from primorl.privacy.accounting.rounding import at_least, at_most
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
+PIPELINE_TAG = "primorl.pipeline"
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 _FLUSH_SECONDS = 5.0
 _MLFLOW = {
@@ -162,19 +162,6 @@ class StageRun(Log):
         self.pipeline = pipeline
         self.first = first
 
-    @contextmanager
-    def nested(self, name: str) -> Iterator[Log]:
-        """Open a run inside the stage's run. It ends with the block."""
-        log = Log(self._store, "")
-
-        def create(client: "MlflowClient") -> None:
-            experiment = client.get_run(self.run_id).info.experiment_id
-            log.run_id = _begin(client, experiment, self.run_id, name)
-
-        self.send(create)
-        with _ending(log):
-            yield log
-
 
 @contextmanager
 def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
@@ -196,10 +183,10 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
             with _one_at_a_time():
                 client = _connect(uri)
                 experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
-                _close_the_dead(client, experiment)
                 pipeline_id, first = _pipeline_run(client, experiment, params)
-                run_id = _begin(client, experiment, pipeline_id, stage, stage=stage)
-                store.client = client
+                tags = {"mlflow.parentRunId": pipeline_id, "stage": stage}
+                begun = client.create_run(experiment, tags=tags, run_name=stage)
+                run_id, store.client = str(begun.info.run_id), client
         except _store_errors() as broken:
             if "Read timed out" not in str(broken):
                 raise
@@ -208,39 +195,13 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
     pipeline = Log(store, pipeline_id)
     pipeline.resume()
     run = StageRun(store, run_id, pipeline, first=first)
-    with _ending(run, pipeline):
-        yield run
-
-
-def _begin(client: "MlflowClient", experiment: str, parent: str, name: str, **tags: str) -> str:
-    """Create a run of this process inside another one; return its id."""
-    own = {"mlflow.parentRunId": parent, PROCESS_TAG: mark(psutil.Process()), **tags}
-    return str(client.create_run(experiment, tags=own, run_name=name).info.run_id)
-
-
-@contextmanager
-def _ending(*runs: Log) -> Iterator[None]:
-    """End runs with the block: as FINISHED, or as FAILED on an exception."""
     status = "FAILED"
     try:
-        yield
+        yield run
         status = "FINISHED"
     finally:
-        for run in runs:
-            run.end(status)
-
-
-def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
-    """Mark the runs of killed stages of this machine as failed: a killed stage could not do it."""
-    running = client.search_runs(
-        [experiment], f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{HOST}:%'"
-    )
-    for run in running:
-        if is_alive(run.data.tags[PROCESS_TAG]):
-            continue
-        for dead in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
-            if client.get_run(dead).info.status == "RUNNING":
-                client.set_terminated(dead, "FAILED")
+        for each in (run, pipeline):
+            each.end(status)
 
 
 def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tuple[str, bool]:

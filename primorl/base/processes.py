@@ -1,4 +1,4 @@
-"""Processes: their marks, whether one is alive, environment variables, and git's commit."""
+"""Processes: those of torchrun, environment variables, and git's commit."""
 
 import atexit
 import gc
@@ -6,12 +6,8 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from primorl.base.files import HOST, workspace
-
-if TYPE_CHECKING:  # an installation for policies alone does without it
-    import psutil
+from primorl.base.files import workspace
 
 ONE_THREAD_UP_TO = 192
 """Units of a layer up to which small networks train on one thread: a second one costs more than it
@@ -27,24 +23,6 @@ def collect_garbage_rarely() -> None:
     # Or the interpreter looks through all of it again as it ends. Files must be closed: one in a
     # cycle loses its rest.
     atexit.register(gc.freeze)
-
-
-def mark(process: "psutil.Process") -> str:
-    """A process by machine, number and start time.
-
-    Numbers are used again, so a number alone is not enough.
-    """
-    return f"{HOST}:{process.pid}:{process.create_time():.2f}"
-
-
-def is_alive(known: str) -> bool:
-    """Whether the process with a mark runs on this machine."""
-    import psutil
-
-    try:
-        return mark(psutil.Process(int(known.split(":")[1]))) == known
-    except (psutil.Error, ValueError):
-        return False
 
 
 def place_among_processes() -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -73,13 +72,6 @@ class Log(Protocol):
 
     def note(self, text: str) -> None:
         """Describe the run, in Markdown."""
-
-
-class StageLog(Log, Protocol):
-    """A stage's run, which may have runs inside it."""
-
-    def nested(self, name: str) -> AbstractContextManager[Log]:
-        """A run inside this one. It ends with the block."""
 
 
 def progress_bar(total: int, description: str, unit: str) -> "tqdm[Any]":

@@ -21,7 +21,7 @@ from primorl.base.records import (
     to_json,
     write_record,
 )
-from primorl.base.reporting import Log, StageLog
+from primorl.base.reporting import Log
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
@@ -31,7 +31,7 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
 
 if TYPE_CHECKING:
-    from primorl.evaluate.returns import Evaluation, Result
+    from primorl.evaluate.returns import Evaluation
 
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
@@ -280,7 +280,7 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
 
 
 def log_summary(
-    run: StageLog,
+    run: Log,
     pipeline: Log,
     summary: Summary,
     evaluation: "Evaluation",
@@ -292,15 +292,15 @@ def log_summary(
     """Log an evaluation.
 
     The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of
-    the pipeline's run, and of no run of a stage, so that a search finds every result once. A run of
-    one seed of several has its return. A void run has the tag ``void`` and no ``epsilon``: a search
-    by ε must not find it. ``gain_over_today`` is the recommendation's.
+    the pipeline's run, and of no run of a stage, so that a search finds every result once. The
+    stage's run has the return of each of several seeds. A void run has the tag ``void`` and no
+    ``epsilon``: a search by ε must not find it. ``gain_over_today`` is the recommendation's.
 
     Args:
         run: the stage's run.
         pipeline: the pipeline's run.
         summary: of the evaluation.
-        evaluation: of every seed; each of several seeds gets a run inside the stage's.
+        evaluation: of every seed.
         fingerprint: keyed, of the dataset.
         score: of the dataset.
         files: for both runs.
@@ -327,15 +327,18 @@ def log_summary(
     for name, value in found.items():
         if value is not None:
             pipeline.metric(name, value)
-    _log_result(pipeline, overall, score)
+    if isinstance(overall.final, ModelValue):
+        pipeline.tag("model_value_note", NOTE)
+    for name, number in _figures(overall.final, score).items():
+        pipeline.metric(name, number)
     # After its numbers: `primorl runs` lists a run that has these.
     _log_choices(pipeline, plain, fingerprint)
-    _log_curve(run, overall)
+    name, *_ = overall.final.names
+    for epoch, point in enumerate(overall.curve, start=1):
+        run.metric(f"curve.{name}", point.mean, epoch)
     for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
-        with run.nested(f"seed {seed}") as inner:
-            _log_choices(inner, plain | {"seed": seed}, fingerprint)
-            _log_result(inner, result, score)
-            _log_curve(inner, result)
+        for name, value in _figures(result.final, score).items():
+            run.metric(f"seed_{seed}.{name}", value)
 
 
 def note(summary: Mapping[str, Any]) -> str:
@@ -360,19 +363,6 @@ def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None
         log.tag("recommendation_reason", summary["recommendation"]["reason"])
     log.params({key: summary[key] for key in _COMPARED})
     log.tag("dataset_fingerprint", fingerprint)
-
-
-def _log_result(log: Log, result: "Result", score: Score | None) -> None:
-    if isinstance(result.final, ModelValue):
-        log.tag("model_value_note", NOTE)
-    for name, value in _figures(result.final, score).items():
-        log.metric(name, value)
-
-
-def _log_curve(log: Log, result: "Result") -> None:
-    name, *_ = result.final.names
-    for epoch, point in enumerate(result.curve, start=1):
-        log.metric(f"curve.{name}", point.mean, epoch)
 
 
 @record

@@ -13,7 +13,7 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.records import ElapsedTime
-from primorl.base.reporting import StageLog, progress_bar
+from primorl.base.reporting import Log, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
@@ -127,7 +127,7 @@ def optimise(
     seeds: Sequence[int],
     reset_fraction: float,
     reference: CloneReference | None,
-    run: StageLog,
+    run: Log,
 ) -> OptimisedPolicies:
     """Train a policy for every seed, or with a clone several candidates, of which the released
     model chooses one.
@@ -182,7 +182,7 @@ def write(
     policies: OptimisedPolicies,
     released: ReleasedModel,
     model: PessimisticModel,
-    run: StageLog,
+    run: Log,
 ) -> None:
     """Replace the folder ``output`` by the policies of all seeds and their privacy statement.
 

@@ -1,7 +1,6 @@
 """A run that only remembers."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -16,16 +15,10 @@ class FakeRun:
         self.logged: dict[str, Any] = {}
         self.steps: dict[str, list[int | None]] = {}
         self.artifacts: dict[str, bytes] = {}
-        self.inner: dict[str, Self] = {}
 
     @cached_property
     def pipeline(self) -> Self:
         return type(self)()
-
-    @contextmanager
-    def nested(self, name: str) -> Iterator[Self]:
-        self.inner[name] = type(self)()
-        yield self.inner[name]
 
     def params(self, values: Mapping[str, Any]) -> None:
         self.logged |= values
@@ -43,4 +36,4 @@ class FakeRun:
     def forget(self, *_: object, **__: object) -> None:
         """Take it and do nothing."""
 
-    note = dataset = flush = send = forget
+    note = flush = send = forget

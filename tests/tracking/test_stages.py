@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -74,43 +73,18 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(
 def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(
     project: Path, chosen: Params
 ) -> None:
-    """A later stage of the same pipeline does not make it good.
-
-    A run inside the stage ends with its block.
-    """
-    with suppress(ValueError), stage_run("train_model", chosen) as stage:
-        with stage.nested("first") as log:
-            log.metric("loss", 0.5)
-        with stage.nested("second"):
-            raise ValueError("PRIVATE-42")
+    """A later stage of the same pipeline does not make it good."""
+    with suppress(ValueError), stage_run("train_model", chosen):
+        raise ValueError("PRIVATE-42")
     with stage_run("ingest", chosen):
         pass
     (pipeline,), stages = runs(project)
-    found = {run.info.run_name: run for run in stages}
     assert pipeline.info.status == "FAILED"
-    failed = {name for name, run in found.items() if run.info.status == "FAILED"}
-    assert failed == {"train_model", "second"}
-    assert found["first"].data.metrics == {"loss": 0.5}
-    assert [found[name].data.tags[PARENT_TAG] for name in ("first", "second")] == [stage.run_id] * 2
+    found = {run.info.run_name: run.info.status for run in stages}
+    assert found == {"train_model": "FAILED", "ingest": "FINISHED"}
     assert all(
         b"PRIVATE-42" not in file.read_bytes() for file in project.rglob("*") if file.is_file()
     )
-
-
-def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(
-    project: Path, chosen: Params
-) -> None:
-    """Nothing that died goes on "running" in MLflow; what really runs does."""
-    killed = os.fork()
-    if killed == 0:
-        with stage_run("train_model", chosen):
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitpid(killed, 0)[1] == signal.SIGKILL
-    assert [run.info.status for some in runs(project) for run in some] == ["RUNNING", "RUNNING"]
-    with stage_run("collect", chosen), stage_run("ingest", chosen):
-        (dead_pipeline, alive), stages = runs(project)
-        assert (dead_pipeline.info.status, alive.info.status) == ("FAILED", "RUNNING")
-        assert [stage.info.status for stage in stages] == ["FAILED", "RUNNING", "RUNNING"]
 
 
 def test_experiments_in_dvcs_copies_log_to_the_project(
