@@ -94,9 +94,10 @@ class LanguagePolicy:
         logs = torch.log_softmax(logits[:, :-1].float(), -1)
         return logs.gather(-1, tokens[:, -length:].unsqueeze(-1)).squeeze(-1)
 
-    def to(self, device: torch.device) -> "LanguagePolicy":
-        """Move the module to a device."""
-        return LanguagePolicy(self.module.to(device))
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return next(self.module.parameters()).device
 
     def _trained(self) -> dict[str, nn.Parameter]:
         return {

@@ -325,7 +325,6 @@ def learn(
     *,
     save_checkpoint: Callable[[OnlineState], None] = lambda state: None,
     on_update: Callable[[OnlineState], object] = lambda state: None,
-    device: torch.device | None = None,
 ) -> OnlineState:
     """Meet the cohorts one after the other and update the policy after each, or go on where an
     interrupted run ended.
@@ -339,7 +338,7 @@ def learn(
 
     Args:
         update: makes the private update.
-        network: shape of the policy.
+        network: shape of the policy, on the device where updates are computed.
         plan: of the run (`online_plan`).
         users: that can be met.
         cohorts: numbers of the arrivals of every cohort; a user who comes back has another number.
@@ -347,7 +346,6 @@ def learn(
             len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
-        device: where updates are computed; None: the CPU.
 
     Returns:
         The finished state.
@@ -365,8 +363,7 @@ def learn(
             f"the update takes {update.releases} releases of a cohort, and the plan pays for "
             f"{plan.rounds}"
         )
-    here, now = device or torch.device("cpu"), state
-    network = network.to(here)
+    now, here = state, network.device
     while not now.finished:
         number = now.started
         now = replace(now, started=number + 1)

@@ -75,6 +75,11 @@ class PolicyNetwork:
         return (inputs, *self.hidden, len(self.action_low))
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.observation_mean.device
+
+    @property
     def parameters(self) -> int:
         """D."""
         network = sum(

@@ -36,19 +36,10 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
 
 
 def _discount(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
-    """Compute x_t = terms_t + factor · x_{t+1} inside every episode, float64 ``[U, T]``.
-
-    A pass doubles the number of terms that every x_t has, so that log₂ T passes do.
-    """
-    sums, factors, reach = terms, factor * (~met.ends).double(), 1
-    while reach < met.steps:
-        more, factor_of_more = (
-            factors[:, :-reach] * sums[:, reach:],
-            factors[:, :-reach] * factors[:, reach:],
-        )
-        sums = torch.cat([sums[:, :-reach] + more, sums[:, -reach:]], 1)
-        factors = torch.cat([factor_of_more, factors[:, -reach:]], 1)
-        reach *= 2
+    """Compute x_t = terms_t + factor · x_{t+1} inside every episode, float64 ``[U, T]``."""
+    sums, goes_on = terms.clone(), factor * (~met.ends).double()
+    for step in reversed(range(met.steps - 1)):
+        sums[:, step] += goes_on[:, step] * sums[:, step + 1]
     return sums
 
 

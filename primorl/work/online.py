@@ -333,14 +333,13 @@ def learn_for(
         bar.update(state.started)
         return learn(
             run.update,
-            run.start.network,
+            run.start.network.to(device),
             run.plan,
             run.users,
             run.arrivals.cohorts,
             state,
             save_checkpoint=paid.save,
             on_update=lambda now: bar.update(),
-            device=device,
         )
 
 
