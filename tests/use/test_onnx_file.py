@@ -86,11 +86,3 @@ def test_a_stochastic_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="found a clone whose actions have probabilities"):
         export(clone, OF_TRAINING, tmp_path / "policy.onnx")
     assert not (tmp_path / "policy.onnx").exists()
-
-
-def test_without_a_public_range_every_finite_number_is_answered(tmp_path: Path) -> None:
-    policy, file = loaded(tmp_path / "policy"), tmp_path / "policy.onnx"
-    export(policy, OF_TRAINING, file)
-    found = run(file, [[-1e9, 1e9, 0.0], [0.0, np.nan, 0.0]])
-    np.testing.assert_allclose(found[0], policy.act([-1e9, 1e9, 0.0]), rtol=1e-4)
-    assert np.isnan(found[1]).all()
