@@ -47,7 +47,7 @@ from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.transitions import MICROSECONDS
 from primorl.data.sources.tabular.watch import named_files, record_files, source_files
 
-_EVENTS = 2**18  # in memory at a time
+_EVENTS = 2**20  # in memory at a time
 _TYPES = {
     "subject_id": pa.int64(),
     "time": pa.timestamp("us"),
@@ -297,146 +297,60 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
         raise PipelineError(f"{path}: {found}; repair it") from None
 
 
-class Track:
-    """Events of one kind, by subject and time.
+@dataclass(frozen=True)
+class Series:
+    """Events of one kind of one subject: times, ascending, and values, each ``[m]``."""
 
-    Args:
-        events: ascending by subject, numbered from 0, and time, ``[m]``.
-        times: all times of the chunk, ascending.
-    """
+    time: Ints
+    value: Floats
 
-    def __init__(self, events: Events, times: Ints):
-        self.subject, self.time, self.value = events.subject, events.time, events.value
-        self._times = times
-        self._keys = self._key(events.subject, events.time, "left")
-
-    def _key(self, subject: Ints, time: Ints, side: Literal["left", "right"]) -> Ints:
-        """Number pairs of subject and time in their order; from the right, behind events then."""
-        key: Ints = subject * (len(self._times) + 1) + np.searchsorted(self._times, time, side)
-        return key
-
-    def place(self, subject: Ints, time: Ints, *, after: bool) -> Ints:
-        """Find each subject's first event at or after a time, or only ``after`` it; past the
-        subject's last if none.
+    def first(self, since: int, *, after: bool = False) -> int:
+        """Give the time of the first event at or after a time, or only ``after`` it; `_NEVER`
+        without one.
         """
-        key = self._key(subject, time, "right" if after else "left")
-        return np.searchsorted(self._keys, key)
+        later = self.time[int(np.searchsorted(self.time, since, "right" if after else "left")) :]
+        return int(later[0]) if len(later) else _NEVER
 
-    def at(self, place: Ints, subject: Ints) -> Ints:
-        """Give the times of the events at ``place``; `_NEVER` where that is past the subject's
-        last.
+    def last(self, time: Ints, since: int, *, before: bool) -> tuple[Flags, Floats, Ints]:
+        """Find the last event from ``since`` up to each time, or only ``before`` it: whether there
+        is one, value, time.
         """
-        whose = np.append(self.subject, -1)[place]
-        return np.where(whose == subject, np.append(self.time, _NEVER)[place], _NEVER)
-
-    def last(
-        self, subject: Ints, time: Ints, since: Ints, *, before: bool
-    ) -> tuple[Flags, Floats, Ints]:
-        """Find the last event from ``since`` up to a time, or only ``before`` it: whether there is
-        one, value, time.
-        """
-        place = self.place(subject, time, after=not before) - 1
-        there = place >= self.place(subject, since, after=False)
+        place = np.searchsorted(self.time, time, "left" if before else "right") - 1
+        there = place >= np.searchsorted(self.time, since)
         place = np.where(there, place, len(self.time))
         value = np.append(self.value, np.float32(np.nan))[place]
         return there, value, np.append(self.time, 0)[place]
 
-    def sums(self, low: Ints, high: Ints) -> npt.NDArray[np.float64]:
-        """Add the values from place ``low`` up to ``high``; a missing one counts as 0.
+    def between(
+        self, time: Ints, following: Ints, *, after: bool
+    ) -> tuple[Ints, npt.NDArray[np.float64]]:
+        """Count the events from each time up to the following one, and add their values; the later
+        end belongs to them where ``after`` says so, else the earlier one.
 
-        No other event has a say.
+        A missing value counts as 0.
         """
+        side: Literal["left", "right"] = "right" if after else "left"
+        low, high = (np.searchsorted(self.time, when, side) for when in (time, following))
         values = np.append(np.nan_to_num(self.value.astype(np.float64)), 0.0)
-        pairs = np.column_stack((low, high)).ravel()
-        sums: npt.NDArray[np.float64] = np.add.reduceat(values, pairs)[::2]
-        return np.where(low < high, sums, 0.0)
-
-
-class Chunk:
-    """Some whole subjects' events, by role.
-
-    Attributes:
-        ids: of the subjects.
-        timed: all events with a role and a time.
-    """
-
-    def __init__(self, events: Events, codes: Codes):
-        new = np.append(True, events.subject[1:] != events.subject[:-1])
-        self.ids: Ints = events.subject[new]
-        self._events = replace(events, subject=np.cumsum(new) - 1)
-        self._times: Ints = np.unique(events.time)
-        self._roles = codes.roles[events.code]
-        self._timed = events.time > _STATIC
-        self.timed = self.track(self._timed)
-
-    def track(self, chosen: Flags) -> Track:
-        """Give the chosen events."""
-        return Track(self._events[chosen], self._times)
-
-    def of(self, *roles: int, static: bool = False) -> Track:
-        """Give the events that have one of the roles, those without a time only if they are asked
-        for.
-        """
-        return self.track(self._roles[:, list(roles)].any(axis=1) & (self._timed | static))
-
-    def times(self, role: int) -> Track:
-        """Give one event of a role for each time at which there are some."""
-        chosen = self._roles[:, role] & self._timed
-        events = self._events[chosen]
-        same = (np.diff(events.subject) == 0) & (np.diff(events.time) == 0)
-        chosen[np.flatnonzero(chosen)[1:][same]] = False
-        return self.track(chosen)
-
-    def measured(self, role: int, low: float, high: float) -> Track:
-        """Give the events of a role with a number between two bounds."""
-        value = self._events.value
-        return self.track(self._roles[:, role] & self._timed & (value >= low) & (value <= high))
+        sums = np.add.reduceat(values, np.column_stack((low, high)).ravel())[::2]
+        return high - low, np.where(low < high, sums, 0.0)
 
 
 @dataclass(frozen=True)
-class Trajectories:
-    """Trajectories that have a decision; each array is ``[k]``.
+class Trajectory:
+    """A trajectory of one subject that has a decision.
 
     Attributes:
-        subject: number of the subject in the chunk.
-        number: of the trajectory among the subject's begins.
+        number: among the subject's begins.
         begin: time of its begin.
-        first: number of its first decision, on the grid or among the events that ask for one.
-        count: of decisions.
-        final: time at which the last decision's result is observed.
+        time: of its decisions, and of what was observed in the end, ``[k + 1]``.
         terminated: whether it ended for good then.
     """
 
-    subject: Ints
-    number: Ints
-    begin: Ints
-    first: Ints
-    count: Ints
-    final: Ints
-    terminated: Flags
-
-    def __getitem__(self, chosen: Any) -> "Trajectories":
-        return Trajectories(*(column[chosen] for column in vars(self).values()))
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When decisions are taken: at the times of some events, or every ``step`` microseconds."""
-
-    events: Track | None
-    step: int = 1
-
-    def number(self, subject: Ints, begin: Ints, time: Ints) -> Ints:
-        """Number the first decision at or after a time, of trajectories with this begin."""
-        if self.events is None:
-            return -((begin - time) // self.step)
-        return self.events.place(subject, time, after=False)
-
-    def time(self, begin: Ints, number: Ints) -> Ints:
-        """Give the time of a decision."""
-        if self.events is None:
-            return begin + number * self.step
-        return np.append(self.events.time, _NEVER)[np.minimum(number, len(self.events.time))]
+    number: int
+    begin: int
+    time: Ints
+    terminated: bool
 
 
 class Decisions:
@@ -461,88 +375,134 @@ class Decisions:
 
     def table(self, events: Events) -> pa.Table:
         """Make the rows of all decisions of some whole subjects."""
-        if len(events.subject) == 0:
+        parts = []
+        new = np.flatnonzero(np.diff(events.subject)) + 1
+        for own in np.split(np.arange(len(events.subject)), new):
+            parts += self._of_subject(events[own]) if len(own) else []
+        if not parts:
             return self.schema.empty_table()
-        chunk, decision = Chunk(events, self._codes), self._options.decision
-        if isinstance(decision, MedsGrid):
-            clock = Clock(None, max(1, round(decision.every * MICROSECONDS[decision.unit])))
-        else:
-            clock = Clock(chunk.times(self._codes.role(decision)))
-        return self._rows(chunk, clock, self._trajectories(chunk, clock))
-
-    def _trajectories(self, chunk: Chunk, clock: Clock) -> Trajectories:
-        """Find the trajectories, from the first decision at which all is known that has to be."""
-        timed = chunk.timed
-        if self._options.begins is None:
-            subject, first = np.unique(timed.subject, return_index=True)
-            begin = timed.time[first]
-        else:
-            begins = chunk.times(_BEGINS)
-            subject, begin = begins.subject, begins.time
-        number = np.arange(len(subject)) - np.searchsorted(subject, subject)
-        following = np.full(len(subject), _NEVER)  # begin of the subject's next one
-        following[:-1][subject[1:] == subject[:-1]] = begin[1:][subject[1:] == subject[:-1]]
-
-        stops, terminal = chunk.of(_ENDS, _TERMINATES), chunk.of(_TERMINATES)
-        stop = stops.at(stops.place(subject, begin, after=True), subject)
-        stopped = (stop <= following) & (stop < _NEVER)
-        end = np.where(stopped, stop, timed.time[timed.place(subject, following, after=False) - 1])
-        fatal = terminal.at(terminal.place(subject, end, after=False), subject)
-        terminated = stopped & (fatal == end)
-
-        known = begin
-        for entry in self._options.observation:
-            if isinstance(entry, MedsValue) and entry.first is None:
-                track = chunk.measured(self._codes.role(entry), entry.low, entry.high)
-                place = track.place(subject, begin - _lookback(entry), after=False)
-                found = track.at(place, subject)
-                known = np.maximum(known, np.minimum(found, end) + self._gives_away(entry))
-        first = clock.number(subject, begin, np.minimum(known, end))
-        asked = clock.number(subject, begin, end) - first
-        count = np.minimum(asked, self._dataset.horizon)
-        final = np.where(count < asked, clock.time(begin, first + count), end)
-        terminated &= count == asked
-        every = Trajectories(subject, number, begin, first, count, final, terminated)
-        kept = every[count > 0]
-        rank = np.arange(len(kept.subject)) - np.searchsorted(kept.subject, kept.subject)
-        return kept[rank < (self._dataset.trajectories_per_person or _NEVER)]
-
-    def _rows(self, chunk: Chunk, clock: Clock, trajectories: Trajectories) -> pa.Table:
-        """Make a row of each decision, and one of what was observed in the end where a trajectory
-        went on.
-        """
-        of = np.repeat(np.arange(len(trajectories.count)), trajectories.count + 1)
-        each = trajectories[of]
-        place = np.arange(len(of)) - np.searchsorted(of, of)
-        last = place == each.count
-        time = np.where(last, each.final, clock.time(each.begin, each.first + place))
-        following = np.where(last, time, np.append(time[1:], 0))
-
-        columns: dict[str, Any] = {"subject_id": chunk.ids[each.subject], "trajectory": each.number}
-        columns["time"] = pa.array(time).cast(pa.timestamp("us"))
-        for entry in self._options.observation:
-            if isinstance(entry, Elapsed):
-                continue
-            if isinstance(entry, MedsClock):
-                since = (time - each.begin) / MICROSECONDS[entry.unit]
-                columns[entry.clock] = since.clip(max=entry.most)
-                continue
-            before, role = self._gives_away(entry), self._codes.role(entry)
-            if isinstance(entry, MedsFlag):
-                track, always = chunk.of(role, static=True), np.full(len(time), _STATIC)
-                columns[entry.happened], _, _ = track.last(
-                    each.subject, time, always, before=before
-                )
-                continue
-            track = chunk.measured(role, entry.low, entry.high)
-            earliest = each.begin - _lookback(entry)
-            there, value, at = track.last(each.subject, time, earliest, before=before)
-            age = ((time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
-            first = np.float32(np.nan if entry.first is None else entry.first)
-            columns[entry.name] = np.where(there, value, first)
-            columns[entry.age] = np.where(there, age, entry.most)
+        columns: dict[str, Any] = {
+            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+        }
+        # Nothing was done or gained at what was observed in the end.
+        final = columns.pop("final")
+        columns["time"] = pa.array(columns["time"]).cast(pa.timestamp("us"))
         for dose in self._options.action:
-            columns[dose.name] = self._dose(chunk, dose, each, time, following, last)
+            columns[dose.name] = _done(dose, columns[dose.name], final)
+        columns["reward"] = pa.array(columns["reward"], mask=final)
+        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names})
+        return table.cast(self.schema)
+
+    def _of_subject(self, events: Events) -> list[dict[str, npt.NDArray[Any]]]:
+        """Make the rows of each trajectory of one subject, as columns."""
+        roles = self._codes.roles[events.code]
+        found = []
+        for trajectory in self._trajectories(events, roles):
+            time = trajectory.time
+            following = np.append(time[1:], time[-1])
+            count = len(time)
+            columns = {
+                "subject_id": np.repeat(events.subject[0], count),
+                "trajectory": np.repeat(trajectory.number, count),
+                "time": time,
+            }
+            for entry in self._options.observation:
+                columns |= self._observed(entry, events, roles, trajectory)
+            for dose in self._options.action:
+                series = self._series(dose, events, roles)
+                columns[dose.name] = _given(dose, series, trajectory, following)
+            columns["reward"] = self._rewards(columns, events, roles, following)
+            columns["terminated"] = np.arange(count) == (count - 2 if trajectory.terminated else -1)
+            columns["final"] = np.arange(count) == count - 1
+            kept = count - trajectory.terminated  # nothing follows on an end for good
+            found.append({name: column[:kept] for name, column in columns.items()})
+        return found
+
+    def _series(self, part: Any, events: Events, roles: Flags, static: bool = False) -> Series:
+        """Give the events that have the role of one entry of the options; those without a time only
+        if they are asked for.
+
+        Of an entry with bounds they are those with a number within, of a rate those with a number.
+        """
+        chosen = roles[:, self._codes.role(part)] & ((events.time > _STATIC) | static)
+        if isinstance(part, MedsValue):
+            chosen &= (events.value >= part.low) & (events.value <= part.high)
+        elif isinstance(part, MedsDose) and part.of == "last":
+            chosen &= np.isfinite(events.value)
+        return Series(events.time[chosen], events.value[chosen])
+
+    def _trajectories(self, events: Events, roles: Flags) -> Iterator[Trajectory]:
+        """Find the trajectories, from the first decision at which all is known that has to be."""
+        timed = events.time > _STATIC
+        times = events.time[timed]
+        begins = np.unique(events.time[timed & roles[:, _BEGINS]])
+        if self._options.begins is None:
+            begins = times[:1]
+        ending = timed & roles[:, [_ENDS, _TERMINATES]].any(axis=1)
+        stops = Series(events.time[ending], events.value[ending])
+        deaths = events.time[timed & roles[:, _TERMINATES]]
+        needed = [
+            (entry, self._series(entry, events, roles))
+            for entry in self._options.observation
+            if isinstance(entry, MedsValue) and entry.first is None
+        ]
+        kept = 0
+        for number, begin in enumerate(begins.tolist()):
+            following = int(begins[number + 1]) if number + 1 < len(begins) else _NEVER
+            stop = stops.first(begin, after=True)
+            stopped = stop <= following and stop < _NEVER
+            end = stop if stopped else int(times[np.searchsorted(times, following) - 1])
+            known = begin
+            for entry, series in needed:
+                found = min(series.first(begin - _lookback(entry)), end)
+                known = max(known, found + self._gives_away(entry))
+            time = self._clock(events, roles, begin, min(known, end), end)
+            horizon = self._dataset.horizon
+            final = end if len(time) <= horizon else int(time[horizon])
+            if len(time) == 0 or kept == self._dataset.trajectories_per_person:
+                continue
+            kept += 1
+            terminated = stopped and end in deaths and len(time) <= horizon
+            yield Trajectory(number, begin, np.append(time[:horizon], final), terminated)
+
+    def _clock(self, events: Events, roles: Flags, begin: int, known: int, end: int) -> Ints:
+        """Give the times of the decisions from ``known`` on and before ``end``."""
+        decision = self._options.decision
+        if isinstance(decision, MedsGrid):
+            step = max(1, round(decision.every * MICROSECONDS[decision.unit]))
+            return np.arange(begin - (begin - known) // step * step, end, step)
+        time: Ints = np.unique(self._series(decision, events, roles).time)
+        return time[(time >= known) & (time < end)]
+
+    def _observed(
+        self, entry: Any, events: Events, roles: Flags, trajectory: Trajectory
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Make the columns of one entry of the observation; the time since the row before has
+        none.
+        """
+        time, begin = trajectory.time, trajectory.begin
+        if isinstance(entry, Elapsed):
+            return {}
+        if isinstance(entry, MedsClock):
+            since = (time - begin) / MICROSECONDS[entry.unit]
+            return {entry.clock: since.clip(max=entry.most)}
+        before = self._gives_away(entry)
+        if isinstance(entry, MedsFlag):
+            series = self._series(entry, events, roles, static=True)
+            return {entry.happened: series.last(time, _STATIC, before=before)[0]}
+        series = self._series(entry, events, roles)
+        there, value, at = series.last(time, begin - _lookback(entry), before=before)
+        age = ((time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
+        first = np.float32(np.nan if entry.first is None else entry.first)
+        return {
+            entry.name: np.where(there, value, first),
+            entry.age: np.where(there, age, entry.most),
+        }
+
+    def _rewards(
+        self, columns: dict[str, npt.NDArray[Any]], events: Events, roles: Flags, following: Ints
+    ) -> npt.NDArray[np.float64]:
+        time = columns["time"]
         reward = np.zeros(len(time))
         for part in self._options.reward:
             if isinstance(part, MedsRangeReward):
@@ -550,42 +510,9 @@ class Decisions:
                 within = (value >= part.low) & (value <= part.high)
                 reward += np.where(within, part.inside, part.outside)
                 continue
-            track = chunk.of(self._codes.role(part))
-            low, high = (track.place(each.subject, when, after=True) for when in (time, following))
-            if part.scale is not None:
-                reward += track.sums(low, high) * part.scale
-            else:
-                reward += (high - low) * (part.value or 0)
-        columns["reward"] = pa.array(reward, mask=last)
-        columns["terminated"] = each.terminated & (place == each.count - 1)
-        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names})
-        return table.cast(self.schema).filter(pa.array(~(last & each.terminated)))
-
-    def _dose(
-        self,
-        chunk: Chunk,
-        dose: MedsDose,
-        each: Trajectories,
-        time: Ints,
-        following: Ints,
-        last: Flags,
-    ) -> pa.Array:
-        """Give what was done from each time up to the following one; null in the last row of a
-        trajectory.
-        """
-        role = self._codes.role(dose)
-        if dose.of == "last":
-            track = chunk.measured(role, -np.inf, np.inf)  # one without a number changes no rate
-            there, value, _ = track.last(each.subject, following, each.begin, before=True)
-            given = np.where(there, value, 0.0)
-        else:
-            track = chunk.of(role)
-            low, high = (track.place(each.subject, when, after=False) for when in (time, following))
-            given = track.sums(low, high) if dose.of == "sum" else (high - low).astype(np.float64)
-        if dose.bins is None:
-            return pa.array(np.clip(given, dose.low, dose.high).astype(np.float32), mask=last)
-        level = pa.array(np.searchsorted(np.array(dose.bins), given).astype(np.int32), mask=last)
-        return pa.DictionaryArray.from_arrays(level, pa.array(levels(dose.bins)))
+            count, total = self._series(part, events, roles).between(time, following, after=True)
+            reward += count * (part.value or 0) if part.scale is None else total * part.scale
+        return reward
 
     def _gives_away(self, entry: MedsValue | MedsFlag) -> bool:
         """Say whether a code of the action is observed: then only what came before the
@@ -593,6 +520,25 @@ class Decisions:
         """
         doses = [self._codes.role(dose) for dose in self._options.action]
         return any(self._codes.overlap(self._codes.role(entry), dose) for dose in doses)
+
+
+def _given(
+    dose: MedsDose, series: Series, trajectory: Trajectory, following: Ints
+) -> npt.NDArray[np.float64]:
+    """Compute what was done from each decision up to the following one."""
+    if dose.of == "last":
+        there, value, _ = series.last(following, trajectory.begin, before=True)
+        return np.where(there, value, 0.0).astype(np.float64)
+    count, total = series.between(trajectory.time, following, after=False)
+    return total if dose.of == "sum" else count.astype(np.float64)
+
+
+def _done(dose: MedsDose, given: npt.NDArray[np.float64], final: Flags) -> pa.Array:
+    """Cut doses at their bounds, or name their levels; null in a final row."""
+    if dose.bins is None:
+        return pa.array(np.clip(given, dose.low, dose.high).astype(np.float32), mask=final)
+    level = pa.array(np.searchsorted(np.array(dose.bins), given).astype(np.int32), mask=final)
+    return pa.DictionaryArray.from_arrays(level, pa.array(levels(dose.bins)))
 
 
 def _lookback(entry: MedsValue) -> int:
