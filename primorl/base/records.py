@@ -36,11 +36,8 @@ class Within:
         A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is
         imported.
         """
-        given = {bound.name: getattr(self, bound.name) for bound in fields(self)}
-        schema = handler(source) | {
-            name: bound for name, bound in given.items() if bound is not None
-        }
-        schema |= {"allow_inf_nan": False} if source is float else {}
+        given = {name: bound for name, bound in vars(self).items() if bound is not None}
+        schema = handler(source) | given | ({"allow_inf_nan": False} if source is float else {})
         check = {"type": "no-info", "function": _not_a_truth_value}
         return {"type": "function-before", "function": check, "schema": schema}
 

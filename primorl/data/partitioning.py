@@ -52,15 +52,7 @@ def partition(
             consent does not fit it, or if a partition would be empty; the content of ``target`` is
             untouched.
     """
-    rule: PublicRule
-    if hasattr(public, "file"):
-        rule = ConsentList(public.file)
-    elif public is not None:
-        rule = ConsentColumn(source, public.column, public.values)
-    elif public_fraction is None:
-        raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
-    else:
-        rule = HashDraw(public_fraction)
+    rule = _read_rule(source, public_fraction, public)
     reader = PartReader(source, made_by="ingest")
     schema = reader.info.schema
     check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
@@ -98,14 +90,12 @@ def partition(
                 members.update(kept)
                 private_writer.write(kept)
             check.finish()
-            if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
+            if fingerprint.keyed(whose[0]) != reader.info.dataset_fingerprint:
                 raise PipelineError(
                     f"{source}: rows or secret are not the ingested ones; run {REMAKE}"
                 )
             rule.finish()
-            for side, count in counts.items():
-                if count == 0 and not (side == "public" and rule.may_be_none):
-                    raise PipelineError(f"params.yaml: {rule.repair.format(side=side)}")
+            _refuse_empty(rule, counts)
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)
         if members.shares_with(public_members):
@@ -115,9 +105,9 @@ def partition(
                 "is that of another unit, give it one of its own (in a log: set "
                 "options.trajectory_ids: per_unit)"
             )
-        check_value = secret_check(project_secret())
-        private_units, public_units = counts["private"], counts["public"]
-        manifest = Manifest(reader.info, private_units, public_units, rule.by, check_value)
+        manifest = Manifest(
+            reader.info, counts["private"], counts["public"], rule.by, secret_check(whose[0])
+        )
         of_private, of_public = members.to_bytes(), public_members.to_bytes()
         if check_units is not None:
             check_units(manifest, of_private, of_public)
@@ -125,3 +115,21 @@ def partition(
         public_units_file.write_bytes(of_public or NOBODY)
         write_json(manifest_file, manifest.to_json())
     return manifest
+
+
+def _read_rule(source: Path, public_fraction: float | None, public: Any) -> PublicRule:
+    """Make the rule that the settings ask for."""
+    if hasattr(public, "file"):
+        return ConsentList(public.file)
+    if public is not None:
+        return ConsentColumn(source, public.column, public.values)
+    if public_fraction is None:
+        raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
+    return HashDraw(public_fraction)
+
+
+def _refuse_empty(rule: PublicRule, counts: dict[str, int]) -> None:
+    """Refuse a split that leaves one side without units."""
+    for side, count in counts.items():
+        if count == 0 and not (side == "public" and rule.may_be_none):
+            raise PipelineError(f"params.yaml: {rule.repair.format(side=side)}")

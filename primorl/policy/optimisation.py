@@ -24,7 +24,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import CandidateChoice, CandidateComparison
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.sac import train
-from primorl.privacy.composition import composed_statement
+from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
 
 _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
@@ -65,7 +65,7 @@ class ReleasedModel:
                 f"for {self.variant!r}; run `dvc repro clone_behaviour`"
             )
         both = {"models/dynamics": self.statement, "models/behaviour": statement}
-        return replace(self, statement=composed_statement(both))
+        return replace(self, statement=compose_statement(both))
 
     @classmethod
     def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "ReleasedModel":

@@ -46,7 +46,7 @@ def mechanism(what: str, statement: Statement) -> MechanismStatement:
     return MechanismStatement(what=what, **own)
 
 
-def composed_statement(statements: Mapping[str, Statement]) -> Statement:
+def compose_statement(statements: Mapping[str, Statement]) -> Statement:
     """Make the statement of a result of several releases, by folder, and of nothing else.
 
     Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile,
@@ -94,7 +94,7 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
         )
     several = bool(whole.mechanisms)
     expected = (
-        composed_statement({name: parts[name] for name in names}) if several else parts[names[0]]
+        compose_statement({name: parts[name] for name in names}) if several else parts[names[0]]
     )
     for key in (each.name for each in fields(Statement)):
         if getattr(whole, key) != getattr(expected, key) and not (several and key in FIGURES):
@@ -140,10 +140,10 @@ def _one_after_another(
         **NO_ROUNDS,
         clipping=None,
         public_assumptions=(
-            *_united(statement.public_assumptions for statement in statements.values()),
+            *_unite(statement.public_assumptions for statement in statements.values()),
             assumption,
         ),
-        void=_united(statement.void for statement in statements.values()),
+        void=_unite(statement.void for statement in statements.values()),
         charge=None,
         mechanisms=tuple(mechanisms),
     )
@@ -157,5 +157,5 @@ def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
     return dp_event.ComposedDpEvent(parts)
 
 
-def _united(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def _unite(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for own in lines for line in own))

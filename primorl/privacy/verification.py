@@ -56,7 +56,7 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
             f"{path}: delta: {largest!r} is not below one over the units, and void does not say so"
         )
     try:
-        event, numbers = _accounted_whole(path, statement, delta)
+        event, numbers = _account_whole(path, statement, delta)
     except ValueError as broken:
         raise PipelineError(f"{path}: event: {broken}; `dvc repro` makes it again") from None
     if statement.event != event_to_json(event):
@@ -64,7 +64,7 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
         raise PipelineError(f"{path}: event: not that of the {what} that the same file describes")
     for key, number in numbers.items():
         refuse_unless_equal(path, key, getattr(statement, key), number, statement.accountant)
-    if curves and statement.private and (wrong := misstated(statement)) is not None:
+    if curves and statement.private and (wrong := find_misstatement(statement)) is not None:
         raise PipelineError(
             f"{path}: {wrong}: not what the accountant makes of the event in the same file"
         )
@@ -96,14 +96,14 @@ def verify_with_parts(
     verify(path, statement)
 
 
-def _accounted_whole(
+def _account_whole(
     path: Path, statement: Statement, delta: float
 ) -> tuple[dp_event.DpEvent, dict[str, float | None]]:
     if not statement.mechanisms:
-        return _accounted(path, statement, statement, delta)
+        return _account(path, statement, statement, delta)
     for number, part in enumerate(statement.mechanisms):
         if statement.private:
-            event, numbers = _accounted(path, part, statement, delta)
+            event, numbers = _account(path, part, statement, delta)
             key = f"mechanisms.{number}"
             if part.event != event_to_json(event):
                 raise PipelineError(f"{path}: {key}: event: not that of the mechanism it describes")
@@ -118,7 +118,7 @@ def _accounted_whole(
     return joint, numbers
 
 
-def _accounted(
+def _account(
     path: Path, mechanism: Statement | MechanismStatement, by: Statement, delta: float
 ) -> tuple[dp_event.DpEvent, dict[str, float | None]]:
     """Account a mechanism in the statement ``by`` again from its numbers: its event, and its ε by
@@ -148,7 +148,7 @@ def _accounted(
     return training.event, numbers
 
 
-def misstated(statement: Statement) -> str | None:
+def find_misstatement(statement: Statement) -> str | None:
     """Name the first key of a private statement that is missing or not as the accountant finds it;
     None: none.
 

@@ -66,7 +66,7 @@ privacy/mechanism/test_entropy.py
         noise-replayed: sampling SystemEntropy.fill: call os.urandom =>
             self.__dict__.setdefault('key', _)
     test_the_law_of_whole_numbers_is_exact
-        noise-accepts-all: noise _accepted: value_of accepted => _ | True
+        noise-accepts-all: noise _propose: value_of accepted => _ | True
 privacy/mechanism/test_plan.py
     test_an_answer_is_a_noisy_mean_over_the_declared_units
         noise-of-a-query: mechanism.queries GaussianQuery.standard_deviation: returned 0.5 * _
@@ -110,15 +110,15 @@ privacy/accounting/test_epsilon.py
         accounting-other-relation: epsilon: value_of RELATION => _.REPLACE_ONE
 privacy/mechanism/test_plan.py
     test_queries_are_part_of_what_is_stated
-        accounting-more-noise-than-added: mechanism.plan Plan._accounted: expression
+        accounting-more-noise-than-added: mechanism.plan Plan._account: expression
             self.noise_multiplier => 2 * _
-        accounting-free-query: mechanism.plan Plan._accounted: value_of queries => _[1:]
+        accounting-free-query: mechanism.plan Plan._account: value_of queries => _[1:]
 privacy/accounting/test_epsilon.py
     test_runs_compose_as_one_longer_run
         accounting-equal-runs-once: epsilon compose: expression rounds.get(inner, 0) + count =>
             max(rounds.get(inner, 0), count)
     test_a_group_is_what_an_independent_accountant_says
-        accounting-group-of-samples: epsilon _sampled: call stats.binom.pmf =>
+        accounting-group-of-samples: epsilon _sample_group: call stats.binom.pmf =>
             stats.binom.pmf(counts, 1, sampling_probability)
 privacy/accounting/test_privacy_filter.py
     test_the_gaussian_covers_the_event_and_a_smaller_one_does_not
@@ -149,7 +149,7 @@ privacy/ledger/test_chain.py
         ledger-without-key: chain Chain.__init__: value_of self._records_key => hmac.digest(b'',
             _RECORDS, hashlib.sha256)
     test_a_record_of_another_future_of_the_same_secret_is_found
-        ledger-order-unchecked: chain Chain._checked: condition previous => False
+        ledger-order-unchecked: chain Chain._check: condition previous => False
     test_edited_members_are_found_before_they_let_anyone_through
         ledger-members-unchecked: account Directory.roster: condition stored => False
 privacy/ledger/test_paying.py

@@ -25,7 +25,7 @@ from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.privacy.composition import composed_statement
+from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import results, stage_run
 from tests import statements
@@ -105,7 +105,7 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
 
     model = replace(OF_TRAINING, charge="model")
     clone = replace(OF_TRAINING, charge="clone")
-    both = composed_statement({"models/dynamics": model, "models/behaviour": clone})
+    both = compose_statement({"models/dynamics": model, "models/behaviour": clone})
     other = replace(model, charge="other")
     for beside in ((model, other), (other, clone)):
         own = [each.to_json() for each in beside]

@@ -12,7 +12,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.composition import BEFOREHAND, composed_statement
+from primorl.privacy.composition import BEFOREHAND, compose_statement
 from primorl.privacy.statement import SpentOnDataset, Statement
 from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 
@@ -42,7 +42,7 @@ def statement(
 def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
     model = statement(9.0, queries=(14.0,), charges=1)
     clone = statement(14.0, charge="b", charges=2)
-    whole = composed_statement({"models/dynamics": model, "models/behaviour": clone})
+    whole = compose_statement({"models/dynamics": model, "models/behaviour": clone})
     events = [event_from_json(each.event) for each in (model, clone)]
     assert whole.epsilon == compose(events, DELTA).epsilon_pld
     low, high = sorted([model.epsilon or 0.0, clone.epsilon or 0.0])
@@ -58,7 +58,7 @@ def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
 
 def test_what_voids_one_voids_the_whole() -> None:
     doubtful = replace(statement(14.0), void=("noise is seeded",), public_assumptions=("the moon",))
-    whole = composed_statement({"a": statement(9.0), "b": doubtful})
+    whole = compose_statement({"a": statement(9.0), "b": doubtful})
     assert whole.void == ("noise is seeded",)
     assert set(whole.public_assumptions) == {
         *statement(9.0).public_assumptions,
@@ -68,13 +68,13 @@ def test_what_voids_one_voids_the_whole() -> None:
     bare = replace(
         statement(14.0), private=False, epsilon=None, epsilon_rdp=None, event=NOT_PRIVATE["event"]
     )
-    whole = composed_statement({"a": statement(9.0), "b": bare})
+    whole = compose_statement({"a": statement(9.0), "b": bare})
     assert (whole.private, whole.epsilon) == (False, None)
     assert whole.event == {"type": "NonPrivateDpEvent"}
     changed = {"delta": 1e-6, "units": 5, "dataset_fingerprint": "e" * 64, "unit": "day"}
     for change in ({key: value} for key, value in changed.items()):
         with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
-            composed_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
+            compose_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
 
 
 CONTRACT = """

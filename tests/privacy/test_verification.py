@@ -19,7 +19,7 @@ from primorl.privacy.statement import (
     Statement,
     our_accountant,
 )
-from primorl.privacy.verification import misstated, verify_with_parts
+from primorl.privacy.verification import find_misstatement, verify_with_parts
 from tests.statements import OF_TRAINING, PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)
@@ -73,13 +73,16 @@ def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_fig
     own.
     """
     ours = replace(statement, accountant=our_accountant())
-    assert misstated(statement) is misstated(ours) is None
+    assert find_misstatement(statement) is find_misstatement(ours) is None
     for key, change in LESS:
-        assert misstated(replace(statement, **{key: change(statement)})) == key
+        assert find_misstatement(replace(statement, **{key: change(statement)})) == key
     for key, change in MORE:
-        assert misstated(replace(ours, **{key: change(statement)})) == key
-        assert misstated(replace(statement, **{key: change(statement)})) is None
-    assert misstated(replace(ours, profile=scaled(ours.profile, 10, "delta", 1.001))) == "profile"
+        assert find_misstatement(replace(ours, **{key: change(statement)})) == key
+        assert find_misstatement(replace(statement, **{key: change(statement)})) is None
+    assert (
+        find_misstatement(replace(ours, profile=scaled(ours.profile, 10, "delta", 1.001)))
+        == "profile"
+    )
 
 
 def test_a_policy_near_a_clone_must_count_the_clone() -> None:

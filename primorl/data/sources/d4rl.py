@@ -47,7 +47,7 @@ class D4rl:
         options = self._dataset.options
         path = home() / Path(str(options.file)).expanduser()
         if options.name is not None:
-            path = self._named(options.name)
+            path = self._find_named(options.name)
         if not path.is_file():
             raise PipelineError(f"options.file: {path} is not there; allowed is D4RL's HDF5 file")
         shutil.copyfile(path, target / _FILE)
@@ -57,7 +57,7 @@ class D4rl:
         spaces, limit, _ = declared(self._environment)
         return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
 
-    def _named(self, name: str) -> Path:
+    def _find_named(self, name: str) -> Path:
         with NAMES.open(encoding="utf-8", newline="") as file:
             known = {row["name"]: row["address"] for row in csv.DictReader(file)}
         if name not in known:
@@ -111,9 +111,9 @@ class D4rlReader:
                 f"{self.path}: truncated, corrupt, or without {', '.join(_NEEDED)} "
                 f"({type(broken).__name__}); run `dvc repro collect` again"
             ) from None
-        yield from episode_tables(self.spaces, self._episodes(self._checked(arrays)))
+        yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 
-    def _checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
+    def _check(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Check kinds and sizes; return arrays of two dimensions for vectors and of one for
         numbers.
         """

@@ -45,7 +45,7 @@ from primorl.config.meds import (
 )
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.transitions import MICROSECONDS
-from primorl.data.sources.tabular.watch import named_files, record_files, source_files
+from primorl.data.sources.tabular.watch import find_files, record_files, source_files
 
 _EVENTS = 2**20  # in memory at a time
 _TYPES = {
@@ -72,7 +72,7 @@ class Meds:
     def collect(self, target: Path) -> None:
         """Write the log of all shards, and record what they were (`watch`)."""
         named, key = source_files(self._dataset) or ("", "")
-        folder, found = named_files(named)
+        folder, found = find_files(named)
         files = [file for file in found if file.suffix == ".parquet"]
         if not files:
             raise PipelineError(
@@ -221,7 +221,7 @@ class Events:
         return Events(*(column[chosen] for column in vars(self).values()))
 
     @classmethod
-    def joined(cls, parts: "Sequence[Events]") -> "Events":
+    def join(cls, parts: "Sequence[Events]") -> "Events":
         """Put parts behind each other."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*map(np.concatenate, columns))
@@ -241,7 +241,7 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
             none = np.empty(0, np.int64)
             last = Events(none, none, none, np.empty(0, np.float32))
             for events in _batches(path, codes):
-                both = Events.joined((last, events))
+                both = Events.join((last, events))
                 new = both.subject[1:] != both.subject[:-1]
                 if ((both.time[1:] < both.time[:-1]) & ~new).any():
                     raise PipelineError(
@@ -252,12 +252,12 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
                 last = events[-1:]
                 waiting.append(events[events.code >= 0])
                 if sum(len(part.subject) for part in waiting) >= _EVENTS:
-                    known = Events.joined(waiting)
+                    known = Events.join(waiting)
                     complete = np.count_nonzero(known.subject != last.subject)
                     yield known[:complete]
                     waiting = [known[complete:]]
             if waiting:
-                yield Events.joined(waiting)
+                yield Events.join(waiting)
             progress.update()
     subjects = np.concatenate(began)
     if len(np.unique(subjects)) < len(subjects):
@@ -407,7 +407,7 @@ class Decisions:
                 "time": time,
             }
             for entry in self._options.observation:
-                columns |= self._observed(entry, events, roles, trajectory)
+                columns |= self._observe(entry, events, roles, trajectory)
             for dose in self._options.action:
                 series = self._series(dose, events, roles)
                 columns[dose.name] = _given(dose, series, trajectory, following)
@@ -474,7 +474,7 @@ class Decisions:
         time: Ints = np.unique(self._series(decision, events, roles).time)
         return time[(time >= known) & (time < end)]
 
-    def _observed(
+    def _observe(
         self, entry: Any, events: Events, roles: Flags, trajectory: Trajectory
     ) -> dict[str, npt.NDArray[Any]]:
         """Make the columns of one entry of the observation; the time since the row before has

@@ -88,7 +88,7 @@ class UnitStore:
             starts = [np.empty(0, dtype=np.int64)]
             kept_rows = np.repeat(owned, lengths)
             seen = done = 0
-            for table in _checked_tables(reader):
+            for table in _check_tables(reader):
                 watch(table)
                 kept = kept_rows[seen : seen + table.num_rows]
                 seen += table.num_rows
@@ -197,7 +197,7 @@ def _on_disk(folder: Path, shape: tuple[int, int]) -> Floats:
         return np.memmap(file, np.float32, "w+", shape=shape)
 
 
-def _checked_tables(reader: PartReader) -> Iterator[pa.Table]:
+def _check_tables(reader: PartReader) -> Iterator[pa.Table]:
     """Read all rows of a partition.
 
     Raises:

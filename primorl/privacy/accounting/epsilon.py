@@ -271,18 +271,18 @@ def rdp_epsilon(
     disable loggers.
     """
 
-    def wanted(record: logging.LogRecord) -> bool:
+    def is_news(record: logging.LogRecord) -> bool:
         known = ("Negative Renyi divergence", "_compute_log_a_frac failed to converge")
         return not str(record.msg).startswith(known)
 
     logger = logging.getLogger("absl")
-    logger.addFilter(wanted)
+    logger.addFilter(is_news)
     try:
         accountant = RdpWithGroups(orders).compose(event)
         sound = all(float(value) >= 0 for value in accountant.rdp)
         return float(accountant.get_epsilon(delta)), sound
     finally:
-        logger.removeFilter(wanted)
+        logger.removeFilter(is_news)
 
 
 def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
@@ -325,11 +325,13 @@ def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
         case dp_event.GaussianDpEvent():
             return dp_event.GaussianDpEvent(event.noise_multiplier / units)
         case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()):
-            return _sampled(event.sampling_probability, event.event.noise_multiplier, units)
+            return _sample_group(event.sampling_probability, event.event.noise_multiplier, units)
     raise ValueError(f"no group analysis for {type(event).__name__}")
 
 
-def _sampled(sampling_probability: float, noise_multiplier: float, units: int) -> dp_event.DpEvent:
+def _sample_group(
+    sampling_probability: float, noise_multiplier: float, units: int
+) -> dp_event.DpEvent:
     if sampling_probability == 1:
         return dp_event.GaussianDpEvent(noise_multiplier / units)
     counts = np.arange(units + 1)

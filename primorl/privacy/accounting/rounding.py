@@ -12,7 +12,7 @@ _LEAST, _MOST = -5, 12  # powers of ten between which a number is written out
 
 def rounded_up(value: float, digits: int) -> float:
     """Round a positive, finite ``value`` up to so many significant digits."""
-    return float(_rounded(value, digits, ROUND_CEILING))
+    return float(_round(value, digits, ROUND_CEILING))
 
 
 def at_most(value: float | None, digits: int = 3) -> str:
@@ -21,7 +21,7 @@ def at_most(value: float | None, digits: int = 3) -> str:
     """
     if value is None or not 0 <= value < math.inf:
         return "∞"
-    return _written(_rounded(value, digits, ROUND_CEILING), digits) if value else "0"
+    return _written(_round(value, digits, ROUND_CEILING), digits) if value else "0"
 
 
 def at_least(value: float, digits: int = 3) -> str:
@@ -30,7 +30,7 @@ def at_least(value: float, digits: int = 3) -> str:
     """
     if value == math.inf:
         return "∞"
-    return _written(_rounded(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
+    return _written(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
 def left_of(limit: float, spent: float, digits: int = 4) -> str:
@@ -51,7 +51,7 @@ def percent_at_most(share: float) -> str:
     if share <= 0 or math.isnan(share):
         return "0%"
     # In decimals: a product by 100 in floats could fall below the share.
-    percent = min(Decimal(100), 100 * _rounded(share, 3, ROUND_CEILING))
+    percent = min(Decimal(100), 100 * _round(share, 3, ROUND_CEILING))
     return f"{percent.normalize():f}%"
 
 
@@ -59,7 +59,7 @@ def _written(value: Decimal, digits: int) -> str:
     return f"{value:,f}" if _LEAST < value.adjusted() < _MOST else f"{float(value):.{digits}g}"
 
 
-def _rounded(value: float, digits: int, rounding: str) -> Decimal:
+def _round(value: float, digits: int, rounding: str) -> Decimal:
     # From its shortest decimal form, so that a number of few digits is not moved by its own
     # rounding error.
     return Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=rounding))

@@ -215,11 +215,11 @@ def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) ->
 
 def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
     """Compute ε of all events together by PLD, for settings that were fixed beforehand."""
-    return _composed(tuple(sorted(Counter(events).items(), key=repr)), delta)
+    return _compose(tuple(sorted(Counter(events).items(), key=repr)), delta)
 
 
 @functools.lru_cache(maxsize=4096)
-def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> float:
+def _compose(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> float:
     if (
         any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted)
         or len(counted) > _MOST_DIFFERENT

@@ -81,7 +81,7 @@ class Chain:
             records = records[1:]
         contents, previous = [], self.hashes[-1] if self.hashes else _BEFORE_THE_FIRST
         for due, record in enumerate(records, len(self.hashes) + 1):
-            contents.append(self._checked(record, due, previous, records))
+            contents.append(self._check(record, due, previous, records))
             previous = record.hash
         if records:
             self._head = records[-1]
@@ -95,7 +95,7 @@ class Chain:
             "the ledger is whole: restore it and .primorl from their backup"
         )
 
-    def _checked(
+    def _check(
         self, record: Record, due: int, previous: str, records: Sequence[Record]
     ) -> dict[str, Any]:
         if record.sequence > due:

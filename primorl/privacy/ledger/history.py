@@ -188,7 +188,7 @@ class History:
             case "reserved":
                 if content.get("marked"):
                     self.marked.add(content["charge"])
-                self.charges[content["charge"]] = _reserved(
+                self.charges[content["charge"]] = _read_reservation(
                     content, self.versions[content["version"]]
                 )
             case "taken":
@@ -205,7 +205,7 @@ class History:
                 )
 
 
-def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
+def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge:
     of_version = ("unit", "units", "population")
     given = {*of_version, "id", "dataset_fingerprint", "state", "note", "made"}
     found: dict[str, Any] = {name: getattr(version, name) for name in of_version}

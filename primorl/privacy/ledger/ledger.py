@@ -157,7 +157,7 @@ class Ledger:
                 refuse_second(request, self._history)
             roster = Roster.of(request.version)
             self._refuse(request, budget, roster)
-            version, registration = self._registered(request.dataset, request.version, roster)
+            version, registration = self._register(request.dataset, request.version, roster)
             rosters = {version: roster} if registration else {}
             return (
                 [*registration, {**reservation, "version": version, "time": _now()}],
@@ -181,7 +181,7 @@ class Ledger:
         def decide() -> _Entries | None:
             roster = Roster.of(version)
             refuse_published(dataset, version, roster, self._directory, confirmed)
-            sequence, registration = self._registered(dataset, version, roster)
+            sequence, registration = self._register(dataset, version, roster)
             return (registration, {sequence: roster}, None) if registration else None
 
         self._write(decide)
@@ -429,7 +429,7 @@ class Ledger:
             )
         return charge
 
-    def _registered(
+    def _register(
         self, dataset: str, version: Version, roster: Roster
     ) -> tuple[int, list[dict[str, Any]]]:
         """Return the sequence of a version's record, and the record to append if it is new."""

@@ -58,7 +58,7 @@ class Progress:
         """
         marks = {mark.charge: mark for mark in self._store.marks()}
         for mark in marks.values():
-            self._checked(mark)
+            self._check(mark)
         for charge in charges:
             if self._marked(charge) and charge not in marks:
                 raise self._broken(charge, "removed")
@@ -118,9 +118,9 @@ class Progress:
         mark = self._store.progress(charge)
         if mark is None and self._marked(charge):
             raise self._broken(charge, "removed")
-        return None if mark is None else self._checked(mark)
+        return None if mark is None else self._check(mark)
 
-    def _checked(self, mark: Mark) -> Mark:
+    def _check(self, mark: Mark) -> Mark:
         if type(mark.saves) is not int or mark != self._mark(
             mark.charge, str(mark.owner), mark.saves
         ):

@@ -80,7 +80,7 @@ class Store:
     """
 
     def __init__(self, url: str, *, read_only: bool = False):
-        parsed = _parsed(url)
+        parsed = _parse(url)
         self.shown = _without_credentials(parsed)
         file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
         if file is not None and not read_only:
@@ -215,7 +215,7 @@ class Store:
         )
 
 
-def _parsed(url: str) -> sa.URL:
+def _parse(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):

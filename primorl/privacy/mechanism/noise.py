@@ -28,7 +28,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     float64.
 
     σ is a whole number above √(``scale``² + 36). No decision depends on the rounding of float64, so
-    the law is exact up to the digits of `_decided` (a probability of 1e-90 a draw) and its end at
+    the law is exact up to the digits of `_decide` (a probability of 1e-90 a draw) and its end at
     24σ (1e-126). Attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al.
     2022) find nothing.
 
@@ -46,7 +46,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     numbers. It draws a block b = 0, 1, 2, … with probability proportional to exp(-b²/2), a place j
     = 0 … σ - 1 in it and a sign, and accepts ± (b σ + j) with probability exp(-x (2 b + x) / 2), x
     = j / σ. Uniform numbers of 53 bits are compared with probabilities in float64; where they are
-    too close to tell, both are computed further (`_decided`). How many proposals are refused says
+    too close to tell, both are computed further (`_decide`). How many proposals are refused says
     nothing of those that are accepted, so the time does not follow the noise.
     """
     if not 0 < scale < _LARGEST:
@@ -57,7 +57,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     deviation = math.isqrt(math.ceil(scale) ** 2 + _SMOOTHING**2) + 1
     drawn, filled = np.empty(count), 0
     while filled < count:
-        accepted = _accepted(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[
+        accepted = _propose(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[
             : count - filled
         ]
         drawn[filled : filled + len(accepted)] = accepted
@@ -65,7 +65,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     return torch.from_numpy(drawn)
 
 
-def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int64]:
+def _propose(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int64]:
     """Make ``size`` proposals and return those that are accepted."""
     words = integers(entropy, 3 * size).reshape(3, size)
     of_block, of_chance = ((words[part] >> _UNUSED_BITS).astype(np.int64) for part in (0, 2))
@@ -76,7 +76,7 @@ def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int
     accepted = of_chance < chance
     close = (np.abs(of_chance - chance) <= _DOUBT) | (_bounds()[block] == of_block)
     for number in np.flatnonzero(close):
-        block[number], accepted[number] = _decided(
+        block[number], accepted[number] = _decide(
             entropy, of_block[number], place[number], of_chance[number], deviation
         )
     # else some places come more often
@@ -88,7 +88,7 @@ def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int
     return signed
 
 
-def _decided(
+def _decide(
     entropy: Entropy, of_block: int, place: int, of_chance: int, deviation: int
 ) -> tuple[int, bool]:
     """Decide on a proposal with 256 further bits of both uniform numbers: its block, and whether it
@@ -127,7 +127,7 @@ def _exact_bounds() -> list[Decimal]:
 def _bounds() -> npt.NDArray[np.int64]:
     """Return the cells of 2⁻⁵³ of the bounds, ascending.
 
-    Several lie in the last cell: `_decided` tells them apart.
+    Several lie in the last cell: `_decide` tells them apart.
     """
     with localcontext() as context:
         context.prec = _DIGITS

@@ -146,7 +146,7 @@ class Plan:
         """The event that the accountant composes."""
         if not self.is_private:
             return dp_event.NonPrivateDpEvent()
-        return self._accounted(self.rounds).event
+        return self._account(self.rounds).event
 
     def cohort(self) -> Tensor:
         """Draw this round's cohort: indices of units, ``[U]``.
@@ -196,9 +196,9 @@ class Plan:
         noise.
         """
         count = self.rounds if rounds is None else rounds
-        return self._accounted(count).spent(self.delta) if self.is_private else None
+        return self._account(count).spent(self.delta) if self.is_private else None
 
-    def _accounted(self, rounds: int) -> accounting.Training:
+    def _account(self, rounds: int) -> accounting.Training:
         queries = tuple(query.noise_multiplier for query in self.queries)
         return accounting.Training(
             self.sampling_probability, self.noise_multiplier, rounds, queries

@@ -104,21 +104,21 @@ def test_the_law_of_whole_numbers_is_exact(scale: float, deviation: int) -> None
 def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every decision is made again in 100 digits. The twin: a probability that is wrong by 1e-4."""
     monkeypatch.setattr(noise, "_more", lambda entropy: 1 << 200)
-    fast = noise._accepted(SeededEntropy(5), 20_000, 1 << 20)
+    fast = noise._propose(SeededEntropy(5), 20_000, 1 << 20)
     monkeypatch.setattr(noise, "_DOUBT", noise._CELLS)
-    assert np.array_equal(fast, noise._accepted(SeededEntropy(5), 20_000, 1 << 20))
-    decided = noise._decided
+    assert np.array_equal(fast, noise._propose(SeededEntropy(5), 20_000, 1 << 20))
+    decided = noise._decide
     monkeypatch.setattr(
-        noise, "_decided", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d)
+        noise, "_decide", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d)
     )
-    assert not np.array_equal(fast, noise._accepted(SeededEntropy(5), 20_000, 1 << 20))
+    assert not np.array_equal(fast, noise._propose(SeededEntropy(5), 20_000, 1 << 20))
 
 
 def test_the_farthest_blocks_are_told_apart_by_more_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     last = noise._CELLS - 1
     for more, block in ((0, 8), (2**256 - 1, 20)):
         monkeypatch.setattr(noise, "_more", lambda entropy, more=more: more)
-        assert noise._decided(SystemEntropy(), last, 0, 0, 1000) == (block, True)
+        assert noise._decide(SystemEntropy(), last, 0, 0, 1000) == (block, True)
     with pytest.raises(ValueError, match=r"scale: found 0\.0, allowed is above 0"):
         discrete_gaussian(SystemEntropy(), 3, 0.0)
     assert discrete_gaussian(SystemEntropy(), 0, 1.0).shape == (0,)

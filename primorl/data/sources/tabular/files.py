@@ -71,10 +71,10 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     if columns.unit is not None:
         fields.append(Field("unit", columns.unit, "id"))
     for index, entry in enumerate(columns.observation):
-        fields.append(_observed(f"observation.{index}", entry))
+        fields.append(_observe(f"observation.{index}", entry))
     for index, column in enumerate(columns.next_observation or ()):
         entry = columns.observation[index]
-        fields.append(replace(_observed(f"next_observation.{index}", entry), column=column))
+        fields.append(replace(_observe(f"next_observation.{index}", entry), column=column))
     action = columns.action
     if isinstance(action, Categorical):
         fields.append(Field("action", action.column, "category", action.categories))
@@ -90,7 +90,7 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     return fields
 
 
-def _observed(name: str, entry: ObservationColumn) -> Field:
+def _observe(name: str, entry: ObservationColumn) -> Field:
     if isinstance(entry, Elapsed):
         return Field(name, entry.elapsed, "elapsed", elapsed=entry)
     if isinstance(entry, Carried):

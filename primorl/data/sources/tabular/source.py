@@ -29,11 +29,11 @@ from primorl.data.sources.tabular.transitions import (
     consent_of_units,
     whole_units,
 )
-from primorl.data.sources.tabular.watch import log_files, named_files, record_files
+from primorl.data.sources.tabular.watch import find_files, log_files, record_files
 from primorl.data.storage.schema import Spaces, id_text, whole
 
 
-def sorted_batches(log: Log, unit: str) -> Generator[pa.Table]:
+def sort_batches(log: Log, unit: str) -> Generator[pa.Table]:
     """Give the rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
     Memory holds the mapped columns of the whole log; one that is larger has to come sorted.
@@ -67,7 +67,7 @@ class Tabular:
     def collect(self, target: Path) -> None:
         """Record the files (`watch`), and copy them under the names they have in their folder."""
         named = self.dataset.options.files
-        folder, files = named_files(self.dataset.options.files)
+        folder, files = find_files(self.dataset.options.files)
         if not files:
             raise PipelineError(
                 f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed "
@@ -93,7 +93,7 @@ class Tabular:
         Raises:
             PipelineError: a column is missing, there twice or of a wrong type.
         """
-        folder, files = named_files(self.dataset.options.files)
+        folder, files = find_files(self.dataset.options.files)
         if files:
             Log(folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files)
         return bool(files)
@@ -116,7 +116,7 @@ class TabularReader:
 
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):
         self.path = raw
-        self.spaces, self.horizon = _declared(name, dataset)
+        self.spaces, self.horizon = _read_spaces(name, dataset)
         self.consent: list[pa.Table] = []
         self._dataset = dataset
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
@@ -139,7 +139,7 @@ class TabularReader:
         transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
         in_order = self._dataset.options.sorted
         empty = True
-        for rows in whole_units(log.batches() if in_order else sorted_batches(log, unit), unit):
+        for rows in whole_units(log.batches() if in_order else sort_batches(log, unit), unit):
             empty = False
             if self._fields[-1].name == "consent":
                 self.consent.append(consent_of_units(rows, unit, log))
@@ -148,7 +148,7 @@ class TabularReader:
             raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
 
 
-def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
+def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     """Give the spaces and the step limit of the environment or, without one, of the options.
 
     Raises:

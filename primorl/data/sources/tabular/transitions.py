@@ -110,7 +110,7 @@ class TransitionMaker:
         terminated, truncated = self._ends(rows, starts, lasts)
 
         observation = self._matrix(rows, "observation", starts)
-        observation = self._checked(rows, observation, "observation")
+        observation = self._check(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation", starts)
         else:
@@ -133,14 +133,14 @@ class TransitionMaker:
         keep[lasts[cut]] = False
         rows, after = rows.filter(pa.array(keep)), after[keep]
         if self._has_next:
-            after = self._checked(rows, after, "next_observation")
+            after = self._check(rows, after, "next_observation")
         return Transitions(
             unit=units,
             name=trajectories,
             lengths=lengths,
             observation=observation[keep],
             action=self._action(rows),
-            reward=self._checked(rows, numbers(rows["reward"])[:, None], "reward")[:, 0],
+            reward=self._check(rows, numbers(rows["reward"])[:, None], "reward")[:, 0],
             next_observation=after,
             terminated=terminated[keep],
             truncated=truncated[keep],
@@ -211,9 +211,9 @@ class TransitionMaker:
             return codes
         names = [field.name for field in self._fields if field.name.startswith("action.")]
         values = np.ascontiguousarray(np.stack([numbers(rows[name]) for name in names]).T)
-        return self._checked(rows, values, "action")
+        return self._check(rows, values, "action")
 
-    def _checked(
+    def _check(
         self,
         rows: pa.Table,
         values: Floats,

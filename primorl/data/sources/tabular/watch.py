@@ -20,7 +20,7 @@ from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
 
-def named_files(named: str) -> tuple[Path, list[Path]]:
+def find_files(named: str) -> tuple[Path, list[Path]]:
     """Find the files that ``options.files`` names, and the folder that their names begin in."""
     wanted = home() / Path(named).expanduser()
     if wanted.is_dir():
@@ -50,7 +50,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
-    """Give what the entry of files of one's own names, for `named_files`, and its key; None for
+    """Give what the entry of files of one's own names, for `find_files`, and its key; None for
     other sources.
     """
     if isinstance(dataset, TabularDataset):
@@ -82,7 +82,7 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     named, key = own
     try:
         copied = read_json(COPIES)
-        folder, files = named_files(named)
+        folder, files = find_files(named)
         if copied.get("dataset") != name or not files:
             return None
         before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
