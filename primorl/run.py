@@ -29,7 +29,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
-from primorl.evaluate.recommendation import found_in
+from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.returns import Evaluation, in_environment, in_model
 from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
@@ -133,7 +133,7 @@ class VerifiedRun:
         if (stale := found.other_files(MODEL, POLICY)) is not None:
             raise PipelineError(f"{SUMMARY}: {stale}")
         repeated = repeat(self.policy, self.answers)
-        repeated["recommendation"] = found_in(self.answers, BEHAVIOUR, found.env_id)
+        repeated["recommendation"] = recommend_for(self.answers, BEHAVIOUR, found.env_id)
         for key, value in repeated.items():
             if getattr(found, key) != value:
                 raise PipelineError(
@@ -240,5 +240,5 @@ def summarise(
         answers=run.answers,
         private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
         public_returns=np.array([]) if run.recorded is None else run.recorded.reward.sum(1).numpy(),
-        recommendation=found_in(run.answers, BEHAVIOUR, environment),
+        recommendation=recommend_for(run.answers, BEHAVIOUR, environment),
     )

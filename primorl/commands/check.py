@@ -57,7 +57,7 @@ def check(
 
 
 def _settings(params: "Params") -> Iterator[str]:
-    """Settings that only a stage would find wrong."""
+    """Check settings that only a stage would find wrong."""
     if params.online.asked:
         from primorl.work.arrivals import Arrivals
 
@@ -72,7 +72,7 @@ def _settings(params: "Params") -> Iterator[str]:
 
 
 def _log(params: "Params") -> Iterator[str]:
-    """The files of a log: as they were collected, and with the columns of the entry."""
+    """Check the files of a log: as they were collected, and with the columns of the entry."""
     from primorl.config.datasets import TabularDataset
     from primorl.data.sources.tabular.watch import changed
 
@@ -87,7 +87,7 @@ def _log(params: "Params") -> Iterator[str]:
 
 
 def _python(_: "Params") -> Iterator[str]:
-    """The first ``python`` on PATH, with which DVC runs the stages, is this one."""
+    """Check that the first ``python`` on PATH, with which DVC runs the stages, is this one."""
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is None or Path(found).absolute().parent != ours:
         yield (
@@ -97,7 +97,7 @@ def _python(_: "Params") -> Iterator[str]:
 
 
 def _secrets(_: "Params") -> Iterator[str]:
-    """What lies in the project's state is its owner's alone, and there where it is needed."""
+    """Check that the project's state is its owner's alone, and there where it is needed."""
     state, secret = home() / paths.STATE, home() / paths.SECRET
     for path, mode in ((state, "700"), (secret, "600")):
         if path.exists() and path.stat().st_mode & 0o077:

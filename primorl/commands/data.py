@@ -30,7 +30,7 @@ def _describe(
 
     _check_units()
     about, public = describe(PARTITIONS)
-    columns, cut = _declared(about, public)
+    columns, cut = _read_bounds(about, public)
     about["declared"] = columns
     print(json.dumps(about, indent=2, allow_nan=False) if as_json else _text(about, cut=cut))
 
@@ -46,7 +46,7 @@ def _check_units() -> None:
         open_public(load_reading())
 
 
-def _declared(
+def _read_bounds(
     about: dict[str, Any], public: "PublicSplit | None"
 ) -> tuple[list[dict[str, Any]], bool]:
     """Read the bounds that the model keeps to, of each dimension of an observation and of the

@@ -2,12 +2,13 @@
 
 Of the log, only the names of its columns are read. Bounds, categories and the horizon are declared
 public, so they come from facts known beforehand and never from a row. What a person has to decide
-is `FILL` in the draft, which no reader of the file accepts: nothing trains before it is replaced.
+is FILL IN in the draft, which no reader of the file accepts: nothing trains before it is replaced.
 """
 
 import glob
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -19,59 +20,6 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option
-
-FILL = "FILL IN"
-_DRAFT = """\
-# Drafted by `primorl init`. Columns of the log: {columns}.
-# Replace each FILL IN; docs/datasets/tabular.md of primorl's repository explains every key, and
-# datasets/csv-log.yaml there has all of them. Take bounds, categories, the horizon and the most
-# visits from what is known beforehand (physiology, devices, the protocol), never from the rows:
-# they are published with the model.
-source: tabular
-environment: null
-# the column of the person whom the guarantee protects; of the trajectory, if the log names nobody
-unit: FILL IN
-population: {name}
-# the most that one person can have; null where the unit is the trajectory
-trajectories_per_person: FILL IN
-horizon: FILL IN  # the most steps that a trajectory can have
-# learned: where trajectories end by themselves, so that nothing could be earned afterwards
-termination: none
-ingestion: {{}}
-options:
-  files: {files}
-  csv: {{delimiter: {delimiter}, decimal_point: {decimal_point}}}
-  columns:
-    unit: FILL IN  # as above
-    trajectory: FILL IN  # the visit, the stay, the trip
-    order: FILL IN  # a number or a time that ascends within a trajectory
-    # [A, B]; of texts {{column: C, categories: [x, y]}}; with empty cells {{carried: D, ..}}
-    observation: FILL IN
-    # {{columns: [A], low: [0], high: [1]}}; discrete: {{column: A, categories: [x, y]}}
-    action: FILL IN
-    reward: FILL IN  # of the row's action
-    terminated: null
-    truncated: null
-    next_observation: null
-  trajectory_ids: per_unit  # global, where a trajectory's id belongs to one person alone
-  # recordings are cut there, and the last reward is not used; outcome: they end with that reward
-  end: last_row
-  sorted: false
-  beyond_bounds: refuse  # clip: cut observations and rewards at the bounds below
-bounds:
-  observation:
-    low: FILL IN  # a number for each dimension, 0 for a category
-    high: FILL IN  # 1 for a category
-  reward: FILL IN  # [lowest, highest]
-score: null
-recipe: {{}}
-# For the card and the report; `primorl release` needs all four, and an edit charges nothing:
-# card:
-#   owner: who answers for data and policy
-#   purpose: what they may be used for
-#   contact: whom to ask
-#   licence: of the data
-"""
 
 
 def init(
@@ -94,7 +42,7 @@ def init(
     """
     target = given_path(folder).resolve()
     there = _check_target(target)
-    entry = None if csv is None else _drafted(given_path(csv), target)
+    entry = None if csv is None else _draft(given_path(csv), target)
     if not there:
         template.write_new(target, primorl.__version__, entry)
         print(f"made {target}")
@@ -109,7 +57,7 @@ def init(
         print("these charge nothing; last: dvc repro, which charges")
 
 
-def _drafted(log: Path, target: Path) -> tuple[str, str]:
+def _draft(log: Path, target: Path) -> tuple[str, str]:
     """Return name and text of the dataset's file for a log."""
     from primorl.data.sources.tabular.columns import columns_of
 
@@ -122,7 +70,8 @@ def _drafted(log: Path, target: Path) -> tuple[str, str]:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
     if name.lower() in template.RESERVED:
         raise PipelineError(f"--csv: found a log that is called {name!r}; rename it")
-    text = _DRAFT.format(
+    draft = files("primorl.commands").joinpath("templates/dataset.yaml")
+    text = draft.read_text(encoding="utf-8").format(
         columns=", ".join(map(_written, names)),
         name=_written(name),
         files=_written(glob.escape(str(log.resolve()))),

@@ -40,7 +40,7 @@ def _show(
     dataset: Annotated[str | None, option("NAME", "Show only the charges of this dataset.")] = None,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
-    params, ledger = _opened()
+    params, ledger = _open()
     if ledger is None:
         print("[]" if as_json else _EMPTY)
         return
@@ -55,7 +55,7 @@ def _show(
 
 def _verify() -> None:
     """Check that no record was edited, removed, inserted or moved."""
-    _, opened = _opened()
+    _, opened = _open()
     if opened is None:
         print(_EMPTY)
         return
@@ -76,7 +76,7 @@ def _publish(
     print(f"{units} units may be public now; `dvc repro partition` makes them so")
 
 
-def _opened() -> "tuple[Reading, Ledger | None]":
+def _open() -> "tuple[Reading, Ledger | None]":
     """Open the ledger with the settings that reading needs; None where nothing was charged yet.
 
     Raises:

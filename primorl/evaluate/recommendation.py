@@ -92,7 +92,7 @@ class Recommendation:
     """
 
 
-def found_in(
+def recommend_for(
     answers: PrivateEvaluation, clone: Path, environment: str | None
 ) -> Recommendation | None:
     """Recommend by the answers and the folder of the clone; None: an environment measured the
@@ -103,10 +103,10 @@ def found_in(
     """
     if environment is not None:
         return None
-    return of_answers(answers, BehaviourConfig.read(clone).public_loss)
+    return recommend(answers, BehaviourConfig.read(clone).public_loss)
 
 
-def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> Recommendation:
+def recommend(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
     The rule has three steps:
@@ -125,7 +125,7 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     verdict = answers.verdict
     if not answers.believed:
         assert verdict is not None
-        why = _unbelieved(verdict)
+        why = _explain_disbelief(verdict)
         if not clone_learned:
             why.append("no public action tells whether the clone acts as people do")
             return _more_data(why)
@@ -309,7 +309,7 @@ def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
     return None
 
 
-def _unbelieved(verdict: Verdict) -> list[str]:
+def _explain_disbelief(verdict: Verdict) -> list[str]:
     """List why the model is not to be believed."""
     why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
     if verdict.check is not None and verdict.check.believe == "no":

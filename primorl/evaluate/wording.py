@@ -100,7 +100,7 @@ def gain_note(advice: Mapping[str, Any]) -> str:
     return GAIN_NOTE
 
 
-def believed(summary: Mapping[str, Any]) -> bool:
+def is_believed(summary: Mapping[str, Any]) -> bool:
     """Tell whether values in the model may be shown; see `Verdict.believed`."""
     verdict = Verdict.of(summary.get("model_verdict"))
     return verdict is None or verdict.believed
@@ -151,7 +151,7 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     if measured:
         name = "the policy, in the simulator"
         return [*rows, Shown(name, summary["return_mean"], summary["return_ci95"], True)]
-    if not believed(summary):
+    if not is_believed(summary):
         return rows
     of_model = [each for each in answers if each["estimator"] == "model"]
     for of in ("clone", "policy"):
@@ -215,7 +215,7 @@ def _sentence(text: str) -> str:
     return f"{text}." if named else f"{text[:1].upper()}{text[1:]}."
 
 
-def unprotected(statement: Mapping[str, Any]) -> str:
+def describe_public(statement: Mapping[str, Any]) -> str:
     """Say how many people are public; empty where a statement does not tell."""
     count, unit = statement.get("public_units"), statement["unit"]
     if count is None:
@@ -237,7 +237,7 @@ def source(answer: Mapping[str, Any]) -> str:
     return f"{answer['estimator']} ({price})"
 
 
-def discounted(discount: float) -> str:
+def describe_discount(discount: float) -> str:
     """Name the discount of the private units' answers, ", discounted by γ = 0.95"; empty where γ is
     1.
     """
@@ -285,7 +285,7 @@ def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown = [
         each
         for each in summary.get("private_evaluation") or ()
-        if each["estimator"] != "model" or believed(summary)
+        if each["estimator"] != "model" or is_believed(summary)
     ]
     for each in sorted(shown, key=lambda answer: list(_WHOSE).index(answer["of"])):
         # Drawn actions may be worth something else.
@@ -309,7 +309,7 @@ def _describe_value(summary: Mapping[str, Any], over: str) -> list[tuple[str, st
         return [("return", f"{mean}{over}, {summary['episodes']} episodes{each}")]
     rows = [("return", "not measured: there is no simulator")]
     answers = summary.get("private_evaluation") or ()
-    if not believed(summary):
+    if not is_believed(summary):
         rows.append(("value", UNBELIEVED))
     elif all(each["of"] != "policy" for each in answers):
         # That of an answer is of other rollouts, and may be longer and not discounted.

@@ -280,7 +280,7 @@ class Policy:
         return values, single
 
     def _output(self, values: Floats) -> tuple[Array, Array]:
-        """The network's output ``[n, A]``, and what its last layer is given."""
+        """Compute the network's output ``[n, A]``, and what its last layer is given."""
         rows = np.minimum(values.astype(np.float32), self.longest.astype(np.float32))
         hidden = (rows - self.observation_mean) / self.observation_scale
         *inner, weight, bias = (layer[0] for layer in self.layers)
@@ -295,7 +295,7 @@ class Policy:
         return held
 
     def _actions(self, values: Floats, generator: np.random.Generator | None) -> npt.NDArray[Any]:
-        """Actions for rows that can be answered."""
+        """Compute actions for rows that can be answered."""
         if self.drawn:
             if generator is None:
                 raise PipelineError(
@@ -380,7 +380,7 @@ def layer_names(layers: int) -> list[str]:
 
 
 def _shapes(config: PolicyConfig, P: int) -> dict[str, tuple[int, ...]]:
-    """The shape that ``config.json`` gives to every tensor, layers first and in order."""
+    """Return the shape that ``config.json`` gives to every tensor, layers first and in order."""
     S, A = config.observation_size, config.action_size
     sizes = (S, *config.hidden, A)
     layers = [

@@ -27,7 +27,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite
 from primorl.evaluate.private.results import PrivateEvaluation
-from primorl.evaluate.recommendation import of_answers
+from primorl.evaluate.recommendation import recommend
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.composition import check_parts
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
@@ -356,7 +356,7 @@ def _check_recommendation(bundle: Bundle) -> None:
     path = bundle.folder / f"{EVALUATION}: recommendation"
     _refuse_other(path, advice, {"policy": _MEANT[advice.answer]}, "its answer")
     keys = ("gain", "margin", "misfit", "expected", "interval")
-    found = None if answers is None else of_answers(answers, None)
+    found = None if answers is None else recommend(answers, None)
     expected = dict.fromkeys(keys) if found is None else _select(found, keys)
     _refuse_other(path, advice, expected, f"the answers in {ANSWERS}")
     if found is not None and found.answer != "trial" == advice.answer:

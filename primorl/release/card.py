@@ -29,13 +29,13 @@ from primorl.evaluate.wording import (
     UNBELIEVED,
     WHOSE,
     comparable,
+    describe_public,
     gain,
     guarantee,
     model_check,
     plural,
     public_facts,
     source,
-    unprotected,
 )
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
@@ -113,7 +113,7 @@ def _read(folder: Path) -> dict[str, Content]:
 def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
     """Compute the guarantee of a bundle, and name what it counts beside the model."""
     ledger, answers = content[LEDGER], content.get(ANSWERS)
-    clone = counted_clone(content.get(CLONE), ledger)
+    clone = count_clone(content.get(CLONE), ledger)
     included = [] if clone is None else ["clone of the behaviour"]
     included += [] if answers is None else ["private evaluation"]
     return whole(content[MODEL[2]], clone, answers, ledger["delta"]), included
@@ -198,7 +198,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "believable": believable,
         "checked": "" if verdict is None else ". ".join(model_check(verdict)),
         "facts": public_facts(statement),
-        "unprotected": unprotected(statement) if statement["private"] else "",
+        "unprotected": describe_public(statement) if statement["private"] else "",
         "compared": compared,
     }
 
@@ -288,7 +288,7 @@ def _group_charges(ledger: Content) -> list[tuple[Content, list[str]]]:
 # The guarantee as a whole
 
 
-def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
+def count_clone(clone: Content | None, ledger: Content) -> Content | None:
     """Return the clone that a guarantee counts: the bundle's, or else all that the ledger has on
     these data.
 
@@ -327,7 +327,7 @@ def whole(
 
     Args:
         statement: ``privacy.json`` of the model.
-        clone: the same of the clone of the behaviour, or see `counted_clone`; None: none was made.
+        clone: the same of the clone of the behaviour, or see `count_clone`; None: none was made.
         answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
     """
@@ -339,7 +339,7 @@ def whole(
     void = dict.fromkeys(reason for each in everything for reason in each["void"])
     combined = {**statement, "void": list(void)}
     if not all(each["private"] for each in everything):
-        return _unbounded(combined)
+        return _drop_bounds(combined)
     costs = [cost(event_from_json(each["event"])) for each in everything]
     return _with_figures(combined, total(costs), delta)
 
@@ -361,7 +361,7 @@ def with_account(
     stated = [(each.get("charge"), cost(event_from_json(each["event"]))) for each in own]
     spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
     if not math.isfinite(spent.epsilon(delta)):
-        return _unbounded(released)
+        return _drop_bounds(released)
     # The figures of this run's statements are tighter. They hold alone where the ledger has nothing
     # else and no more.
     nothing_else = charged.keys() <= {charge for charge, _ in stated}
@@ -391,7 +391,7 @@ def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
     }
 
 
-def _unbounded(statement: Content) -> Content:
+def _drop_bounds(statement: Content) -> Content:
     """Return a statement of which nothing is guaranteed any more."""
     nothing = {"private": False, "epsilon": None, "delta": None}
     return {**statement, **nothing, "profile": [], "groups": [], "attacks": []}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from primorl.evaluate.wording import believed, comparable, plural
+from primorl.evaluate.wording import comparable, is_believed, plural
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import curve
 from primorl.report.facts import Epoch, Facts
@@ -78,7 +78,7 @@ def _draw_learning(facts: Facts) -> Figure | None:
     in_model = summary["return_mean"] is None
     # where the model's values of recordings' length are shown, those of whole rollouts would be a
     # second value
-    hidden = in_model and (not believed(summary) or summary.get("private_evaluation"))
+    hidden = in_model and (not is_believed(summary) or summary.get("private_evaluation"))
     if not facts.curve or hidden:
         return None
     *before, final = facts.curve

@@ -17,14 +17,14 @@ from primorl.evaluate.private.results import Verdict
 from primorl.evaluate.wording import (
     ADVICE,
     account,
-    discounted,
+    describe_discount,
+    describe_public,
     gain,
     gain_note,
     guarantee,
     model_check,
     plural,
     public_facts,
-    unprotected,
     value,
 )
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
@@ -63,13 +63,13 @@ def page(facts: Facts) -> str:
             }
         ),
         success=success(facts.released) if facts.sound else None,
-        unprotected=unprotected(stated) if facts.statement.private else "",
+        unprotected=describe_public(stated) if facts.statement.private else "",
         strengths=_strengths(facts, leading["epsilon"]),
         public_facts=public_facts(facts.statement.to_json()),
         advice=ADVICE,
         gain=gain,
         gain_note=gain_note,
-        gamma=discounted(facts.discount),
+        gamma=describe_discount(facts.discount),
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict, trial=trial),
@@ -87,7 +87,7 @@ def page(facts: Facts) -> str:
 
 
 def _strengths(facts: Facts, leading: float | None) -> list[tuple[str, str]]:
-    """The ε of the policy alone, of what the page counts, and of all charges: each where it is
+    """List the ε of the policy alone, of what the page counts, and of all charges: each where it is
     another one.
     """
     summary = facts.summary
@@ -103,7 +103,7 @@ def _strengths(facts: Facts, leading: float | None) -> list[tuple[str, str]]:
 
 
 def _script(specs: dict[str, dict[str, Any]]) -> str:
-    """JSON that cannot end the script it stands in.
+    """Write JSON that cannot end the script it stands in.
 
     A number that is not finite is no point: JSON has none.
     """

@@ -119,7 +119,7 @@ def export(
             f"export: needs {missing.name}, which is not installed; run `pip install "
             "'primorl[onnx]'`"
         ) from None
-    model = onnx.load_from_string(_exported(Graph(policy), policy.observation_size))
+    model = onnx.load_from_string(_export_graph(Graph(policy), policy.observation_size))
     said = {} if recommendation is None else {"recommendation": recommendation}
     onnx.helper.set_model_props(model, _metadata(policy, statement) | said)
     onnx.checker.check_model(model, full_check=True)
@@ -137,7 +137,7 @@ def export(
     return len(rows), difference
 
 
-def _exported(graph: Graph, size: int) -> bytes:
+def _export_graph(graph: Graph, size: int) -> bytes:
     made: Any = BytesIO()
     with warnings.catch_warnings():
         # the exporter that needs no further package is the older one
@@ -194,8 +194,8 @@ def _probes(policy: Policy) -> Array:
 
 
 def _difference(policy: Policy, rows: Array, found: Any) -> float:
-    """The largest difference from the policy's own answers; infinite where one abstains and the
-    other does not.
+    """Compute the largest difference from the policy's own answers; infinite where one abstains and
+    the other does not.
     """
     expected, abstained = policy.act_or_abstain(rows)
     if found.shape != expected.shape or found.dtype != expected.dtype:

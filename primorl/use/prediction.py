@@ -69,7 +69,7 @@ def predict(
     values = observations_of(table, policy, observations, decimal_point)
     reasons = policy.reasons(values)
     answered = np.array([reason == "" for reason in reasons], dtype=bool)
-    content = {name: _kept(table, name, observations) for name in dict.fromkeys(keep)}
+    content = {name: _take_kept(table, name, observations) for name in dict.fromkeys(keep)}
     # Each row is asked for by its place among the answered ones; null where there is none.
     place = pa.array(np.cumsum(answered) - 1, mask=~answered)
     made = {name: column.take(place) for name, column in actions(policy, values[answered], seed)}
@@ -195,7 +195,7 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.Array:
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
-def _kept(table: pa.Table, name: str, path: Path) -> pa.Array:
+def _take_kept(table: pa.Table, name: str, path: Path) -> pa.Array:
     found = _column(table, name, path)
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise PipelineError(
@@ -206,7 +206,7 @@ def _kept(table: pa.Table, name: str, path: Path) -> pa.Array:
 
 
 def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint) -> Matrix:
-    """Numbers, or text, as float64; NaN where there is no number."""
+    """Read numbers, or text, as float64; NaN where there is no number."""
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = pc.utf8_trim_whitespace(array)
@@ -221,7 +221,7 @@ def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint
 
 
 def _is_category(array: pa.Array, name: str, category: str, path: Path) -> Matrix:
-    """1 where a column has the category, 0 where it has another one or none."""
+    """Return 1 where a column has the category, 0 where it has another one or none."""
     if pa.types.is_floating(array.type) or pa.types.is_nested(array.type):
         raise PipelineError(
             f"{path}: column {name!r}: found {array.type}; allowed: text, whole numbers or truth "

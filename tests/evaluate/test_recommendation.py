@@ -20,7 +20,7 @@ from primorl.evaluate.private.results import (
     Verdict,
     Veto,
 )
-from primorl.evaluate.recommendation import of_answers
+from primorl.evaluate.recommendation import recommend
 from primorl.model.architecture import PublicLosses
 
 BETTER = PublicLosses(initial=2.0, constant=1.0, final=0.5)
@@ -122,7 +122,7 @@ LOSING = {"gains": (0.5, 0.5), "released": (-90.0, -90.0)}
 def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
     changes: dict[str, Any], loss: PublicLosses | None, expected: str, says: str
 ) -> None:
-    said = of_answers(found(**changes), loss)
+    said = recommend(found(**changes), loss)
     folder = {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}
     assert (said.answer, said.policy) == (expected, folder[expected])
     assert says in said.reason
@@ -133,10 +133,10 @@ def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
     """The twin: the same answers without it are a trial, with an interval."""
     veto = Veto(kind=kind, reason=SIGNS[kind])
     without, barred = judged("yes"), judged("yes", 0.4, veto)
-    assert of_answers(found(verdict=without), BETTER).answer == "trial"
-    assert of_answers(found(verdict=without), BETTER).interval is not None
+    assert recommend(found(verdict=without), BETTER).answer == "trial"
+    assert recommend(found(verdict=without), BETTER).interval is not None
     for loss in (BETTER, WORSE, None):
-        said = of_answers(found(verdict=barred), loss)
+        said = recommend(found(verdict=barred), loss)
         assert said.answer != "trial"
         assert said.interval is None
         assert (said.expected is None) is (kind != "warned")
@@ -148,7 +148,7 @@ def test_practice_is_kept_where_broken_values_are_left_out() -> None:
     veto = Veto(kind="not_finite", reason=SIGNS["not_finite"])
     whole = found(verdict=judged("yes", 0.4, veto))
     people = tuple(each for each in whole.estimates if each.of == "behaviour")
-    said = of_answers(replace(whole, estimates=people), BETTER)
+    said = recommend(replace(whole, estimates=people), BETTER)
     assert (said.answer, said.gain) == ("keep", None)
 
 
@@ -157,20 +157,20 @@ def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A surer model earns nothing.
     """
-    assert of_answers(ANSWERS, BETTER).gain == 6.0, "the least that a member says"
-    assert of_answers(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0 + 0.02 * 80)
-    assert of_answers(found(today=(-110.0, -50.0), **FAR), BETTER).misfit == 0.0
+    assert recommend(ANSWERS, BETTER).gain == 6.0, "the least that a member says"
+    assert recommend(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0 + 0.02 * 80)
+    assert recommend(found(today=(-110.0, -50.0), **FAR), BETTER).misfit == 0.0
     spread = (
         answer("behaviour", f"quantile {p:g} of the return", value)
         for p, value in ((0.1, -400.0), (0.9, 0.0))
     )
     wide = replace(found(drawn=(-16.0,)), estimates=(*found(drawn=(-16.0,)).estimates, *spread))
-    assert of_answers(wide, BETTER).answer == "keep", (
+    assert recommend(wide, BETTER).answer == "keep", (
         "the scale is the spread of the people's returns"
     )
     for constant, changes in (("DOUBT_SHARE", {"doubt": 2.0}), ("MISFIT_SHARE", FAR)):
         monkeypatch.setattr(recommendation, constant, 0.0)
-        assert of_answers(found(**changes), BETTER).answer == "trial"  # type: ignore[arg-type]
+        assert recommend(found(**changes), BETTER).answer == "trial"  # type: ignore[arg-type]
 
 
 def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
@@ -178,18 +178,18 @@ def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
     believed or unasked.
     """
     kinds = ("yes", "doubtful", "no")
-    said = {kind: of_answers(found(verdict=judged(kind)), BETTER) for kind in kinds}
+    said = {kind: recommend(found(verdict=judged(kind)), BETTER) for kind in kinds}
     expected, scale = -209 / 3 + 77, (-209 / 3 + 77) + 4 + 3
     assert said["yes"].expected == pytest.approx(expected)
     assert said["yes"].interval == pytest.approx((expected - 0.75 * scale, expected + 0.75 * scale))
     assert said["doubtful"].interval == pytest.approx(
         (expected - 1.25 * scale, expected + 0.75 * scale)
     )
-    assert (said["no"].interval, of_answers(ANSWERS, BETTER).interval) == (None, None)
+    assert (said["no"].interval, recommend(ANSWERS, BETTER).interval) == (None, None)
     for kind in ("yes", "doubtful"):
         assert (said[kind].answer, "do not adopt it yet" in said[kind].reason) == ("trial", True)
     sure = found(today=(-80.1, -79.9), drawn=(-80.0,), released=(-80.0,), verdict=judged("yes"))
-    assert "do not adopt it yet" not in of_answers(sure, BETTER).reason
+    assert "do not adopt it yet" not in recommend(sure, BETTER).reason
 
 
 def test_a_gain_that_is_next_to_nothing_is_none() -> None:
@@ -206,6 +206,6 @@ def test_a_gain_that_is_next_to_nothing_is_none() -> None:
     small = [
         replace(each, ci95=(0.99, 1.01)) if each.what == GAIN else each for each in wide.estimates
     ]
-    assert of_answers(replace(wide, estimates=tuple(small)), BETTER).answer == "keep"
+    assert recommend(replace(wide, estimates=tuple(small)), BETTER).answer == "keep"
     large = found(**near | {"policy": (-76.0, -76.0)}, gains=(4.0, 4.0))
-    assert of_answers(large, BETTER).answer == "trial"
+    assert recommend(large, BETTER).answer == "trial"

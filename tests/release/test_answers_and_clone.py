@@ -18,7 +18,7 @@ from primorl.base.paths import MODEL as DYNAMICS
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
-from primorl.evaluate.recommendation import Recommendation, of_answers
+from primorl.evaluate.recommendation import Recommendation, recommend
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import compose
@@ -391,7 +391,7 @@ def test_the_statement_says_that_answers_chose() -> None:
 
 def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:
     """Twin: what the answers come to passes."""
-    found = of_answers(RECOMMENDED, None)
+    found = recommend(RECOMMENDED, None)
     assert found is not None
 
     def check(**changes: Any) -> None:
