@@ -163,7 +163,7 @@ privacy/ledger/test_paying.py
     test_an_old_copy_runs_nothing_and_the_newest_one_still_does
         payment-progress-not-counted: charges _writer.save: dropped progress.advance
     test_a_copy_that_resumes_stops_the_living_original
-        payment-original-goes-on: progress Progress.advance: condition replace_progress => False
+        payment-original-goes-on: store Progress.advance: condition replace_progress => False
 privacy/ledger/test_interruptions.py
     test_an_interruption_at_any_write_loses_nothing
         payment-checkpoint-deleted: charges _reserved: handler BaseException

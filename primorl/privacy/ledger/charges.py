@@ -30,8 +30,7 @@ from primorl.privacy.ledger.checkpoint import (
 )
 from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, Refused, Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
-from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.store import Mark
+from primorl.privacy.ledger.store import Mark, Progress
 from primorl.privacy.statement import SpentOnDataset
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`

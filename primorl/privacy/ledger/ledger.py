@@ -25,6 +25,10 @@ from primorl.privacy.ledger.account import (
     Roster,
     account_of,
     fixed_epsilon,
+    refuse_beyond,
+    refuse_other_unit,
+    refuse_published,
+    refuse_second,
 )
 from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, canonical
 from primorl.privacy.ledger.history import (
@@ -37,14 +41,7 @@ from primorl.privacy.ledger.history import (
     Request,
     Version,
 )
-from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.refusals import (
-    refuse_beyond,
-    refuse_other_unit,
-    refuse_published,
-    refuse_second,
-)
-from primorl.privacy.ledger.store import Mark, Store
+from primorl.privacy.ledger.store import Mark, Progress, Store
 from primorl.privacy.statement import our_accountant
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
