@@ -21,10 +21,8 @@ RATE = 0.5
 
 Correlated features have directions of several times curvature 1: 1 overshoots.
 """
-_ROWS_OF_A_UNIT, _UNEXPLAINED = (
-    32,
-    0.5,
-)  # as is usual: rows, and the share of a target that no features explain
+_ROWS_OF_A_UNIT = 32  # as is usual
+_UNEXPLAINED = 0.5  # share of a target that no features explain, as is usual
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
@@ -34,17 +32,14 @@ SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, 
 """Shares of the ε that the queries take."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
-LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
+LOST_YES, _LOST_OF_CUBES = 0.2, 0.02
 """Features are worth their noise, before small weights are shrunk, up to a share of a target's
-variance (one for those of degree 3), and those of degree 3 are worth their time up to so many."""
+variance; one for those of degree 3."""
+_MOST_CUBES, _MOST_COLUMNS = 400, 30  # features and columns that are worth their time at degree 3
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
-_USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = (
-    0.8,
-    0.35,
-    0.25,
-    0.2,
-)  # squared norms that few units exceed
+# squared norms that few units exceed: of a number in its windows, of a change, of a residual
+_USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2
 
 
 def scales_contribution(
@@ -174,9 +169,9 @@ def affords(lost: float, shape: Network) -> bool:
     and their time.
     """
     cubes = shape.features is not None and shape.features.degree > 2
-    if cubes and shape.inputs > MOST_CUBES:
+    if cubes and shape.inputs > _MOST_CUBES:
         return False
-    return lost <= (LOST_OF_CUBES if cubes else LOST_YES)
+    return lost <= (_LOST_OF_CUBES if cubes else LOST_YES)
 
 
 def noise_in_scales(plan: Plan) -> float | None:

@@ -174,7 +174,7 @@ engine/test_training.py
         payment-rounds-made-up-for: engine.training _run_rounds: expression now.started + 1 =>
             now.done + 1
 engine/test_independence.py
-    test_neighbours_and_places_do_not_matter
+    test_gaps_give_every_pair_its_own_end
         sensitivity-shared-lanes: numerics Workspace.apart: value_of stride => size
     test_a_unit_moves_the_sum_by_its_own_update_exactly
         sensitivity-rounded-sum: local_update Kernel.sum: call .trunc_ => update.mul_(1 / grid)
