@@ -63,7 +63,7 @@ def test_the_wheel_holds_the_library_and_a_new_projects_files_and_needs_few_pack
     library, prefix = ROOT / "primorl", f"primorl/{FOLDER}/"
     ours = {
         path.relative_to(ROOT).as_posix()
-        for ending in ("*.py", "*.j2")
+        for ending in ("*.py", "*.j2", "templates/*.yaml")
         for path in library.rglob(ending)
     }
     assert ours | {"primorl/py.typed"} <= set(content)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primorl.base.paths import MANIFEST, PARTITIONS
-from primorl.commands.terminal import add_group, flag, format_table, option
+from primorl.commands.terminal import add_group, flag, format_table
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Examples:
   primorl ledger show                        every charge; what is spent and left of a dataset
-  primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
+  primorl ledger show --json                 the same as JSON
   primorl ledger verify                      check the records; names the first broken one
   primorl ledger publish WORD                let people become public who were private before
 """
@@ -37,7 +37,6 @@ def _show(
     as_json: Annotated[
         bool, flag("--json", "Print a JSON list, oldest first, with the running total.")
     ] = False,
-    dataset: Annotated[str | None, option("NAME", "Show only the charges of this dataset.")] = None,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
     params, ledger = _open()
@@ -45,11 +44,10 @@ def _show(
         print("[]" if as_json else _EMPTY)
         return
     with closing(ledger):
-        charges = [charge for charge in ledger.charges() if dataset in (None, charge.dataset)]
         if as_json:
-            _print_json(ledger, charges, params)
+            _print_json(ledger, params)
         else:
-            _print_table(ledger, charges, params, dataset)
+            _print_table(ledger, params)
         _check(ledger)
 
 
@@ -107,7 +105,7 @@ def _check(ledger: "Ledger") -> None:
         check_secret(Manifest.load(MANIFEST), PARTITIONS)
 
 
-def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
+def _print_json(ledger: "Ledger", params: "Reading") -> None:
     from primorl.base.files import finite
 
     delta = params.privacy.delta
@@ -118,18 +116,17 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
             totals[charge.id] = max(epsilon, totals.get(charge.id, 0.0))
     entries = [
         {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta}
-        for charge in charges
+        for charge in ledger.charges()
     ]
     print(json.dumps(entries, indent=2, allow_nan=False))
 
 
-def _print_table(
-    ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None
-) -> None:
+def _print_table(ledger: "Ledger", params: "Reading") -> None:
     from primorl.privacy.accounting.rounding import at_most
 
+    charges = ledger.charges()
     if not charges:
-        print(_EMPTY if dataset is None else f"nothing was charged for dataset {dataset!r} yet")
+        print(_EMPTY)
         return
     rows = [
         (

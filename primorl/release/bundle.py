@@ -81,7 +81,6 @@ _SAME_POLICY = (
     "elapsed",
 )
 _MEANT = {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}
-_ESTIMATOR = re.compile("[a-z][a-z0-9_]{0,39}")
 _ROUNDING = 1e-6  # of the sum of a histogram's shares
 # Places that exist at home only: a path from the root of a disk, and the project's own private
 # folders.
@@ -376,11 +375,8 @@ def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
         account = {"spent_on_dataset": answers.total}
         _refuse_other(bundle.folder / f"{ANSWERS}: statements.{name}", own, account, "total")
     named = {each.estimator for each in answers.estimates}
-    if not statements.keys() <= named or not all(map(_ESTIMATOR.fullmatch, named)):
-        raise PipelineError(
-            f"{path}: estimator: found a charge without an answer, or another name than up to 40 "
-            "lower-case letters, digits and _"
-        )
+    if not statements.keys() <= named:
+        raise PipelineError(f"{path}: statements: found a charge without an answer")
     for number, answer in enumerate(answers.estimates):
         statement, place = statements.get(answer.estimator), path / f"estimates.{number}"
         if answer.of in ("behaviour", "model") and statement is None:

@@ -69,7 +69,7 @@ def predict(
     values = observations_of(table, policy, observations, decimal_point)
     reasons = policy.reasons(values)
     answered = np.array([reason == "" for reason in reasons], dtype=bool)
-    content = {name: _take_kept(table, name, observations) for name in dict.fromkeys(keep)}
+    content = {name: _column(table, name, observations) for name in dict.fromkeys(keep)}
     # Each row is asked for by its place among the answered ones; null where there is none.
     place = pa.array(np.cumsum(answered) - 1, mask=~answered)
     made = {name: column.take(place) for name, column in actions(policy, values[answered], seed)}
@@ -82,10 +82,13 @@ def predict(
         )
     written = pa.table(content | made)
     with replaced_file(out) as fresh:
-        if out.suffix == ".parquet":
-            pq.write_table(written, fresh)
-        else:
-            pacsv.write_csv(_as_text(written, content), fresh)
+        try:
+            if out.suffix == ".parquet":
+                pq.write_table(written, fresh)
+            else:
+                pacsv.write_csv(_as_text(written, content), fresh)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise PipelineError(f"--keep: found columns that {out} cannot hold") from None
     return len(reasons), int((~answered).sum())
 
 
@@ -166,17 +169,13 @@ def observations_of(
     names = policy.observation_names or tuple(
         f"observation_{index}" for index in range(policy.observation_size)
     )
-    one_hot = {index for own in policy.categories for index in own}
+    categories = {index for own in policy.categories for index in own} or range(len(names))
     values, missing = np.empty((table.num_rows, len(names))), []
     for index, name in enumerate(names):
         column, _, category = name.partition("=")
         if name in table.column_names:
             values[:, index] = _numbers(_column(table, name, path), name, path, decimal_point)
-        elif (
-            (index in one_hot or not policy.categories)
-            and category
-            and column in table.column_names
-        ):
+        elif category and column in table.column_names and index in categories:
             values[:, index] = _is_category(_column(table, column, path), column, category, path)
         else:
             missing.append(name)
@@ -193,16 +192,6 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.Array:
         raise PipelineError(f"{path}: column {name!r}: found {count} times, allowed is once")
     found = table[name].combine_chunks()
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-
-
-def _take_kept(table: pa.Table, name: str, path: Path) -> pa.Array:
-    found = _column(table, name, path)
-    if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
-        raise PipelineError(
-            f"--keep: column {name!r}: found {found.type}; allowed are numbers, text, times and "
-            "truth values"
-        )
-    return found
 
 
 def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint) -> Matrix:

@@ -231,13 +231,6 @@ def in_answers(path: str, value: Any) -> Change:
     return at(ANSWERS, path, value)
 
 
-def in_all(key: str, value: Any) -> Change:
-    """The same change of every statement."""
-    return together(
-        *(in_answers(f"statements.{name}.{key}", value) for name in ("behaviour", "model_check"))
-    )
-
-
 def same_charge(statements: dict[str, Any]) -> dict[str, Any]:
     statements["model_check"]["charge"] = statements["behaviour"]["charge"]
     return statements
@@ -249,12 +242,6 @@ def without_statement(answer: dict[str, Any]) -> dict[str, Any]:
 
 FORGED: list[tuple[Change, str]] = [
     (in_answers("estimates.0", without_statement), "an answer of the private units without"),
-    (in_answers("estimates.0.ci95", [-10.0, -13.0]), "the value is not in its interval"),
-    (in_answers("histograms.0.estimator", "model"), "shares of the private units without"),
-    (
-        together(in_answers("total.charges", 1), in_all("spent_on_dataset.charges", 1)),
-        "not a number of charges",
-    ),
     (in_answers("statements", same_charge), "found a charge that paid for something else"),
     (
         together(
@@ -263,8 +250,6 @@ FORGED: list[tuple[Change, str]] = [
         ),
         "found a charge without an answer",
     ),
-    (in_all("void", ["noise is seeded"]), "void: noise is seeded; do not rely on it"),
-    (in_all("units", 13), "units: differs from dynamics/privacy.json"),
     (in_answers("estimates.0.bias", "see data/partitions/private"), "holds a path"),
     (in_answers("estimates.0.bias", "see https://example.org"), "that no card can state"),
 ]

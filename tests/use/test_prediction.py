@@ -168,7 +168,7 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
         refused(policy, text(given, name), says, out, keep=keep)
     plain = {"age": [1.0], "dose": [1.0], "weight": [5.0], "tags": [["a"]]}
     refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<")
-    refused(policy, table(plain), r"--keep: column 'tags'", keep=["tags"])
+    refused(policy, table(plain), "--keep: found columns that", keep=["tags"])
     named = loaded(Path("named"), **OF_THE_LOG)
     refused(named, table({"x": [1.0], "ward": [1.5]}), r"column 'ward': found double")
 

@@ -14,6 +14,7 @@ from primorl.base.files import file_sha256
 from primorl.base.records import (
     Hexadecimal,
     Line,
+    Matching,
     Within,
     read_record,
     record,
@@ -42,6 +43,7 @@ hardly ever is.
 """
 Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
+Estimator = Annotated[str, Matching("[a-z][a-z0-9_]*", 40)]
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict")
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
@@ -51,7 +53,7 @@ _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 class Answer:
     """One number from an estimator."""
 
-    estimator: Line
+    estimator: Estimator
     """Name of the estimator."""
     of: Of
     """Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how
@@ -84,7 +86,7 @@ class Answer:
 class Histogram:
     """Shares of the units by one number, with noise taken into account; for the figure."""
 
-    estimator: Line
+    estimator: Estimator
     """Name of the estimator."""
     what: Line
     """What is counted."""
