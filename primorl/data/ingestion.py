@@ -12,7 +12,7 @@ from primorl.base.files import replaced_directory
 from primorl.base.paths import WITHDRAWALS
 from primorl.config.datasets import AnyDataset
 from primorl.data.checks import RowCheck
-from primorl.data.identity.consent import IdList, write_consent
+from primorl.data.identity.consent import IdList, read_ids, write_consent
 from primorl.data.identity.membership import (
     DuplicateCheck,
     Fingerprint,
@@ -67,8 +67,11 @@ def ingest(
         population=dataset.population,
         trajectories_per_person=dataset.trajectories_per_person,
     )
-    key = "ingestion.exclude_units of the dataset's file"
-    gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, key)
+    key, withdrawn = (
+        "ingestion.exclude_units of the dataset's file",
+        dataset.ingestion.exclude_units,
+    )
+    gone = IdList(read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn)
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
     check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
     with (

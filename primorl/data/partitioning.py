@@ -11,7 +11,7 @@ from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory, replaced_file, write_json
 from primorl.data.checks import RowCheck
-from primorl.data.identity.consent import ConsentColumn, ConsentList, HashDraw, PublicRule
+from primorl.data.identity.consent import Consent, HashDraw, PublicRule
 from primorl.data.identity.membership import (
     NOBODY,
     Fingerprint,
@@ -120,9 +120,9 @@ def partition(
 def _read_rule(source: Path, public_fraction: float | None, public: Any) -> PublicRule:
     """Make the rule that the settings ask for."""
     if hasattr(public, "file"):
-        return ConsentList(public.file)
+        return Consent.in_file(public.file)
     if public is not None:
-        return ConsentColumn(source, public.column, public.values)
+        return Consent.in_column(source, public.column, public.values)
     if public_fraction is None:
         raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
     return HashDraw(public_fraction)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CONSENT as FOLDER
 from primorl.config.datasets import TabularDataset
-from primorl.data.identity.consent import HashDraw, IdList
+from primorl.data.identity.consent import HashDraw, IdList, read_ids
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
     NOBODY,
@@ -260,7 +260,8 @@ def test_what_does_not_fit_is_refused(project: Path) -> None:
 
 
 def test_ids_of_digits_need_no_zeros_in_front(project: Path) -> None:
-    ids = IdList(listed("3", "a7", "000000000005", "12").file, FOLDER, "partition.public.file")
+    file = listed("3", "a7", "000000000005", "12").file
+    ids = IdList(read_ids(file, FOLDER, "partition.public.file"), file)
     found = ids.contains(pa.array(["000000000003", "000000000004", "000000000005", "a7"]))
     assert found.tolist() == [True, False, True, True]
     with pytest.raises(PipelineError, match="line 4: found an id that no unit has"):

@@ -7,9 +7,9 @@ changed, without reading the log again.
 """
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -59,22 +59,20 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
 
 
 class IdList:
-    """The unit ids in a file of text, one a line; blank lines are left out.
+    """Unit ids of a list; empty ones are left out.
 
     An id of digits may be written with or without the zeros that the column ``unit_id`` has in
     front of it.
 
     Args:
-        file: see `read_ids` for its errors; None: no id is listed.
-        folder: likewise.
-        key: likewise.
+        ids: one a line.
+        file: the list, for errors.
     """
 
-    def __init__(self, file: str | None, folder: Path, key: str):
+    def __init__(self, ids: Sequence[str], file: object):
         self._file = file
-        lines = [] if file is None else list(enumerate(read_ids(file, folder, key), 1))
         # Of equal lines the first counts.
-        given = {unit: number for number, unit in reversed(lines) if unit}
+        given = {unit: number for number, unit in reversed(list(enumerate(ids, 1))) if unit}
         self._lines = np.array(list(given.values()), dtype=np.int64)
         self._met = np.zeros(len(given), dtype=bool)
         self._ids = pa.array(list(given), pa.string())
@@ -109,7 +107,7 @@ class IdList:
             )
 
 
-class PublicRule(ABC):
+class PublicRule(Protocol):
     """Decides which units are public. A unit's own id or consent decides, never another unit.
 
     Attributes:
@@ -121,21 +119,16 @@ class PublicRule(ABC):
 
     by: PublicBy
     repair: str
-    may_be_none = False
+    may_be_none: bool
 
-    @abstractmethod
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """Say of each of ``units``, ids that are all different, whether it is public."""
 
-    def finish(self) -> None:  # noqa: B027 - drawing has nothing to check
-        """Check after the last batch whether the named units fit the data.
-
-        Raises:
-            PipelineError: if it does not.
-        """
+    def finish(self) -> None:
+        """Raise PipelineError after the last batch if the named units do not fit the data."""
 
 
-class HashDraw(PublicRule):
+class HashDraw:
     """A unit is public where a hash of its id, uniform in [0, 1), lies below ``public_fraction``.
 
     It depends on nothing but the unit's own id, so the presence of a unit moves no other.
@@ -151,8 +144,7 @@ class HashDraw(PublicRule):
         self.may_be_none = public_fraction == 0
         self.repair = (
             f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; "
-            "allowed is 0 (no "
-            "public split), or a share that leaves both partitions at least one"
+            "allowed is 0, or a share that leaves both partitions at least one"
         )
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
@@ -161,19 +153,56 @@ class HashDraw(PublicRule):
         drawn = b"".join([hashlib.sha256(each).digest()[: _HASH_BITS // 8] for each in salted])
         return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
 
+    def finish(self) -> None:
+        """Check nothing: a draw names nobody."""
 
-class ConsentList(PublicRule):
-    """Units are public if a file names their ids.
 
-    Args:
-        file: in ``data/consent``, one id a line; see `read_ids` for its errors.
-    """
+class Consent:
+    """Units are public if their people consented."""
 
-    by: PublicBy = "file"
+    may_be_none = False
 
-    def __init__(self, file: str):
-        self._ids = IdList(file, CONSENT, "params.yaml: partition.public.file")
-        self.repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit"
+    def __init__(self, ids: IdList, by: PublicBy, repair: str):
+        self._ids, self.by, self.repair = ids, by, repair
+
+    @classmethod
+    def in_file(cls, file: str) -> Self:
+        """Read the ids of a file in ``data/consent``, one a line; see `read_ids` for its errors."""
+        ids = IdList(read_ids(file, CONSENT, "params.yaml: partition.public.file"), file)
+        repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit"
+        return cls(ids, "file", repair)
+
+    @classmethod
+    def in_column(cls, source: Path, column: str, values: Sequence[object]) -> Self:
+        """Find the units that have one of some values in a column of the log.
+
+        Args:
+            source: the folder that ingest wrote.
+            column: the column's name.
+            values: the values that mean consent; True and False mean ``true`` and ``false``.
+
+        Raises:
+            PipelineError: if ingest kept no such column.
+        """
+        path = source / CONSENT_FILE
+        try:
+            with pa.OSFile(str(path)) as file:
+                consent = pa.ipc.open_file(file).read_all()
+        except (OSError, pa.ArrowException):
+            consent = None
+        if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
+            raise PipelineError(
+                f"{path}: params.yaml: partition.public.column: found {column!r}, which was "
+                "not kept at ingest; run `dvc repro ingest` again"
+            )
+        allowed = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+        named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
+        ids = IdList(consent["unit_id"].filter(named).to_pylist(), path)
+        repair = (
+            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no "
+            "{side} unit; allowed are values that some, and not all, units have"
+        )
+        return cls(ids, "column", repair)
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
@@ -182,57 +211,6 @@ class ConsentList(PublicRule):
     def finish(self) -> None:
         """Refuse an id that no unit has."""
         self._ids.check_all_met()
-
-
-class ConsentColumn(PublicRule):
-    """Units are public where a column of the log has one of some values.
-
-    Args:
-        source: the folder that ingest wrote.
-        column: the column's name.
-        values: the values that mean consent; True and False mean ``true`` and ``false``.
-
-    Raises:
-        PipelineError: if ingest kept no such column.
-    """
-
-    by: PublicBy = "column"
-
-    def __init__(self, source: Path, column: str, values: Sequence[object]):
-        self._file = source / CONSENT_FILE
-        try:
-            with pa.OSFile(str(self._file)) as file:
-                consent = pa.ipc.open_file(file).read_all()
-        except (OSError, pa.ArrowException):
-            consent = None
-        if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
-            raise PipelineError(
-                f"{self._file}: params.yaml: partition.public.column: found {column!r}, which was "
-                "not kept at ingest; run `dvc repro ingest` again"
-            )
-        allowed = [
-            str(value).lower() if isinstance(value, bool) else str(value) for value in values
-        ]
-        named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
-        self._public = consent["unit_id"].filter(named).combine_chunks()
-        self._units, self._asked = len(consent), 0
-        self.repair = (
-            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no "
-            f"{{side}} unit; "
-            "allowed are values that some, and not all, units have"
-        )
-
-    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
-        """See `PublicRule`."""
-        self._asked += len(units)
-        return numbers(pc.is_in(units, value_set=self._public))
-
-    def finish(self) -> None:
-        """Refuse a column of other rows, by their number of units."""
-        if self._asked != self._units:
-            raise PipelineError(
-                f"{self._file}: other units than in the rows; run `dvc repro ingest`"
-            )
 
 
 def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
