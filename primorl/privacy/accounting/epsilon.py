@@ -111,7 +111,6 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
       leaves it; the difference is K, which is public here and the same for both neighbours
       (dp-accounting's `REPLACE_SPECIAL`);
     - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution
-
       being opposite. At q = 1 that is a Gaussian mechanism of sensitivity 2C under noise zC.
 
     dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain
