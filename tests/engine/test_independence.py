@@ -320,20 +320,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def rounds_of(
-    shape: Architecture, source: Ragged, identity: Normaliser, chunk_bytes: int = 1000
-) -> Rounds:
-    """Rounds in chunks of one unit, unless told otherwise."""
-    clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
-    plan = Plan(source.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
-    execution = Execution(torch.device("cpu"), chunk_bytes)
-    return Rounds(training_setup(plan, shape, local=WHOLE, execution=execution), source, identity)
-
-
-def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
+def test_a_broken_round_leaves_nothing(
     shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-
     class Corrupt(Ragged):
         def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
             if 5 in units:
@@ -341,39 +330,19 @@ def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
             return super().transitions(units, steps)
 
     good, weights = make_units(shape, LENGTHS), shape.initial_weights(0)
-    source = Corrupt(good.inputs, good.targets)
-    sums = []
-    for chunk_bytes in (1000, 300_000, 1 << 24):
-        cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 1, 2, 3, 4, 6, 7, 8]])
-        monkeypatch.setattr(
-            Plan, "cohort", lambda plan, left=cohorts: torch.tensor(next(left), dtype=torch.int64)
-        )
-        with rounds_of(shape, source, identity, chunk_bytes=chunk_bytes) as training:
-            first = training.sum(weights)
-            with pytest.raises(PipelineError, match="corrupt"):
-                training.sum(weights)
-            assert not any(part.any() for part in training.sum(weights))
-            sums.append([*first, *training.sum(weights)])
-            assert torch.get_num_threads() == threads
-    assert all(part.any() for part in sums[0])
-    for other in sums[1:]:
-        for a, b in zip(sums[0], other, strict=True):
+    clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
+    plan = Plan(good.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
+    # in chunks of one unit
+    setup = training_setup(plan, shape, local=WHOLE, execution=Execution(CPU, 1000))
+    cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 3, 8]])
+    monkeypatch.setattr(Plan, "cohort", lambda plan: torch.tensor(next(cohorts)).long())
+    with Rounds(setup, Corrupt(good.inputs, good.targets), identity) as training:
+        first = training.sum(weights)
+        with pytest.raises(PipelineError, match="corrupt"):
+            training.sum(weights)
+        assert not any(part.any() for part in training.sum(weights))
+        for a, b in zip(first, training.sum(weights), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-6)  # rows come in another order
+        assert torch.get_num_threads() == threads
+    assert all(part.any() for part in first)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("chunk")]
-
-
-def test_features_of_all_steps_of_a_chunk_fit_the_memory() -> None:
-    """Kernels copy them once, to put a column of ones beside."""
-    features, chunk_bytes, epochs, rows = Polynomials(20, (), 2), 1 << 24, 4, 64
-    shape = Architecture(
-        16, 4, 1, (), -10.0, 0.5, learned_termination=False, features=features, spread=False
-    )
-    plan = Plan(
-        64, "trajectory", PoissonSampler(1.0), EnsembleClip(0.2, "flat", 1, 1), 1.0, 9, 1e-5
-    )
-    local = local_training(batch_size=8, local_epochs=epochs)
-    setup = training_setup(
-        plan, shape, local=local, execution=Execution(torch.device("cpu"), chunk_bytes)
-    )
-    units = cut_chunks(setup, torch.arange(64), torch.full((64,), rows), 1)[0][1]
-    assert 1 < units <= chunk_bytes / (2 * 4 * features.size * epochs * rows)
