@@ -149,11 +149,12 @@ def hint() -> str | None:
     return f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings them back"
 
 
-def recorded_outputs(stage: str | None = None) -> list[str]:
-    """List the paths of the outputs in ``dvc.lock``, of one stage or of all."""
+def recorded_outputs(stage: str | None = None) -> dict[str, str | None]:
+    """Map outputs in ``dvc.lock``, of one stage or of all, to their MD5 digests."""
     with suppress(*_MALFORMED, yaml.YAMLError):
         text = (workspace() / LOCK).read_text(encoding="utf-8")
         stages = yaml.safe_load(text)["stages"]
         entries = [entry for name, entry in stages.items() if stage in (None, name)]
-        return [str(output["path"]) for entry in entries for output in entry.get("outs", [])]
-    return []
+        outputs = [output for entry in entries for output in entry.get("outs", [])]
+        return {str(output["path"]): output.get("md5") for output in outputs}
+    return {}

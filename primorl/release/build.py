@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from primorl.base import paths
+from primorl.base.dvc import recorded_outputs
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite, home, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
@@ -94,6 +95,7 @@ def release(
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
     run = VerifiedRun.read(params)
+    _refuse_an_edited_summary()
     source = choose_policy(run.evaluated, run.answers, policy, against_advice)
     copied = {name: MODELS / name for name in (*MODEL, STARTS, CLONE)}
     copied |= {name: source / Path(name).name for name in (*POLICY[:2], *SPREAD)}
@@ -129,6 +131,20 @@ def _refuse_to_overwrite(target: Path) -> None:
     if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
         raise PipelineError(
             f"{target}: holds something else than a bundle; give a new or empty folder"
+        )
+
+
+def _refuse_an_edited_summary() -> None:
+    """Refuse a summary that is not what ``dvc.lock`` says that its stage wrote.
+
+    No digest of the chain covers the returns in it. Where DVC recorded none, nothing is compared.
+    """
+    recorded = recorded_outputs().get(SUMMARY.as_posix())
+    written = hashlib.md5(SUMMARY.read_bytes(), usedforsecurity=False).hexdigest()
+    if recorded not in (None, written):
+        raise PipelineError(
+            f"{SUMMARY}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout "
+            "was interrupted; `dvc checkout` brings it back"
         )
 
 

@@ -137,6 +137,13 @@ def dvc_hash() -> None:
     assumed("DVC's 0123456789abcdef0123456789abcdef.dir")
 
 
+def another_return() -> None:
+    digest = hashlib.md5(SUMMARY.read_bytes()).hexdigest()
+    text = f"stages: {{a: {{outs: [{{path: {SUMMARY}, md5: {digest}}}]}}}}\n"
+    Path("dvc.lock").write_text(text, encoding="utf-8")
+    edit(SUMMARY, return_mean=0.0, return_ci95=[-1.0, 1.0])
+
+
 def assumed_start_of_a_hash() -> None:
     rows = Path("data/trajectories/rows.parquet").read_bytes()
     assumed(f"content {hashlib.md5(rows).hexdigest()[:12]}")
@@ -166,6 +173,7 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: assumed(f"content {hashlib.sha256(PRIVATE.read_bytes()).hexdigest()}"), UNKEYED),
     (assumed_start_of_a_hash, UNKEYED),
     (dvc_hash, UNKEYED),
+    (another_return, "not what dvc.lock says that its stage wrote"),
     (lambda: assumed(f"{PRIVATE.stat().st_size} bytes"), "holds a size or a row count of private"),
     (lambda: assumed("all in data/partitions/private"), "holds a path"),
     # Every copy is edited alike, so only the ledger and the manifest of the data can tell.
