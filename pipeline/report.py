@@ -9,7 +9,7 @@ from primorl.base.files import replaced_file
 from primorl.base.paths import REPORT
 from primorl.config.params import Params
 from primorl.report.facts import read_facts
-from primorl.report.page import page
+from primorl.report.page import write_page
 from primorl.tracking import StageRun
 
 
@@ -18,7 +18,7 @@ def body(params: Params, run: StageRun) -> None:
     mlflow_run = run.pipeline.run_id  # empty where the store was lost
     facts = read_facts(params, mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "")
     with replaced_file(REPORT) as fresh:
-        fresh.write_text(page(facts), encoding="utf-8")
+        fresh.write_text(write_page(facts), encoding="utf-8")
     run.pipeline.artifact(REPORT)
 
 

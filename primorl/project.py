@@ -40,7 +40,7 @@ from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
-from primorl.report.page import page
+from primorl.report.page import write_page
 from primorl.run import VerifiedRun
 from primorl.tracking import results, viewer
 from primorl.work.bill import UNKNOWN, Bill, preview
@@ -254,7 +254,7 @@ def write_report(params: Params, target: Path) -> None:
     facts = read_facts(params, spending=_spending(params), mlflow=_where(params))
     facts = replace(facts, link=os.path.relpath(PRIVATE_EVALUATION, target.parent))
     with replaced_file(target) as fresh:
-        fresh.write_text(page(facts), encoding="utf-8")
+        fresh.write_text(write_page(facts), encoding="utf-8")
 
 
 def _where(params: Params) -> str:

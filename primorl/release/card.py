@@ -92,7 +92,7 @@ def render(folder: Path) -> str:
     """
     files = sorted({*list_files(folder)} - {CARD, MANIFEST, SIGNATURE})
     try:
-        return card(_read(folder), [(name, file_sha256(folder / name)) for name in files])
+        return write_card(_read(folder), [(name, file_sha256(folder / name)) for name in files])
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
         raise PipelineError(
             f"{folder}: found figures, or a text with an address, that no card can state "
@@ -116,14 +116,14 @@ def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
     clone = count_clone(content.get(CLONE), ledger)
     included = [] if clone is None else ["clone of the behaviour"]
     included += [] if answers is None else ["private evaluation"]
-    return whole(content[MODEL[2]], clone, answers, ledger["delta"]), included
+    return combine(content[MODEL[2]], clone, answers, ledger["delta"]), included
 
 
 def _describe(bundle: Content, included: Sequence[str]) -> str:
     return guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
 
 
-def card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> str:
+def write_card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> str:
     """Write the card of a bundle in Markdown, with tables as GitHub has them.
 
     Args:
@@ -139,7 +139,7 @@ def card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> str:
         sound=sound,
         promise=_describe(bundle, included),
         studied="this bundle",
-        success=success(bundle) if sound else None,
+        success=bound_success(bundle) if sound else None,
         digests=digests,
         **_facts(content),
     ):
@@ -174,7 +174,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     compared: Sequence[str] = ()
     if summary.get("recommendation"):
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
-        compared = practice(beside, discount).points
+        compared = write_practice(beside, discount).points
     return {
         "statement": statement,
         "model": content[MODEL[1]],
@@ -187,7 +187,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "units": plural(statement["unit"]),
         "observation_names": _given_names(policy.get("observation_names")),
         "action_names": _given_names(policy.get("action_names")),
-        "columns": columns(policy),
+        "columns": list_columns(policy),
         "charges": _group_charges(content[LEDGER]),
         "estimates": estimates,
         "doubts": doubts,
@@ -203,7 +203,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     }
 
 
-def success(statement: Content) -> float | None:
+def bound_success(statement: Content) -> float | None:
     """Compute how often at most a guess at even odds is right, (1 + δ(0)) / 2 in percent.
 
     None: the profile is missing.
@@ -214,7 +214,7 @@ def success(statement: Content) -> float | None:
     return None
 
 
-def curve(statement: Content) -> tuple[tuple[float, float], ...]:
+def trace_curve(statement: Content) -> tuple[tuple[float, float], ...]:
     """Compute the trade-off curve: false positive rates, and the largest true positive rates that
     the profile allows.
     """
@@ -222,13 +222,13 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
     return tuple((rate, true_positive_rate(profile, rate)) for rate in _CURVE) if profile else ()
 
 
-def meaning(statement: Content, studied: str) -> Section:
+def write_meaning(statement: Content, studied: str) -> Section:
     """Write the section on the success of an attack on ``studied``."""
     units = plural(statement["unit"])
     return _section("meaning", bundle=statement, studied=studied, units=units)
 
 
-def practice(summary: Content, discount: float = 1.0) -> Section:
+def write_practice(summary: Content, discount: float = 1.0) -> Section:
     """Write the section on what the comparison with today's practice does not show.
 
     Args:
@@ -247,7 +247,7 @@ def practice(summary: Content, discount: float = 1.0) -> Section:
     )
 
 
-def columns(policy: Content) -> list[Row]:
+def list_columns(policy: Content) -> list[Row]:
     """List the names of observations and actions with their public ranges; empty where the data
     name none.
     """
@@ -301,7 +301,7 @@ def count_clone(clone: Content | None, ledger: Content) -> Content | None:
         ledger: ``ledger-statement.json``.
 
     Returns:
-        The keys that `whole` needs of a statement; None: no clone with a guarantee was paid for.
+        The keys that `combine` needs of a statement; None: no clone with a guarantee was paid for.
     """
     if clone is not None:
         return clone
@@ -315,7 +315,7 @@ def count_clone(clone: Content | None, ledger: Content) -> Content | None:
     return {"event": event_to_json(joint_event(events)), "private": True, "void": []}
 
 
-def whole(
+def combine(
     statement: Content, clone: Content | None, answers: Content | None, delta: float
 ) -> Content:
     """Compute the guarantee against anyone with the whole bundle: the keys of a statement that a
@@ -344,14 +344,14 @@ def whole(
     return _with_figures(combined, total(costs), delta)
 
 
-def with_account(
+def add_account(
     released: Content, own: Sequence[Content], charged: Mapping[str, Cost], delta: float
 ) -> Content:
     """Compute the guarantee against anyone with the results of all charges on the same units,
-    beside those in `whole`.
+    beside those in `combine`.
 
     Args:
-        released: the result of `whole`.
+        released: the result of `combine`.
         own: the statements that it counted. One that the ledger does not have is counted as well.
         charged: the cost of every charge of the account, by its id.
         delta: δ of all.

@@ -23,7 +23,7 @@ from primorl.evaluate.wording import plural
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
-from primorl.release.card import whole, with_account
+from primorl.release.card import add_account, combine
 from primorl.run import VerifiedRun
 
 _MOST_ROWS = 16384
@@ -145,7 +145,7 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         )
     cloned = None if clone is None else clone.to_json()
     asked = to_json(answers) if answers.asked else None
-    released = whole(training.to_json(), cloned, asked, training.delta or 0.0)
+    released = combine(training.to_json(), cloned, asked, training.delta or 0.0)
     parts = ["model", *([] if clone is None else ["clone"]), "policy"]
     parts += ["answers"] if answers.asked else []
     counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
@@ -153,7 +153,7 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
         delta = min(spending.delta, released["delta"] or spending.delta)
         stated = [each.to_json() for each in own]
-        released = with_account(released, stated, spending.costs, delta)
+        released = add_account(released, stated, spending.costs, delta)
         counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
     actions = None
     if run.public.units > 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 from primorl.evaluate.wording import comparable, is_believed, plural
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
-from primorl.release.card import curve
+from primorl.release.card import trace_curve
 from primorl.report.facts import Epoch, Facts
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart
@@ -41,7 +41,7 @@ def draw_figures(facts: Facts) -> dict[str, Figure]:
 
 
 def _draw_attack(facts: Facts) -> Figure | None:
-    points = curve(facts.released) if facts.sound else ()
+    points = trace_curve(facts.released) if facts.sound else ()
     if not points:
         return None
     x, y = zip(*points, strict=True)

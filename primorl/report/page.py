@@ -28,7 +28,13 @@ from primorl.evaluate.wording import (
     value,
 )
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
-from primorl.release.card import DECLARED_TEXTS, columns, meaning, practice, success
+from primorl.release.card import (
+    DECLARED_TEXTS,
+    bound_success,
+    list_columns,
+    write_meaning,
+    write_practice,
+)
 from primorl.report.facts import Facts
 from primorl.report.figures import draw_figures
 
@@ -36,7 +42,7 @@ _LENGTHS = "lengths"  # the query that tells how long recordings are, as stateme
 _LIBRARY = ("plotly", "package_data/plotly.min.js")
 
 
-def page(facts: Facts) -> str:
+def write_page(facts: Facts) -> str:
     """Write the report as HTML.
 
     Scripts and styles are inside, and a policy in its head forbids to fetch anything.
@@ -62,7 +68,7 @@ def page(facts: Facts) -> str:
                 "void": facts.void,
             }
         ),
-        success=success(facts.released) if facts.sound else None,
+        success=bound_success(facts.released) if facts.sound else None,
         unprotected=describe_public(stated) if facts.statement.private else "",
         strengths=_strengths(facts, leading["epsilon"]),
         public_facts=public_facts(facts.statement.to_json()),
@@ -73,12 +79,12 @@ def page(facts: Facts) -> str:
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict, trial=trial),
-        meaning=meaning(facts.released, facts.counted),
-        practice=practice(summary, facts.discount),
+        meaning=write_meaning(facts.released, facts.counted),
+        practice=write_practice(summary, facts.discount),
         responsible=[
             (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()
         ],
-        columns=columns(facts.policy),
+        columns=list_columns(facts.policy),
         figures=drawn,
         specs=Markup(_script(drawn)),
         library=Markup(_library()),

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from primorl.release.card import card as made_card
-from primorl.release.card import practice
+from primorl.release.card import write_card as made_card
+from primorl.release.card import write_practice
 from primorl.release.contents import DECLARED, EVALUATION, LEDGER, MODEL, POLICY
 from tests.statements import PRIVATE
 
@@ -98,7 +98,7 @@ def test_what_is_void_or_unprotected_looks_so() -> None:
 def test_only_figures_of_one_kind_are_compared(
     summary: dict[str, Any], discount: float, said: str
 ) -> None:
-    assert said in "\n".join(practice(SUMMARY | summary, discount).points)
+    assert said in "\n".join(write_practice(SUMMARY | summary, discount).points)
 
 
 def test_a_clone_with_discrete_actions_says_that_it_is_stochastic() -> None:

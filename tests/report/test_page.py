@@ -21,10 +21,10 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint
-from primorl.release.card import curve, success, whole, with_account
+from primorl.release.card import add_account, bound_success, combine, trace_curve
 from primorl.report.facts import Actions, Epoch, Facts, Spending
 from primorl.report.figures import draw_figures
-from primorl.report.page import page
+from primorl.report.page import write_page
 from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
 
 OF_EVENT = Training(0.1, 4.083, 150).event
@@ -75,7 +75,7 @@ def test_every_figure_has_the_numbers_of_its_facts() -> None:
     assert drawn["budget"]["data"][0]["y"] == [1.2, 2.5]
     charges = (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", math.inf))
     broken = replace(FACTS, spending=Spending(charges, 4.0, 1e-5, {}))
-    assert page(broken)
+    assert write_page(broken)
     assert draw_figures(broken)["budget"]["data"][0]["y"] == [1.2, None]
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_known_is_left_out() -> None:
     }
     bare = Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted, [])
     assert set(draw_figures(bare)) == {"values"}
-    assert "No bound holds" in page(bare)
+    assert "No bound holds" in write_page(bare)
 
 
 def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
@@ -116,7 +116,7 @@ def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
         if not shown:
             said |= {"recommendation": advice | {"answer": "keep", "interval": None}}
         facts = replace(FACTS, summary=said, curve=[Epoch(1, 5.875, 5.0, 6.0)])
-        written, text = page(facts), wording.text(said)
+        written, text = write_page(facts), wording.text(said)
         tile = written.partition("What would the policy change?")[2]
         assert plain(tile).startswith(f"</h3><b>{gain}</b>")
         assert ("5.71875" in written, "5.625" in written) == (shown,) * 2
@@ -133,12 +133,12 @@ def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
     changed = replace(FACTS, statement=void, training=void, released=void.to_json())
     hidden = replace(FACTS, released=STATEMENT.to_json() | {"void": ["the clone has no secret"]})
     for facts, said in ((changed, "noise is seeded"), (hidden, "the clone has no secret")):
-        text = page(facts)
+        text = write_page(facts)
         assert f"VOID: {said}" in text
         assert 'class="void"' in text
     bare = STATEMENT.to_json() | {"private": False, "profile": [], "attacks": []}
-    assert 'class="void"' in page(replace(FACTS, released=bare))
-    assert 'class="sound"' in page(FACTS)
+    assert 'class="void"' in write_page(replace(FACTS, released=bare))
+    assert 'class="sound"' in write_page(FACTS)
 
 
 def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
@@ -146,42 +146,42 @@ def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
 
     What holds only for settings that were fixed beforehand is for experts.
     """
-    alone = success(STATEMENT.to_json())
+    alone = bound_success(STATEMENT.to_json())
     event = event_to_json(Training(0.5, 2.0, 150).event)
-    together = whole(
+    together = combine(
         STATEMENT.to_json(), None, {"statements": {"behaviour": PRIVATE | {"event": event}}}, 1e-5
     )
     assert together["epsilon"] > SUMMARY["epsilon"]
-    text = page(replace(FACTS, released=together))
+    text = write_page(replace(FACTS, released=together))
     header, experts = text.partition("<header")[2], text.rpartition("<h2>")[2]
     assert f"<p>ε = {at_most(together['epsilon'])}, δ = 1e-05 per trajectory" in header
     assert '<th scope="row">ε of the policy alone</th><td>1.19</td>' in text
     assert text.count("fixed beforehand") == experts.count("fixed beforehand") == 1
     assert "<td>2.25</td>" in experts
-    assert "the policy alone" not in page(FACTS)
-    assert success(together) > alone
-    assert f"{success(together):.4g}%" in text
+    assert "the policy alone" not in write_page(FACTS)
+    assert bound_success(together) > alone
+    assert f"{bound_success(together):.4g}%" in text
     assert f"{alone:.4g}%" not in text
     both = draw_figures(replace(FACTS, released=together))["attack"]["data"][0]
-    assert list(zip(both["x"], both["y"], strict=True)) == list(curve(together))
+    assert list(zip(both["x"], both["y"], strict=True)) == list(trace_curve(together))
 
 
 def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> None:
     """Twin: where the ledger has the run's own charge alone, the run's own bound stays."""
-    own, alone = OF_TRAINING.to_json(), success(OF_TRAINING.to_json())
+    own, alone = OF_TRAINING.to_json(), bound_success(OF_TRAINING.to_json())
     assert alone is not None
     mine, other = {"5f0c1d2e": cost(OF_EVENT)}, {"0ther": cost(Training(0.5, 2.0, 150).event)}
-    assert with_account(own, [own], mine, 1e-5) == own
-    account = with_account(own, [own], mine | other, 1e-5)
+    assert add_account(own, [own], mine, 1e-5) == own
+    account = add_account(own, [own], mine | other, 1e-5)
     assert account["epsilon"] == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
-    assert (success(account) or 0.0) > alone
-    assert with_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
+    assert (bound_success(account) or 0.0) > alone
+    assert add_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
     nameless = own | {"charge": None}
-    both = with_account(own, [nameless, nameless], other, 1e-5)["epsilon"]
+    both = add_account(own, [nameless, nameless], other, 1e-5)["epsilon"]
     # each is counted
     assert both == pytest.approx((cost(OF_EVENT) + cost(OF_EVENT) + other["0ther"]).epsilon(1e-5))
     more = {"5f0c1d2e": cost(Training(0.1, 1.0, 150).event)}  # more than the statement says
-    assert with_account(own, [own], more, 1e-5)["epsilon"] == pytest.approx(
+    assert add_account(own, [own], more, 1e-5)["epsilon"] == pytest.approx(
         more["5f0c1d2e"].epsilon(1e-5)
     )
 
@@ -189,22 +189,22 @@ def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> 
 def test_an_account_without_a_bound_leaves_none_to_the_page() -> None:
     """Twin: a bounded account leaves the page sound."""
     own = STATEMENT.to_json()
-    unbounded = with_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
-    text = page(replace(FACTS, released=unbounded, counted="all of it"))
+    unbounded = add_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
+    text = write_page(replace(FACTS, released=unbounded, counted="all of it"))
     assert 'class="void"' in text
     assert "No bound holds for all of it together" in plain(text)
     assert 'id="attack"' not in text
-    assert "No bound holds for" not in page(FACTS)
+    assert "No bound holds for" not in write_page(FACTS)
 
 
 def test_a_name_brings_no_markup_along() -> None:
     """Twin: the same name without markup is shown."""
     name = '</script><img src=x onerror="alert(1)">'
     hostile = replace(FACTS, summary=SUMMARY | {"dataset": name}, declared={"owner": name})
-    own = page(hostile).replace(LIBRARY, "")
+    own = write_page(hostile).replace(LIBRARY, "")
     assert "<img" not in own
     assert own.count("</script>") == 2
-    text = page(replace(FACTS, summary=SUMMARY | {"seeds": [3, 4]}, day=date(2026, 2, 1)))
+    text = write_page(replace(FACTS, summary=SUMMARY | {"seeds": [3, 4]}, day=date(2026, 2, 1)))
     assert "<title>A learned policy for visits, 1 February 2026</title>" in text
     assert "default-src 'none'" in text.partition("<title>")[0]
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text.replace(LIBRARY, ""))
@@ -222,7 +222,7 @@ def test_a_browser_draws_every_figure_without_errors_or_network(tmp_path: Path) 
     """On a wide screen and on a telephone; numbers are those of the summary."""
     playwright = pytest.importorskip("playwright.sync_api")
     place = tmp_path / "report.html"
-    place.write_text(page(FACTS), encoding="utf-8")
+    place.write_text(write_page(FACTS), encoding="utf-8")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in (1200, 390):
