@@ -105,6 +105,7 @@ class UnitStore:
         self.trajectory_starts = np.concatenate(starts)
         self._rows = rows
         self._lengths = lengths[owned]
+        self._starts = np.cumsum(self._lengths) - self._lengths
         self._numbers = np.flatnonzero(owned)
 
     @classmethod
@@ -167,7 +168,9 @@ class UnitStore:
         """
         import torch
 
-        return torch.from_numpy(np.isin(self._chosen(units, steps), self.trajectory_starts))
+        rows, starts = self._chosen(units, steps), self.trajectory_starts
+        place = np.minimum(np.searchsorted(starts, rows), len(starts) - 1)
+        return torch.from_numpy(starts[place] == rows)
 
     def first_observations(self) -> "Tensor":
         """Give the first observation of every trajectory, float32 [trajectories, S]."""
@@ -177,10 +180,9 @@ class UnitStore:
 
     def _chosen(self, units: "Tensor", steps: "Tensor") -> npt.NDArray[np.int64]:
         """Find the rows of steps of units, int64 [U, M]."""
-        lengths, which = self._lengths, units.numpy()
-        starts = np.cumsum(lengths) - lengths
-        rows: npt.NDArray[np.int64] = starts[which, None] + np.minimum(
-            steps.numpy(), lengths[which, None] - 1
+        which = units.numpy()
+        rows: npt.NDArray[np.int64] = self._starts[which, None] + np.minimum(
+            steps.numpy(), self._lengths[which, None] - 1
         )
         return rows
 

@@ -41,7 +41,7 @@ def sort_batches(log: Log, unit: str) -> Generator[pa.Table]:
     Raises:
         PipelineError: see `Log.batches`.
     """
-    rows = pa.concat_tables([log.schema.empty_table(), *log.batches()])
+    rows = pa.concat_tables([log.schema.empty_table(), *log.batches()]).combine_chunks()
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
     order = np.lexsort(keys)
     for start in range(0, len(order), ROWS_PER_BATCH):
