@@ -1,5 +1,5 @@
 """Stage: ask the private units what today's practice earns and how wrong the model is; charged, and
-idle unless estimators are named.
+idle unless a question has a share of ε.
 """
 
 import sys

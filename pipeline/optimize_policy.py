@@ -14,7 +14,7 @@ from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Manifest
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
-from primorl.model.termination import NONE
+from primorl.model.termination import LEARNED, NONE
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.tracking import StageRun
@@ -22,49 +22,45 @@ from primorl.work.compute import policy_device
 from primorl.work.policy import (
     PublicLog,
     clone_reference,
-    fitted_policy,
-    needs_public,
+    decide_policy,
+    is_undecided,
     planned_policy,
-    unfitted,
+    sac_config,
 )
 
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``."""
-    params = params.fitted(planned_policy())
-    released = ReleasedModel.read(
-        MODEL, variant=params.dynamics.variant, environment=params.chosen.environment
-    )
+    policy, variant = planned_policy(), params.dynamics.variant
+    released = ReleasedModel.read(MODEL, variant=variant, environment=params.chosen.environment)
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
     model = GaussianEnsemble.load(MODEL, cpu)
-    public = (
-        PublicLog.open(params)
-        if near_clone or needs_public(params, model.termination)
-        else PublicLog(None)
-    )
+
+    asks = is_undecided(policy) or policy.starts == "public" or model.termination == LEARNED
+    public = PublicLog.open(params) if near_clone or asks else PublicLog(None)
     believed = public.believes(model)
-    if unfitted(params):
-        found = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))
-        run.pipeline.params(found.values(params.unfitted - found.unfitted))
-        params = found
-    chosen, reference = params.policy, None
+    decided = decide_policy(policy, public, model, near_clone=near_clone)
+    run.params({"seed": params.seed, "policy": plain(decided)})
+
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
-    device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
+    device = policy_device(params.compute, len(params.policy_seeds) * max(decided.hidden))
+    reference = None
     if near_clone:
         released = released.with_clone(BEHAVIOUR)
-        reference = clone_reference(
-            params, public, model if believed else model.without_head(), device
-        )
+        own = model if believed else model.without_head()
+        reference = clone_reference(params, public, own, device)
     model = GaussianEnsemble.load(MODEL, device)
     model = model if believed else model.without_head()
-    run.params({"seed": params.seed, "policy": plain(chosen)})
-    pessimistic = PessimisticModel(model, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
+    assert decided.uncertainty is not None  # as the stage `plan` decided it
+    assert decided.penalty is not None
+    pessimistic = PessimisticModel(model, uncertainty=decided.uncertainty, penalty=decided.penalty)
+    starts = public.start_states(params, str(decided.starts)).to(device)
     policies = optimise(
         pessimistic,
-        public.start_states(params).to(device),
-        chosen,
+        starts,
+        sac_config(decided),
         params.policy_seeds,
-        chosen.pool_reset_fraction if chosen.starts == "pool" else 1.0,
+        decided.pool_reset_fraction if decided.starts == "pool" else 1.0,
         reference,
         run,
     )

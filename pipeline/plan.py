@@ -22,7 +22,7 @@ def body(params: Params, run: StageRun) -> None:
     refuse_useless(params, plan)
     run.tag("can_learn", str(plan.can_learn))
     run.pipeline.params(
-        {key: plan.settings[key].value for key in params.unfitted & plan.settings.keys()}
+        {key: plan.settings[key].value for key in params.undecided & plan.settings.keys()}
     )
     plan.write()
 

@@ -46,7 +46,7 @@ from primorl.tracking import results, viewer
 from primorl.work.bill import UNKNOWN, Bill, preview
 from primorl.work.data import budget_of, read_ledger, version_in
 
-_MAPPINGS = ("partition.public", "evaluation.private.estimators")
+_MAPPINGS = ("partition.public", "privacy.shares")
 """Settings whose value is a mapping."""
 
 
@@ -106,7 +106,7 @@ class Project:
 
         Args:
             dataset: name of a file in ``datasets/``.
-            epsilon: ``privacy.total_epsilon``, of model, clone and questions together.
+            epsilon: ``privacy.target_epsilon``, of all jobs together.
             settings: others, as ``params.yaml`` has them: ``seed=1``, ``policy={"epochs": 20,
                 "seeds": [0, 1]}``. All are written to that file, also where the run fails; the next
                 run has them too.
@@ -117,7 +117,7 @@ class Project:
         """
         given = settings | ({"dataset": dataset} if dataset is not None else {})
         if epsilon is not None:
-            given["privacy"] = {**given.get("privacy", {}), "total_epsilon": epsilon}
+            given["privacy"] = {**given.get("privacy", {}), "target_epsilon": epsilon}
         with chdir(self.folder):
             check_version(primorl.__version__)
             if given:

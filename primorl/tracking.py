@@ -34,7 +34,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home, workspace
 from primorl.base.processes import git_tags
 from primorl.config.params import Params
-from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.privacy.accounting.rounding import at_most
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -228,10 +228,8 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
         if os.environ.get(key):
             tags[key] = os.environ[key]
     name = f"{params.dataset}/{variant}"
-    if variant == "private" and params.privacy.target_epsilon is not None:
+    if variant == "private":
         name += f"/ε={at_most(params.privacy.target_epsilon, 6)}"
-    elif variant == "private":
-        name += f"/z={at_least(params.privacy.noise_multiplier or 0.0, 6)}"
     name += f" ({experiment_name})" if experiment_name else ""
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
 

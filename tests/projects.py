@@ -47,11 +47,12 @@ def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
     content = params.plain(checked)
     for name, block in (("privacy", PRIVACY), ("dynamics", DYNAMICS)):
         content[name] |= {
-            key: value for key, value in block.items() if f"{name}.{key}" in checked.unfitted
+            key: value
+            for key, value in block.items()
+            if key == "train_anyway" or f"{name}.{key}" in checked.undecided
         }
-    content["privacy"]["total_epsilon"] = None
-    content["dynamics"]["train_anyway"] = True
-    if "policy.starts" in checked.unfitted and checked.chosen.environment is None:
+    content["privacy"]["shares"] = {"model": 1.0}
+    if content["policy"]["starts"] is None and checked.chosen.environment is None:
         content["policy"]["starts"] = "public"
     return content
 
@@ -61,9 +62,10 @@ def write_settings(content: dict[str, Any], folder: Path = Path()) -> params.Par
     stage reads them.
     """
     (folder / "datasets").mkdir(exist_ok=True)
-    own = {key: value for key, value in content.items() if key != "chosen"}
+    own = {key: value for key, value in content.items() if key not in ("chosen", "online")}
     for file, said in (
         ("params.yaml", own),
+        ("online.yaml", content.get("online", {})),
         (f"datasets/{content['dataset']}.yaml", content["chosen"]),
     ):
         (folder / file).write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")

@@ -57,7 +57,13 @@ BY_FILE = ("primorl.work.policy", "primorl.work.splitting", "primorl.run")
 policy again.
 """
 CODE, PAID = ("pipeline/", "primorl/"), "primorl.work."
-READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
+READ = {field.name for field in fields(Params)} - {
+    "compute",
+    "tracking",
+    "ledger",
+    "origins",
+    "online",
+}
 RECIPE = {*BLOCKS}
 PLANNED = {
     "dynamics.variant": "model.variant",
@@ -83,7 +89,7 @@ def outputs(stage: str) -> dict[str, dict[str, Any]]:
 def listed(stage: str) -> Iterator[tuple[str, str]]:
     for entry in STAGES[stage].get("params", []):
         for file, keys in ({"params.yaml": [entry]} if isinstance(entry, str) else entry).items():
-            yield from ((file, key) for key in keys)
+            yield from ((file, key) for key in keys or ())  # none: the whole file
 
 
 def follows(stage: str, file: str, key: str) -> bool:

@@ -26,7 +26,7 @@ def words(project: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> lis
     """Arguments of DVC, which runs nothing here; the working directory is beside the project."""
     evaluated()
     content = plain(chosen())
-    content["privacy"] |= {"total_epsilon": 2.0, "target_epsilon": None, "noise_multiplier": None}
+    content["privacy"]["target_epsilon"] = 2.0
     write_settings(content)
     Path("dvc.yaml").touch()
     found: list[tuple[str, ...]] = []
@@ -45,7 +45,7 @@ def test_settings_reach_dvc_and_the_results_stay(
     assert words == [("repro",), ("exp", "run")]
     changed = load(tmp_path / PARAMS)
     assert (changed.seed, changed.policy.epochs, changed.policy.seeds) == (3, 2, (0, 1))
-    assert changed.privacy.total_epsilon == 1.0
+    assert changed.privacy.target_epsilon == 1.0
     assert run.summary.return_mean == pytest.approx(float(run.curve["return_mean"].iloc[-1]))
     assert run.policy.act([1.0, 0.0, 0.0]).shape == (1,)  # type: ignore[union-attr]
     assert run.statement.private
@@ -65,14 +65,9 @@ def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(
     """To ask nothing any more charges nothing; blocks keep their other keys."""
     file = tmp_path / PARAMS
     file.write_text(f"# ours\n{file.read_text()}")
-    alone = {"total_epsilon": None, "target_epsilon": 2.0}
-    for asked in ({"behaviour": 0.05}, {"model_check": 0.1}, {}):
-        Project(tmp_path).run(
-            evaluation={"private": {"estimators": asked}},
-            tracking={"experiment": "ä\\b"},
-            privacy=alone,
-        )
-        assert load(file).evaluation.private.estimators == asked
+    for asked in ({"model": 0.5, "clone": 0.5}, {"model": 0.9, "behaviour": 0.1}, {"model": 1.0}):
+        Project(tmp_path).run(privacy={"shares": asked}, tracking={"experiment": "ä\\b"})
+        assert load(file).privacy.shares == asked
     assert load(file).tracking.experiment == "ä\\b"
     assert file.read_text().startswith("# ours\n")
 
@@ -84,7 +79,7 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
     for given, says in (
         ({"policy": {"epoch": 2}}, "params.yaml: policy.epoch: unknown key"),
         ({"sed": 1}, "params.yaml: sed: unknown key"),
-        ({"epsilon": "much"}, "params.yaml: privacy.total_epsilon: found 'much'"),
+        ({"epsilon": "much"}, "params.yaml: privacy.target_epsilon: found 'much'"),
         ({"dataset": "gone"}, "params.yaml: dataset: found 'gone'"),
     ):
         with pytest.raises(PipelineError, match=says):

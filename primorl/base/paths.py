@@ -8,6 +8,7 @@ experiment.
 from pathlib import Path
 
 PARAMS = Path("params.yaml")
+ONLINE_SETTINGS = Path("online.yaml")
 DATASETS = Path("datasets")
 PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 

@@ -16,6 +16,7 @@ from primorl.base.files import replaced_file
 _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
     "dvc.yaml",
+    "online.yaml",
     "params.yaml",
     _DEFAULT,
     "pipeline/*.py",

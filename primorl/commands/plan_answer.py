@@ -29,7 +29,7 @@ from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
 from primorl.work.resolve import decide_plan
 
 T = TypeVar("T")
-_BY_RULE = (decisions.FIT, decisions.PUBLIC, decisions.TOTAL)
+_BY_RULE = (decisions.RULE, decisions.PUBLIC)
 """Origins of settings that no file gives."""
 _LARGE = 2.0  # ε, from which a guarantee says little
 

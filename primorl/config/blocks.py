@@ -1,6 +1,7 @@
 """The blocks of ``params.yaml``, one frozen class each; the engine takes the same objects."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -10,19 +11,25 @@ from primorl.base.paths import LEDGER
 from primorl.base.records import (
     AnyHiddenSizes,
     AtLeastTwo,
+    BufferSize,
     ClippingNorm,
     Delta,
     Epsilon,
+    Finite,
     Fraction,
     HiddenSizes,
+    LearningRate,
     Members,
-    Multiplier,
     NaturalInt,
     NonNegative,
+    Portion,
+    Positive,
     PositiveInt,
     Probability,
     Seed,
+    Share,
     Steps,
+    WeightDecay,
     Within,
 )
 from primorl.config.texts import (
@@ -38,8 +45,8 @@ from primorl.config.texts import (
     Variant,
     word_or_numbers,
 )
-from primorl.engine.settings import LocalTraining, ServerTraining
-from primorl.policy.config import SacConfig
+from primorl.engine.settings import EarlyStopping
+from primorl.policy.config import refuse_small_buffer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +67,11 @@ class PublicFile(Block):
 
 
 EstimatorName = Literal["behaviour", "model_check"]
-Estimators = dict[EstimatorName, Epsilon]
-"""ε of each estimator that is asked, at `privacy.delta`."""
+JobName = Literal["model", "clone", "behaviour", "model_check"]
+Shares = dict[JobName, Annotated[float, Within(gt=0, le=1)]]
+"""Parts of what a run may cost, by job, of 1/z² of one Gaussian release at the whole ε. Parts add
+up, as Gaussian releases compose.
+"""
 
 
 def _kind_of_public(value: Any) -> str:
@@ -115,27 +125,27 @@ class Statistics(Block):
 class Privacy(Block):
     """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
 
-    ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another
-    number pays for another draw of them. ``total_epsilon`` bounds model, clone and questions
-    together; `primorl.config.decisions` makes the model's target of it.
+    ``target_epsilon`` is what a run may cost in all, and ``shares`` divide it among its jobs: one
+    without a share is not done. ``draw`` numbers the draws of the noise: settings that were paid
+    for are restored, and another number pays for another draw of them. None: a rule decides.
     """
 
-    budget: Budget
-    total_epsilon: Epsilon | None = None
-    target_epsilon: Epsilon | None = None
-    noise_multiplier: Multiplier | None = None
+    target_epsilon: Epsilon = 0.5
+    shares: Shares
     delta: Delta = 1e-5
-    sampling_probability: Probability
-    rounds: Steps
-    clipping_norm: ClippingNorm
+    budget: Budget = field(default_factory=Budget)
+    sampling_probability: Probability | None = None
+    rounds: Steps | None = None
+    clipping_norm: ClippingNorm | None = None
     clipping: Literal["flat", "per_layer"] = "flat"
     statistics: Statistics
     draw: NaturalInt = 0
 
     def __post_init__(self) -> None:
-        _one_of_two(
-            "target_epsilon", self.target_epsilon, "noise_multiplier", self.noise_multiplier
-        )
+        if "model" not in self.shares:
+            raise ValueError("shares: found none of the model; the model needs one")
+        if (total := math.fsum(self.shares.values())) > 1 + 1e-9:
+            raise ValueError(f"shares: found {total:.6g} in all; allowed is at most 1")
 
 
 def _one_of_two(first: str, a: object, second: str, b: object) -> None:
@@ -147,8 +157,9 @@ def _one_of_two(first: str, a: object, second: str, b: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dynamics(LocalTraining, ServerTraining, Block):
-    """The ensemble and its training.
+class Dynamics(Block):
+    """The ensemble and its training; see `LocalTraining` and `ServerTraining`. None: a rule
+    decides.
 
     Attributes:
         variant: private, or one of its ablations.
@@ -165,41 +176,74 @@ class Dynamics(LocalTraining, ServerTraining, Block):
     variant: Variant = "private"
     train_anyway: bool = False
     model: Literal["linear", "network"]
-    degree: Annotated[int, Within(ge=1, le=3)]
-    start: Literal["random", "public"]
-    ensemble_size: Members
-    hidden: AnyHiddenSizes
-    log_variance_bounds: Range
+    degree: Annotated[int, Within(ge=1, le=3)] | None = None
+    start: Literal["random", "public"] | None = None
+    ensemble_size: Members | None = None
+    hidden: AnyHiddenSizes | None = None
+    log_variance_bounds: Range | None = None
+    learning_rate: LearningRate | None = None
+    batch_size: Steps = 16
+    local_epochs: Steps = 1
+    weight_decay: WeightDecay = 0.0
+    max_transitions_per_unit: PositiveInt | None = None
+    beta_nll: Portion | None = None
+    server_momentum: Fraction | None = None
+    server_averaging: Fraction | None = None
+    early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Block):
-    """The private clone of the behaviour; ``target_epsilon: 0`` makes none. ε holds at
-    `Privacy.delta`.
+    """The private clone of the behaviour, which is made where it has a share of ε.
 
     Attributes:
-        target_epsilon: of the clone.
         hidden: units of each hidden layer. Where these are the policy's, policies begin from the
             clone's weights.
         log_variance_bounds: of actions in a box, scaled to [-1, 1].
     """
 
-    target_epsilon: Annotated[float, Within(ge=0, le=1e6)]
     hidden: HiddenSizes = (32,)
     log_variance_bounds: LogVariances = (-5.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy(SacConfig, Block):
-    """SAC in the pessimistic model (PriMORL, Algorithm 4); without ``seeds`` one policy, of the
-    pipeline's seed.
+class Policy(Block):
+    """SAC in the pessimistic model (PriMORL, Algorithm 4); see `SacConfig`. None: a rule decides.
+
+    Attributes:
+        seeds: one policy each; None: one, of the pipeline's seed.
+        uncertainty: of the members, by which rewards are lowered.
+        penalty: λ.
+        starts: where rollouts begin.
+        pool_reset_fraction: share of rollouts from a pool that begin at a reset.
     """
 
     seeds: Seeds | None = None
-    uncertainty: Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"]
-    penalty: NonNegative
-    starts: Literal["reset", "public", "pool", "released"]
+    uncertainty: (
+        Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"] | None
+    ) = None
+    penalty: NonNegative | None = None
+    starts: Literal["reset", "public", "pool", "released"] | None = None
     pool_reset_fraction: Probability = 0.1
+    hidden: HiddenSizes = (64, 64)
+    learning_rate: LearningRate = 3e-4
+    discount: Share = 0.99
+    target_rate: Probability = 0.005
+    target_entropy: Finite | None = None
+    discrete_target_entropy: Share = 0.3
+    reward_scale: Positive | None = None
+    batch_size: Steps = 256
+    epochs: Steps | None = None
+    updates_per_epoch: Steps | None = None
+    rollout_every: Steps = 250
+    rollout_batch: Steps | None = None
+    horizon: Steps | None = None
+    buffer_size: BufferSize | None = None
+
+    def __post_init__(self) -> None:
+        sizes = (self.buffer_size, self.rollout_batch, self.horizon)
+        if None not in sizes:
+            refuse_small_buffer(*sizes)  # type: ignore[arg-type]
 
 
 ReturnBounds = Annotated[
@@ -210,17 +254,15 @@ ReturnBounds = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateEvaluation(Block):
-    """Questions to the private units about the policy and the model; every estimator is charged.
+    """Questions to the private units, which are asked where they have a share of ε.
 
     Attributes:
-        estimators: ε of each, by name; empty: nothing is asked.
         discount: γ of the value.
         return_bounds: bounds of a trajectory's return; ``public``: from the public returns, where
             there are any; ``reward``: those that the rewards' bounds allow.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
-    estimators: Estimators
     discount: Annotated[float, Within(gt=0, le=1)] = 1.0
     return_bounds: ReturnBounds = "public"
     draw: NaturalInt = 0
@@ -233,7 +275,7 @@ class Evaluation(Block):
     episodes: AtLeastTwo = 100
     epoch_episodes: AtLeastTwo = 10
     seed: Seed = 1000
-    private: PrivateEvaluation
+    private: PrivateEvaluation = field(default_factory=PrivateEvaluation)
 
 
 @dataclass(frozen=True, kw_only=True)

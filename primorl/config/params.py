@@ -4,15 +4,16 @@
 suits them. What neither says is a default of its class, or decided by a rule (`decisions`).
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import PARAMS
+from primorl.base.paths import ONLINE_SETTINGS, PARAMS
 from primorl.base.records import Delta, Seed
 from primorl.config import decisions
 from primorl.config.blocks import (
@@ -20,7 +21,7 @@ from primorl.config.blocks import (
     Budget,
     Compute,
     Dynamics,
-    Estimators,
+    EstimatorName,
     Evaluation,
     LedgerStore,
     Online,
@@ -67,21 +68,11 @@ class Params(Block):
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a total beside another ε, and rollouts that begin nowhere.
+        """Refuse rollouts that begin nowhere.
 
         Found out after training, another model would have to be paid for.
         """
-        if (
-            self.privacy.total_epsilon is not None
-            and self.origins.get(decisions.TARGET, decisions.TOTAL) != decisions.TOTAL
-        ):
-            raise ValueError(
-                "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give one "
-                "of the three and leave the others empty"
-            )
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
-        if "policy.starts" in self.unfitted:
-            return
         if starts in ("reset", "pool") and self.chosen.environment is None:
             nowhere = f"{DATASETS}/{self.dataset}.yaml says environment: null"
         elif starts == "public" and nobody:
@@ -96,22 +87,6 @@ class Params(Block):
             )
 
     @property
-    def target_key(self) -> str:
-        """The key that decides the model's ε."""
-        return decisions.TARGET if self.privacy.total_epsilon is None else decisions.TOTAL
-
-    @property
-    def holds_total(self) -> bool:
-        """Whether ``privacy.total_epsilon`` is a limit: it was set for this run or this dataset,
-        and not by default.
-        """
-        limit = (
-            self.privacy.total_epsilon is not None
-            and self.origins.get(decisions.TOTAL) != decisions.DEFAULT
-        )
-        return limit and self.dynamics.variant == "private"
-
-    @property
     def policy_seeds(self) -> tuple[int, ...]:
         """The seed of every policy that is trained, first that of the policy that is used and
         released.
@@ -119,50 +94,54 @@ class Params(Block):
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
     @property
-    def unfitted(self) -> frozenset[str]:
-        """Keys with values that stand in for those still to be fitted to the data."""
-        return frozenset(key for key, origin in self.origins.items() if origin == decisions.TO_FIT)
+    def undecided(self) -> frozenset[str]:
+        """Keys that a rule is still to decide."""
+        return frozenset(key for key in decisions.RULED if found_in(self, key) is None)
 
     def choices(self) -> dict[str, Any]:
-        """Values to compare runs by, by dotted key, without addresses, speed and settings still to
-        be fitted.
+        """Return values to compare runs by, by dotted key, without addresses, speed and what a rule
+        is still to decide.
         """
         blocks = {
             key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)
         }
+        undecided = self.undecided
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
-        return facts | {key: value for key, value in _leaves(blocks) if key not in self.unfitted}
+        return facts | {key: value for key, value in _leaves(blocks) if key not in undecided}
 
     def values(self, keys: Iterable[str]) -> dict[str, Any]:
         """Values by dotted key."""
         content = plain(self)
         return {key: found_at(content, key) for key in sorted(keys)}
 
-    def fitted(self, values: Mapping[str, Any]) -> "Params":
-        """The same choices with fitted values, by dotted key, in the place of their stand-ins.
-
-        Values of keys that are not to be fitted are left out.
-        """
-        taken = {key: value for key, value in values.items() if key in self.unfitted}
-        content = plain(self)
+    def with_decided(self, values: Mapping[str, Any]) -> "Params":
+        """Return the same choices with what a rule decided, by dotted key; set keys stay."""
+        taken = {key: value for key, value in values.items() if found_in(self, key) is None}
+        blocks: dict[str, dict[str, Any]] = {}
         for key, value in taken.items():
-            block, _, last = key.rpartition(".")
-            found_at(content, block)[last] = value
-        return from_plain(content, {**self.origins, **dict.fromkeys(taken, decisions.FIT)})
-
-    def estimators(self, epsilon: float | None) -> Estimators:
-        """Estimators and their ε beside a model of this ε; None: it has no guarantee.
-
-        0 has no share.
-        """
-        if self.origins.get(decisions.ESTIMATORS) != decisions.STATED:
-            return self.evaluation.private.estimators
-        return decisions.estimators(epsilon) if epsilon else {}
+            block, _, name = key.partition(".")
+            blocks.setdefault(block, {})[name] = value
+        changed = {name: replace(getattr(self, name), **own) for name, own in blocks.items()}
+        origins = {**self.origins, **dict.fromkeys(taken, decisions.RULE)}
+        return replace(self, **changed, origins=origins)
 
     @property
     def clones(self) -> bool:
-        """Whether a clone of the behaviour is asked for."""
-        return self.behaviour.target_epsilon > 0
+        """Whether a clone of the behaviour has a share of ε."""
+        return "clone" in self.privacy.shares
+
+    @property
+    def questions(self) -> tuple[EstimatorName, ...]:
+        """The questions that have a share of ε."""
+        return tuple(name for name in QUESTIONS if name in self.privacy.shares)
+
+
+QUESTIONS: tuple[EstimatorName, ...] = get_args(EstimatorName)
+
+
+def found_in(settings: Any, key: str) -> Any:
+    """Return the value at a dotted key of a settings object."""
+    return functools.reduce(getattr, key.split("."), settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +188,8 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         raise PipelineError(f"{own}: a block of keys is needed")
     wrong: dict[Path, list[str]] = {path: [], own: []}
     said, origins = decisions.decide(raw, entry, f"{DATASETS}/{name}.yaml", wrong[own])
+    users = path.parent / ONLINE_SETTINGS
+    said["online"] = read_yaml(users, "") if users.exists() else {}
     for block, kind in _PLAIN.items():
         said[block] = _given(said.get(block), kind)
     said |= {"chosen": entry, "origins": origins}
@@ -222,14 +203,13 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
         made = checked(Params, said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
-            chosen = key.partition(".")[0] == "chosen"
-            file, inner = (
-                (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
-            )
+            block, _, inner = key.partition(".")
+            file = {"chosen": own, "online": path.parent / ONLINE_SETTINGS}.get(block, path)
+            inner = key if file == path else inner
             if not inner or not any(
-                other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]
+                other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong.get(file, [])
             ):
-                wrong[file].append(f"{inner}: {why}" if inner else why)
+                wrong.setdefault(file, []).append(f"{inner}: {why}" if inner else why)
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
     if lines or made is None:
         raise PipelineError("; ".join(lines))
@@ -322,7 +302,7 @@ def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise PipelineError(f"{path}: a block of keys is needed")
     if keys:
-        for reserved in ("chosen", "origins"):
+        for reserved in ("chosen", "origins", "online"):
             if reserved in raw:
                 raise PipelineError(
                     f"{path}: {reserved}: unknown key; remove it or check its spelling"

@@ -241,9 +241,7 @@ def _compare(answers: PrivateEvaluation) -> _Comparison | str:
     """
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:
-        return (
-            "today's return was not asked of the people in the data (evaluation.private.estimators)"
-        )
+        return "today's return was not asked of the people in the data (privacy.shares)"
     gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
     policy_members = _members(answers.answer("policy", MEAN_RETURN, "model"))
     gain_members = _members(gain)
@@ -252,8 +250,7 @@ def _compare(answers: PrivateEvaluation) -> _Comparison | str:
     members = sampled_members and released_members and policy_members and gain_members
     if not (members and gain and gain.ci95 and doubt):
         return (
-            "no clone of today's practice was made (behaviour.target_epsilon), so there is "
-            "nothing to compare"
+            "no clone of today's practice was made (privacy.shares), so there is nothing to compare"
         )
 
     low, high = people.ci95 or (people.value, people.value)

@@ -55,7 +55,7 @@ class BehaviourPolicy:
         config = BehaviourConfig.read(folder)
         if not config.made:
             raise PipelineError(
-                f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml "
+                f"{folder}: no clone was made; give clone a share in privacy.shares of params.yaml "
                 "(charged)"
             )
         policy = DeterministicPolicy.load(folder, device=device)

@@ -70,16 +70,21 @@ class SacConfig:
     buffer_size: BufferSize
 
     def __post_init__(self) -> None:
-        if self.buffer_size < self.rollout_batch * self.horizon:
-            raise ValueError(
-                "buffer_size must hold one batch of rollouts: at least rollout_batch * horizon"
-            )
+        refuse_small_buffer(self.buffer_size, self.rollout_batch, self.horizon)
 
     def entropy_of(self, discrete_actions: int | None) -> float:
         """Return H̄, for so many discrete actions; None: for actions in a box."""
         if discrete_actions is None:
             return self.target_entropy
         return self.discrete_target_entropy * math.log(discrete_actions)
+
+
+def refuse_small_buffer(buffer_size: int, rollout_batch: int, horizon: int) -> None:
+    """Refuse (ValueError) a buffer that does not hold one batch of rollouts."""
+    if buffer_size < rollout_batch * horizon:
+        raise ValueError(
+            "buffer_size must hold one batch of rollouts: at least rollout_batch * horizon"
+        )
 
 
 FILE, BEHAVIOUR_FILE, SPREAD = "config.json", "behaviour.json", "spread.safetensors"
@@ -205,7 +210,7 @@ class BehaviourConfig:
     FORMAT: ClassVar[int] = 1
 
     made: bool
-    """Whether there is a clone: `behaviour.target_epsilon` asked for it."""
+    """Whether there is a clone: it had a share of ε."""
     log_variance: tuple[float, float] | None = None
     """Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."""
     rounds: _Count | None = None

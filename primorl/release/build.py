@@ -179,8 +179,8 @@ def choose_policy(
     if summary.env_id is not None or answers.answer("clone", MEAN_RETURN) is None:
         raise PipelineError(
             "--policy: found models/behaviour, allowed without an environment, where a clone was "
-            "made (behaviour.target_epsilon) and the private units were asked "
-            "(evaluation.private.estimators)"
+            "made (privacy.shares) and the private units were asked "
+            "(privacy.shares)"
         )
     return BEHAVIOUR
 

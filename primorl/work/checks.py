@@ -28,7 +28,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     """
     _check_declared(params, manifest, public)
     q, units = params.privacy.sampling_probability, manifest.private_units
-    if q * units < 1:
+    if q is not None and q * units < 1:
         raise PipelineError(
             f"params.yaml: privacy.sampling_probability: found {q:g}, at which less than one of "
             f"{units} units joins a round; allowed is at least 1/{units}"
@@ -141,7 +141,7 @@ def check_clone(params: Params, manifest: Manifest) -> None:
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
     if not all(math.isfinite(high - low) and low < high for low, high in sides):
         raise PipelineError(
-            "params.yaml: behaviour.target_epsilon: found a value, and a clone needs finite "
+            "params.yaml: privacy.shares: found one of a clone, which needs finite "
             f"bounds of actions, which dataset {params.dataset} does not have; declare them, or "
             "set it to null"
         )
@@ -151,13 +151,13 @@ def check_questions(params: Params, manifest: Manifest) -> None:
     """Refuse questions about a model without first states, or about returns without bounds: before
     the model is paid for, not after.
     """
-    names = list(params.evaluation.private.estimators)
+    names = params.questions
     nowhere = not manifest.public_units and not params.privacy.statistics.starts
     if names and nowhere:
         raise PipelineError(
-            f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit "
+            f"params.yaml: privacy.shares: found {', '.join(names)}, while no unit "
             "is public and privacy.statistics.starts is false, so rollouts have no first states; "
-            "allowed: starts: true (charged), public units, or no estimators"
+            "allowed: starts: true (charged), public units, or no share of them"
         )
     if names and manifest.info.horizon is None and params.evaluation.private.discount == 1.0:
         raise PipelineError(

@@ -36,7 +36,7 @@ from primorl.base.records import (
     to_json,
     write_record,
 )
-from primorl.config.blocks import EstimatorName, ReturnBounds
+from primorl.config.blocks import EstimatorName, Policy, ReturnBounds
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, plain
 from primorl.config.texts import Range, Variant
@@ -261,15 +261,14 @@ class QuestionJob:
 
 
 def solve_noise(
-    key: str,
     epsilon: float,
     delta: float,
     q: float,
     rounds: int,
     queries: tuple[float, ...] = (),
-    remedy: str = "",
+    key: str = "params.yaml: privacy.target_epsilon",
 ) -> float:
-    """Solve for the noise multiplier at which a mechanism costs the ε of a key of params.yaml.
+    """Solve for the noise multiplier at which a mechanism costs this ε, a part of that of a key.
 
     Raises:
         PipelineError: none is enough.
@@ -277,15 +276,13 @@ def solve_noise(
     try:
         return solve_noise_multiplier(epsilon, delta, q, rounds, queries)
     except ValueError as impossible:
-        remedy = remedy or "set it to null"
         raise PipelineError(
-            f"params.yaml: {key} = {epsilon:.12g}: {impossible}; raise it, or {remedy}"
+            f"{key}: a job's part of it is {epsilon:.6g}: {impossible}; raise it"
         ) from None
 
 
-def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> float:
-    """Compute the noise multiplier of a query of all units that takes a share of the ε of a key of
-    params.yaml.
+def noise_of_share(epsilon: float, delta: float, share: float) -> float:
+    """Compute the noise multiplier of a query of all units that takes a share of this ε.
 
     The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and
     rounds of all units.
@@ -293,7 +290,7 @@ def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> floa
     Raises:
         PipelineError: no noise is enough.
     """
-    return float(f"{solve_noise(key, epsilon, delta, 1.0, 1) / math.sqrt(share):.4g}")
+    return float(f"{solve_noise(epsilon, delta, 1.0, 1) / math.sqrt(share):.4g}")
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -443,7 +440,7 @@ class RunPlan:
     model: ModelJob
     clone: CloneJob | None
     questions: tuple[QuestionJob, ...]
-    policy: dict[str, Any]
+    policy: Policy
     jobs: tuple[Charge, ...]
     settings: dict[str, Setting]
 

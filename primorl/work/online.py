@@ -272,7 +272,9 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
     multiplier = 0.0
     if asked.target_epsilon is not None:
         rounds = update.releases * asked.appearances
-        multiplier = solve_noise("online.target_epsilon", asked.target_epsilon, delta, 1.0, rounds)
+        multiplier = solve_noise(
+            asked.target_epsilon, delta, 1.0, rounds, key="online.yaml: target_epsilon"
+        )
     return online_plan(
         users=arrivals.people,
         unit=arrivals.version.unit,

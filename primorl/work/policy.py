@@ -4,16 +4,18 @@ facts.
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
 from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, PLAN
+from primorl.config.blocks import Policy
+from primorl.config.datasets import checked
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -23,6 +25,7 @@ from primorl.model.numerics import SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import LEARNED, NONE
 from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.config import SacConfig
 from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
 from primorl.policy.optimisation import CloneReference
 from primorl.simulators.environments import reset_states
@@ -137,17 +140,17 @@ class PublicLog:
         generator = torch.Generator().manual_seed(params.seed)
         return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
 
-    def start_states(self, params: Params) -> Tensor:
+    def start_states(self, params: Params, starts: str) -> Tensor:
         """Return ``[n, S]``: public states, draws from the released start model, or resets, as
         ``policy.starts`` asks.
 
         Raises:
             PipelineError: no unit is public, or no start model was released.
         """
-        if params.policy.starts == "released":
+        if starts == "released":
             generator = torch.Generator().manual_seed(params.seed)
             return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
-        if params.policy.starts != "public":
+        if starts != "public":
             assert params.chosen.environment is not None  # checked when params.yaml is read
             return torch.from_numpy(reset_states(params.chosen.environment, RESETS, params.seed))
         if self.store is None:
@@ -218,39 +221,46 @@ def clone_reference(
     return CloneReference(BehaviourPolicy.load(BEHAVIOUR, device), comparison)
 
 
-def planned_policy() -> dict[str, Any]:
-    """Read the settings that the stage ``plan`` decided, by dotted key."""
-    planned = read_json(PLAN)["policy"].items()
-    return {f"policy.{key}": value for key, value in planned if value is not None}
+def planned_policy() -> Policy:
+    """Read the block ``policy`` as the stage ``plan`` decided it; None: of the released model.
+
+    Raises:
+        PipelineError: ``data/plan.json`` is missing or broken.
+    """
+    try:
+        return checked(Policy, read_json(PLAN)["policy"])
+    except (KeyError, TypeError, ValidationError):
+        raise PipelineError(f"{PLAN}: policy: broken; run `dvc repro plan`") from None
 
 
-def unfitted(params: Params) -> bool:
-    """Whether a key of the block ``policy`` is for the stage to decide."""
-    return any(key.startswith("policy.") for key in params.unfitted)
+def is_undecided(policy: Policy) -> bool:
+    """Whether the released model is to decide a key."""
+    return None in (policy.reward_scale, policy.horizon, policy.rollout_batch, policy.buffer_size)
 
 
-def needs_public(params: Params, termination: str) -> bool:
-    """Whether the stage looks at public rows although there is no clone."""
-    return unfitted(params) or params.policy.starts == "public" or termination == LEARNED
-
-
-def fitted_policy(
-    params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool
-) -> dict[str, Any]:
-    """Values for the keys of the block ``policy`` that need the released model.
+def decide_policy(
+    policy: Policy, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool
+) -> Policy:
+    """Decide what needs the released model; set keys stay.
 
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about
     10, which the entropy and the divergence are measured against. A batch of rollouts has about
     5,000 transitions.
     """
     length = public.mean_length
-    horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))
-    held = params.policy.horizon if "policy.horizon" not in params.unfitted else horizon
-    batch = max(64, math.ceil(_TRANSITIONS / held))
     scaled = _RETURN * (1.0 if near_clone else _ALONE)
-    return {
-        "policy.reward_scale": scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
-        "policy.horizon": horizon,
-        "policy.rollout_batch": batch,
-        "policy.buffer_size": max(_BUFFER, batch * held),
-    }
+    scale = scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN))
+    horizon = policy.horizon or max(1, min(_LONGEST_ROLLOUT, round(length)))
+    batch = policy.rollout_batch or max(64, math.ceil(_TRANSITIONS / horizon))
+    return replace(
+        policy,
+        reward_scale=policy.reward_scale or scale,
+        horizon=horizon,
+        rollout_batch=batch,
+        buffer_size=policy.buffer_size or max(_BUFFER, batch * horizon),
+    )
+
+
+def sac_config(policy: Policy) -> SacConfig:
+    """Return the settings of SAC, all decided."""
+    return SacConfig(**{each.name: getattr(policy, each.name) for each in fields(SacConfig)})

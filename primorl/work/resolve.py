@@ -13,7 +13,8 @@ from typing import Any
 
 from primorl.base.errors import PipelineError
 from primorl.config import decisions
-from primorl.config.params import Params, plain
+from primorl.config.blocks import JobName, Policy
+from primorl.config.params import Params, found_in
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
@@ -21,6 +22,7 @@ from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, S
 from primorl.model.architecture import CanLearn, Network
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
@@ -52,7 +54,7 @@ from primorl.work.jobs import (
 
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
-    "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.log_variance_bounds": (-5.0, 3.0),
     "dynamics.server_momentum": 0.6,
     "dynamics.server_averaging": 0.9,
 }
@@ -83,11 +85,11 @@ _MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty secon
 _MOST_ROUNDS, _ROWS = 60, 64  # of a training, of one unit and round
 _LINEAR: dict[str, Any] = {
     "dynamics.start": "random",
-    "dynamics.hidden": [],
+    "dynamics.hidden": (),
     "dynamics.beta_nll": 0.0,
     "dynamics.learning_rate": heads.RATE,
     "dynamics.ensemble_size": 5,
-    "dynamics.log_variance_bounds": [-12.0, 4.0],
+    "dynamics.log_variance_bounds": (-12.0, 4.0),
     "dynamics.server_momentum": heads.MOMENTUM,
     "dynamics.server_averaging": heads.AVERAGING,
     "dynamics.max_transitions_per_unit": heads.ROWS,
@@ -107,7 +109,6 @@ _LOST_NO = 1.0
 """
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
-_QUERY_NOISE = 14.0  # of a query, where no ε is given
 _MOST_ROWS = 256  # of a unit and round of linear heads
 
 # Of the clone; measured in docs/privacy.md.
@@ -141,6 +142,7 @@ _HEADS_SERVER = replace(
 )
 _RESIDUALS_SHARE = 0.1
 _EPOCHS, _UPDATES = 24, 250  # of the policy
+_LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT = 0.985, 0.01, 0.9  # of what a run may cost; see `epsilon_of`
 
 
 def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
@@ -182,10 +184,9 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
     identity = identity_of(model, partitions.identity)
     private = model.variant == "private"
     clone = clone_job(chosen, manifest, public, identity)
-    charges = [_charge(model, partitions)]
-    questions = question_jobs(params, charges[0].epsilon, identity)
+    questions = question_jobs(params, identity)
     beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
-    charges += [_charge(job, partitions) for job in beside]
+    charges = [_charge(job, partitions) for job in (model, *beside)]
     objected = objections(params, manifest, public)
     answer, reason = fit.answer, fit.reason
     warnings = (*objected.stops, *objected.warnings)
@@ -224,8 +225,8 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
     """
     if is_refused(params, plan):
         raise PipelineError(
-            f"params.yaml: {params.target_key}: {plan.reason}. Nothing was charged; a larger ε or "
-            "more people help, narrower bounds too; to train all the same, set "
+            f"params.yaml: privacy.target_epsilon: {plan.reason}. Nothing was charged; a larger ε "
+            "or more people help, narrower bounds too; to train all the same, set "
             "dynamics.train_anyway: true"
         )
 
@@ -251,18 +252,36 @@ def _charge(job: AnyJob, partitions: Partitions) -> Charge:
 
 
 def _refuse_total(params: Params, plan: RunPlan, manifest: Manifest) -> None:
-    """Refuse jobs that together cost more than a total that is a limit, as the ledger counts."""
-    total, delta = params.privacy.total_epsilon, params.privacy.delta
-    if total is None or not params.holds_total:
+    """Refuse jobs that together cost more than a run may, as the ledger counts."""
+    total, delta = params.privacy.target_epsilon, params.privacy.delta
+    if plan.model.variant != "private":
         return
     together = total_of([event_of(job, manifest) for job in plan.paid_jobs], delta).epsilon
     if together > total:
-        beside = " and ".join(each.name for each in plan.jobs[1:])
         raise BudgetExceeded(
-            f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with "
-            f"{beside} costs about {at_most(together, 4)}; ask for less in behaviour and "
-            "evaluation.private. Nothing was charged"
+            f"params.yaml: privacy.target_epsilon: found {at_most(total, 6)}, and the jobs cost "
+            f"about {at_most(together, 4)} together; lower privacy.shares. Nothing was charged"
         )
+
+
+def epsilon_of(params: Params, job: JobName) -> float:
+    """Compute the ε of a job: its part of what the run may cost.
+
+    A Gaussian release of mean μ at a distance of 1 costs ε(μ, δ), and means add in squares: a share
+    s of ε(μ, δ) is ε(√s μ, δ). Sampled rounds are counted up to 7% higher by the ledger, which lets
+    a run be chosen by the results of earlier ones, so a part of the whole is left.
+    """
+    epsilon, delta, shares = (
+        params.privacy.target_epsilon,
+        params.privacy.delta,
+        params.privacy.shares,
+    )
+    share = shares[job]
+    if len(shares) == 1 and share == 1:
+        return epsilon
+    left = max(_LEFT - _LEFT_PER_EPSILON * epsilon, _LEAST_LEFT)
+    mean = math.sqrt(share) * gaussian_mean(left * epsilon, delta)
+    return float(f"{gaussian_epsilon(mean, delta):.6g}")
 
 
 # ---- the model
@@ -302,17 +321,17 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, dynamics = params.privacy, params.dynamics
-    linear, asked = dynamics.model == "linear", privacy.statistics
+    linear, asked, decided = dynamics.model == "linear", privacy.statistics, _decided(params)
     names = [heads.SCALES, heads.FINER_SCALES] if asked.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.FIRST_STATES] if asked.starts else []
     names += [heads.LENGTHS] if asked.starts and params.chosen.horizon is not None else []
     mechanism = Mechanism(
-        sampling_probability=privacy.sampling_probability,
+        sampling_probability=decided["privacy.sampling_probability"],
         noise_multiplier=0.0,
-        clipping_norm=None if dynamics.variant == "no_clip" else privacy.clipping_norm,
+        clipping_norm=None if dynamics.variant == "no_clip" else decided["privacy.clipping_norm"],
         clipping=privacy.clipping,
-        rounds=privacy.rounds,
+        rounds=decided["privacy.rounds"],
         delta=privacy.delta,
         queries=dict.fromkeys(names, 0.0),
     )
@@ -324,53 +343,50 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         draw=privacy.draw,
         bounds=params.chosen.bounds,
         model=dynamics.model,
-        degree=dynamics.degree if linear else None,
-        hidden=() if linear else dynamics.hidden,
-        members=dynamics.ensemble_size,
-        log_variance_bounds=dynamics.log_variance_bounds,
-        start=dynamics.start,
+        degree=decided["dynamics.degree"] if linear else None,
+        hidden=() if linear else decided["dynamics.hidden"],
+        members=decided["dynamics.ensemble_size"],
+        log_variance_bounds=decided["dynamics.log_variance_bounds"],
+        start=decided["dynamics.start"],
         normaliser=asked.normaliser,
         local=_local_training(params),
         server=ServerTraining(
-            server_momentum=dynamics.server_momentum,
-            server_averaging=dynamics.server_averaging,
+            server_momentum=decided["dynamics.server_momentum"],
+            server_averaging=decided["dynamics.server_averaging"],
             early_stopping=dynamics.early_stopping,
         ),
         mechanism=mechanism,
     )
 
 
+def _decided(params: Params) -> dict[str, Any]:
+    """Return what rules may decide, by dotted key."""
+    return {key: found_in(params, key) for key in decisions.RULED}
+
+
 def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:
     """Solve for the noise of a model's rounds and queries."""
-    privacy, target = params.privacy, params.privacy.target_epsilon
-    if target is None:
-        assert privacy.noise_multiplier is not None  # one of the two is given
-        queries = dict.fromkeys(mechanism.queries, _QUERY_NOISE)
-        return replace(mechanism, noise_multiplier=privacy.noise_multiplier, queries=queries)
-    key, q, delta = params.target_key, mechanism.sampling_probability, privacy.delta
+    epsilon, delta = epsilon_of(params, "model"), params.privacy.delta
     queries = {
-        name: noise_of_share(key, target, delta, heads.SHARES[name]) for name in mechanism.queries
+        name: noise_of_share(epsilon, delta, heads.SHARES[name]) for name in mechanism.queries
     }
-    solved = solve_noise(key, target, delta, q, mechanism.rounds, tuple(queries.values()))
+    q, rounds = mechanism.sampling_probability, mechanism.rounds
+    solved = solve_noise(epsilon, delta, q, rounds, tuple(queries.values()))
     return replace(mechanism, noise_multiplier=solved, queries=queries)
 
 
 def _local_training(params: Params) -> LocalTraining:
-    """A unit's local steps; of linear heads one, on all rows that take part."""
-    dynamics = params.dynamics
-    local = LocalTraining(
-        learning_rate=dynamics.learning_rate,
-        batch_size=dynamics.batch_size,
-        local_epochs=dynamics.local_epochs,
+    """Return a unit's local steps; of linear heads one, on all rows that take part."""
+    dynamics, decided = params.dynamics, _decided(params)
+    rows = decided["dynamics.max_transitions_per_unit"]
+    linear = dynamics.model == "linear"
+    return LocalTraining(
+        learning_rate=decided["dynamics.learning_rate"],
+        batch_size=rows if linear else dynamics.batch_size,
+        local_epochs=1 if linear else dynamics.local_epochs,
         weight_decay=dynamics.weight_decay,
-        max_transitions_per_unit=dynamics.max_transitions_per_unit,
-        beta_nll=dynamics.beta_nll,
-    )
-    if dynamics.model == "network":
-        return local
-    rows = dynamics.max_transitions_per_unit or _MOST_ROWS
-    return replace(
-        local, batch_size=rows, local_epochs=1, max_transitions_per_unit=rows, beta_nll=0.0
+        max_transitions_per_unit=rows,
+        beta_nll=0.0 if linear else decided["dynamics.beta_nll"],
     )
 
 
@@ -386,17 +402,17 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     from_public = (
         public.units >= LEAST_UNITS
         and params.privacy.statistics.normaliser == "public"
-        and ("dynamics.start" in params.unfitted or params.dynamics.start == "public")
+        and ("dynamics.start" in params.undecided or params.dynamics.start == "public")
     )
     usual = min(_ROWS, math.ceil(public.size / public.units)) if public.units else _ROWS
     share = _MOST_TRANSITIONS / (manifest.private_units * usual * _MOST_ROUNDS)
     common = _COMMON | (_FROM_PUBLIC if from_public else _FROM_SCRATCH)
     common["dynamics.max_transitions_per_unit"] = _ROWS
     common["privacy.sampling_probability"] = _rounded(min(max(share, _SHARES[0]), _SHARES[1]), 2)
-    check_choices(params.fitted(common), manifest, public)
+    check_choices(params.with_decided(common), manifest, public)
     chosen, noise = params, math.inf
-    for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
-        chosen = params.fitted(common | {"dynamics.hidden": list(hidden)})
+    for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
+        chosen = params.with_decided(common | {"dynamics.hidden": hidden})
         job = model_job(chosen, manifest)
         noise = noise_share(job.plan(manifest), job.architecture(manifest))
         if noise <= _NOISE_SOME:
@@ -406,7 +422,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
         steps = {"privacy.clipping_norm": norm}
         if noise <= _NOISE_YES:
             steps["dynamics.learning_rate"] = _LARGE_STEPS
-        chosen = params.fitted(common | {"dynamics.hidden": list(chosen.dynamics.hidden)} | steps)
+        chosen = params.with_decided(common | {"dynamics.hidden": chosen.dynamics.hidden} | steps)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     why = (
         f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
@@ -424,13 +440,13 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     """
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
     common = _LINEAR | {"privacy.sampling_probability": _rounded(everybody, 2)}
-    check_choices(params.fitted(common), manifest, public)
+    check_choices(params.with_decided(common), manifest, public)
     chosen, lost, blurred = params, math.inf, None
     spaces = manifest.info.spaces
     sizes = spaces.observation_size + spaces.action_size, spaces.one_hot
     degrees = heads.degrees(*sizes, cubes=params.chosen.environment is None)
-    for degree in degrees if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
-        chosen = params.fitted(common | {"dynamics.degree": degree})
+    for degree in degrees if "dynamics.degree" in params.undecided else (params.dynamics.degree,):
+        chosen = params.with_decided(common | {"dynamics.degree": degree})
         job = model_job(chosen, manifest)
         plan, shape = job.plan(manifest), job.architecture(manifest)
         blurred = heads.noise_in_scales(plan)
@@ -502,10 +518,10 @@ def _clone(params: Params, **own: Any) -> CloneJob:
 
 def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
     """Decide for a network, whose clip is what its noise leaves room for."""
-    key, epsilon, delta = decisions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
+    epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
     normaliser = params.privacy.statistics.normaliser
     begun = normaliser == "public" and public.units >= LEAST_UNITS
-    noise = solve_noise(key, epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
+    noise = solve_noise(epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
     mechanism = Mechanism(
         sampling_probability=_CLONE_Q,
         noise_multiplier=noise,
@@ -534,7 +550,7 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
         raise PipelineError(
             f"params.yaml: behaviour.hidden: found {list(network.hidden)}, {network.parameters} "
             f"weights, whose noise leaves a clip of {norm:g} with {manifest.private_units} "
-            "units; make it smaller, or raise behaviour.target_epsilon"
+            "units; make it smaller, or raise privacy.target_epsilon"
         )
     return replace(job, mechanism=replace(mechanism, clipping_norm=norm))
 
@@ -564,13 +580,13 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
     Logits of discrete actions gained nothing from cubes, and noise is no share of their variance:
     degree 2, always. They have no spread to ask for.
     """
-    key, epsilon, delta = decisions.CLONE, params.behaviour.target_epsilon, params.privacy.delta
+    epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
     spaces = manifest.info.spaces
     discrete = spaces.discrete_actions
     queries = {}
     if not discrete:
-        queries = {heads.RESIDUALS: noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE)}
-    noise = solve_noise(key, epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
+        queries = {heads.RESIDUALS: noise_of_share(epsilon, delta, _RESIDUALS_SHARE)}
+    noise = solve_noise(epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
     job = _clone(
         params,
         model="linear",
@@ -605,7 +621,7 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
 # ---- the policy
 
 
-def _policy(params: Params, manifest: Manifest) -> dict[str, Any]:
+def _policy(params: Params, manifest: Manifest) -> Policy:
     """Decide the settings of the policy that need no released model; the others are None.
 
     Without a clone epochs are twice as many, as entropy starts high and falls slowly.
@@ -613,7 +629,7 @@ def _policy(params: Params, manifest: Manifest) -> dict[str, Any]:
     starts = "public" if manifest.public_units else "reset"
     if params.privacy.statistics.starts:
         starts = "released"
-    chosen = params.fitted(
+    chosen = params.with_decided(
         {
             "policy.uncertainty": "standardised_difference",
             "policy.penalty": 1.0,
@@ -623,19 +639,14 @@ def _policy(params: Params, manifest: Manifest) -> dict[str, Any]:
             "policy.target_entropy": -float(manifest.info.spaces.action_size),
         }
     )
-    return {
-        key: None if f"policy.{key}" in chosen.unfitted else value
-        for key, value in plain(chosen.policy).items()
-    }
+    return chosen.policy
 
 
 # ---- the questions
 
 
-def question_jobs(
-    params: Params, epsilon: float | None, model_identity: str
-) -> tuple[QuestionJob, ...]:
-    """Make the jobs of the questions beside a model of this ε.
+def question_jobs(params: Params, model_identity: str) -> tuple[QuestionJob, ...]:
+    """Make the jobs of the questions that have a share of ε.
 
     Raises:
         PipelineError: no noise is enough for the ε of one of them.
@@ -644,19 +655,12 @@ def question_jobs(
     return tuple(
         QuestionJob(
             question=name,
-            noise_multiplier=solve_noise(
-                f"{decisions.ESTIMATORS}.{name}",
-                share,
-                delta,
-                1.0,
-                1,
-                remedy="leave the question out",
-            ),
+            noise_multiplier=solve_noise(epsilon_of(params, name), delta, 1.0, 1),
             delta=delta,
             discount=chosen.discount,
             return_bounds=chosen.return_bounds,
             draw=chosen.draw,
             about=model_identity if name == "model_check" else None,
         )
-        for name, share in params.estimators(epsilon).items()
+        for name in params.questions
     )

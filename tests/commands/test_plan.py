@@ -18,7 +18,7 @@ from primorl.work.data import Partitions
 from primorl.work.desk import open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
-from tests.pipeline.training_project import quick_clone, watch_private
+from tests.pipeline.training_project import noise_of_model, quick_clone, watch_private
 from tests.privacy.ledger.ledgers import request
 from tests.work.conftest import small
 from tests.work.fitted_project import automatic, fit, quick, write_data
@@ -84,8 +84,8 @@ def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     write_data()
     quick(monkeypatch)
     watch_private(monkeypatch, lambda: pytest.fail("private rows were opened"))
-    noisy = {"privacy__sampling_probability": 1.0, "privacy__noise_multiplier": 20.0}
-    return automatic(small, **noisy, privacy__rounds=5)
+    noise_of_model(monkeypatch, 20.0)
+    return automatic(small, privacy__sampling_probability=1.0, privacy__rounds=5)
 
 
 def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> None:
@@ -130,7 +130,7 @@ def test_the_clone_and_the_questions_are_counted_with_the_model(
     """All of them are paid by the same people."""
     quick_clone(monkeypatch, rounds=5, q=1.0, noise=lambda _: 20.0)
     alone = float(said(primorl).split("this run costs ε ")[1].split()[0])
-    edit("params.yaml", behaviour={"target_epsilon": 0.5})
+    edit("params.yaml", privacy={"shares": {"model": 0.9, "clone": 0.1}})
     both = float(said(primorl).split("this run costs ε ")[1].split()[0])
     events = [accounting.training_event(1.0, 20.0, 5)] * 2
     assert both == pytest.approx(accounting.compose(events, data.privacy.delta).epsilon_pld, 0.02)

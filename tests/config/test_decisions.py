@@ -12,10 +12,11 @@ import yaml
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
-from primorl.config import decisions, params
-from primorl.config.decisions import DEFAULT, FITTED, TO_FIT, leaves
+from primorl.config import params
+from primorl.config.decisions import DEFAULT, PUBLIC, RULED, leaves
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.work.resolve import epsilon_of
 from tests.projects import ROOT
 
 OPEN: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
@@ -53,54 +54,34 @@ def refusal(raw: dict[str, Any]) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("said", "recipe", "expected"),
-    [
-        ((None, None), {}, (0.5, None)),
-        ((None, None), {"noise_multiplier": 4.0}, (None, 4.0)),
-        ((None, 3.0), {"target_epsilon": 2.0}, (None, 3.0)),
-        ((0.3, 3.0), {}, "found both of target_epsilon and noise_multiplier"),
-    ],
-)
-def test_exactly_one_of_target_and_noise_is_used(
-    said: tuple[Any, Any], recipe: dict[str, Any], expected: Any
-) -> None:
-    cook({"privacy": recipe})
-    raw = with_keys(privacy__target_epsilon=said[0], privacy__noise_multiplier=said[1])
-    if isinstance(expected, str):
-        assert expected in refusal(raw)
-    else:
-        chosen = params.parse(raw).privacy
-        assert (chosen.target_epsilon, chosen.noise_multiplier) == expected
+def test_one_key_says_what_a_run_may_cost_and_shares_divide_it() -> None:
+    """A log without an environment gets a clone and two questions; a simulator needs none."""
+    cook({"privacy": {"target_epsilon": 2.0}})
+    assert params.parse(OPEN).privacy.target_epsilon == 2.0
+    assert params.parse(with_keys(privacy__target_epsilon=0.3)).privacy.target_epsilon == 0.3
+    simulated = params.parse(OPEN)
+    assert simulated.privacy.shares == {"model": 1.0}
+    assert (simulated.clones, simulated.questions) == (False, ())
+    log = params.parse(with_keys(dataset="csv-log"))
+    assert (log.clones, log.questions) == (True, ("behaviour", "model_check"))
+    for shares, says in (
+        ({"clone": 1.0}, "found none of the model"),
+        ({"model": 0.9, "clone": 0.2}, "found 1.1 in all; allowed is at most 1"),
+        ({"model": 0.0}, "allowed is greater than 0"),
+        ({"model": 1, "dptd": 0.1}, "privacy.shares"),
+    ):
+        assert says in refusal(with_keys(privacy__shares=shares))
 
 
-def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
-    """The model's ε does not depend on what is asked. With a simulator it is the total."""
-    log = params.parse(with_keys(dataset="csv-log", privacy__total_epsilon=2.0))
-    assert (log.privacy.target_epsilon, log.behaviour.target_epsilon) == (1.7, 0.595)
-    more = {"behaviour": 0.1, "model_check": 0.1}
-    asked = params.parse(
-        with_keys(
-            dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more
-        )
-    )
-    assert asked.privacy == log.privacy
-    assert params.parse(with_keys(privacy__total_epsilon=2.0)).privacy.target_epsilon == 2.0
-    assert decisions.model_of(1e-6, 1e-5) == 5e-7, "δ alone allows it"
-    for total in (0.01, 0.9, 8.0):
-        model = decisions.model_of(total, 1e-5)
+def test_parts_of_gaussian_jobs_make_the_whole() -> None:
+    """At any δ; twin: parts of a tenth more make more than the whole."""
+    for epsilon in (0.01, 0.9, 8.0):
+        chosen = params.parse(with_keys(dataset="csv-log", privacy__target_epsilon=epsilon))
+        parts = [epsilon_of(chosen, job) for job in chosen.privacy.shares]
         for factor, within in ((1.0, True), (1.12, False)):
-            parts = [
-                factor * model,
-                decisions.clone(factor * model),
-                *decisions.estimators(factor * model).values(),
-            ]
-            events = [dp_event.GaussianDpEvent(1 / gaussian_mean(each, 1e-5)) for each in parts]
-            assert (compose(events, 1e-5).epsilon_pld <= total) is within
-    for wrong in (float("inf"), -1.0, "much"):
-        assert "privacy.total_epsilon: found" in refusal(with_keys(privacy__total_epsilon=wrong))
-    both = with_keys(privacy__total_epsilon=2.0, privacy__target_epsilon=1.0)
-    assert "privacy.total_epsilon: found beside target_epsilon or noise_multiplier" in refusal(both)
+            means = [gaussian_mean(factor * each, 1e-5) for each in parts]
+            events = [dp_event.GaussianDpEvent(1 / mean) for mean in means]
+            assert (compose(events, 1e-5).epsilon_pld <= epsilon) is within
 
 
 def test_consent_takes_the_place_of_a_draw() -> None:
@@ -144,13 +125,12 @@ def test_what_decided_each_key_is_known() -> None:
         >= {
             "policy.penalty": "params.yaml",
             "privacy.delta": DEFAULT,
-            "privacy.total_epsilon": "datasets/csv-log.yaml",
-            "privacy.target_epsilon": "privacy.total_epsilon",
+            "privacy.target_epsilon": "datasets/csv-log.yaml",
             "dynamics.early_stopping.every": DEFAULT,
-            "dynamics.learning_rate": TO_FIT,
+            "dynamics.model": PUBLIC,
         }.items()
     )
-    assert (checked.privacy.target_epsilon, checked.policy.hidden) == (0.777, (64, 64))
+    assert (checked.privacy.target_epsilon, checked.policy.hidden) == (0.9, (64, 64))
 
 
 def test_a_key_that_is_empty_and_one_that_is_not_there_are_the_same() -> None:
@@ -158,28 +138,26 @@ def test_a_key_that_is_empty_and_one_that_is_not_there_are_the_same() -> None:
     full = with_keys(dataset="csv-log", partition__public_fraction=None)
     found = params.parse(full)
     assert params.parse(bare) == params.parse({"dataset": "csv-log"}) == found
-    assert params.parse(bare).unfitted == found.unfitted
+    assert params.parse(bare).undecided == found.undecided
 
 
 def test_only_what_nobody_gives_is_left_to_a_rule_and_a_rule_touches_nothing_else() -> None:
     cook({"privacy": {"rounds": 9}})
     checked = params.parse(with_keys(dynamics__hidden=[7]))
-    assert checked.unfitted == FITTED.keys() - {
-        "privacy.rounds",
-        "dynamics.hidden",
-        "dynamics.degree",
-    }
-    fitted = checked.fitted({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
-    assert (fitted.dynamics.learning_rate, fitted.privacy.clipping_norm) == (0.02, 0.7)
-    assert (fitted.privacy.rounds, fitted.dynamics.hidden) == (9, (7,))
-    assert {"dynamics.learning_rate", "privacy.clipping_norm"} == checked.unfitted - fitted.unfitted
+    assert checked.undecided == RULED - {"privacy.rounds", "dynamics.hidden"}
+    found = checked.with_decided({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
+    assert (found.dynamics.learning_rate, found.privacy.clipping_norm) == (0.02, 0.7)
+    assert (found.privacy.rounds, found.dynamics.hidden) == (9, (7,))
+    assert {
+        "dynamics.learning_rate",
+        "privacy.clipping_norm",
+    } == checked.undecided - found.undecided
     for key in ("privacy.rounds", "dynamics.hidden", "dynamics.batch_size"):
-        assert checked.fitted({key: 3}) == checked
+        assert checked.with_decided({key: 3}) == checked
 
 
 def test_a_mistake_in_a_recipe_is_named_where_it_stands_used_or_not() -> None:
     raw = with_keys(policy__horizon=5, privacy__target_epsilon=1.0)
-    both = {"target_epsilon": 1, "noise_multiplier": 4}
     wrong: tuple[tuple[Any, str], ...] = (
         ({"dynamics": {"hiden": [7]}}, "recipe.dynamics.hiden: unknown key"),
         ({"policy": {"horizon": 0}}, "recipe.policy.horizon: found 0"),
@@ -197,35 +175,14 @@ def test_a_mistake_in_a_recipe_is_named_where_it_stands_used_or_not() -> None:
         assert found.startswith(f"{OWN}: ")
         assert message in found
         assert len(found) < 400
-    cook({"privacy": both})
-    assert "found 2 values; give one of them" in refusal(OPEN)
-
-
-def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -> None:
-    cook({}, "datasets/csv-log.yaml")
-    found = params.parse(with_keys(dataset="csv-log", privacy__target_epsilon=0.5))
-    assert found.evaluation.private.estimators == {"behaviour": 0.1, "model_check": 0.1}
-    assert found.behaviour.target_epsilon == 0.175
-    assert found.evaluation.private.return_bounds == "public"
-    without = params.parse(
-        with_keys(
-            dataset="csv-log", behaviour__target_epsilon=0, evaluation__private__estimators={}
-        )
-    )
-    assert (without.clones, without.evaluation.private.estimators) == (False, {})
-    by_noise = params.parse(with_keys(dataset="csv-log", privacy__noise_multiplier=4.0))
-    assert by_noise.evaluation.private.estimators == {}
-    assert by_noise.origins[decisions.ESTIMATORS] == decisions.STATED, (
-        "the model's ε says what a share is"
-    )
-    assert not by_noise.clones
-    assert decisions.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}
 
 
 def test_a_misspelt_key_is_refused_where_it_is_empty_too() -> None:
     unknown = "unknown key; remove it or check its spelling"
     assert f"policy.penalti: {unknown}" in refusal(with_keys(policy__penalti=None))
-    assert f"online.usrs: {unknown}" in refusal(with_keys(online__usrs=None))
+    Path("online.yaml").write_text("usrs:\n", encoding="utf-8")
+    assert refusal(OPEN) == f"online.yaml: usrs: {unknown}"
+    Path("online.yaml").unlink()
     cook({"policy": {"penalti": None, "penalty": None}})
     assert refusal(OPEN) == f"{OWN}: recipe.policy.penalti: {unknown}"
 

@@ -17,7 +17,8 @@ from primorl.config import params
 from tests.projects import ROOT, project_settings
 
 RAW = project_settings()
-RAW["privacy"] |= {"target_epsilon": 1.0, "noise_multiplier": None}
+RAW["privacy"]["target_epsilon"] = 1.0
+ONLINE = "online.yaml: "
 FILE = "datasets/pendulum-replay.yaml: "
 
 
@@ -35,7 +36,7 @@ def refusal(raw: dict[str, Any]) -> str:
     with pytest.raises(PipelineError) as raised:
         params.from_plain(raw)
     message = str(raised.value)
-    assert message.startswith(("params.yaml: ", "datasets/"))
+    assert message.startswith(("params.yaml: ", "datasets/", ONLINE))
     assert "\n" not in message
     return message.removeprefix("params.yaml: ")
 
@@ -55,23 +56,25 @@ def leaves(block: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def test_every_dataset_can_be_chosen(name: str) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": name}
     raw["partition"]["public_fraction"] = 0.02
-    checked = params.parse(raw, ROOT / "params.yaml").fitted({"policy.starts": "public"})
+    checked = params.parse(raw, ROOT / "params.yaml").with_decided({"policy.starts": "public"})
     assert params.from_plain(params.plain(checked), checked.origins) == checked
 
 
 def test_no_key_takes_any_number_and_none_is_unknown() -> None:
     for key, value in leaves(RAW).items():
-        inner = key.removeprefix("chosen.")
+        inner = key.removeprefix("chosen.").removeprefix("online.")
         if isinstance(value, int | float) and not isinstance(value, bool):
             for far in (10**20, -(10**20)):
                 assert inner in refusal(changed(key, far))
     for block in ("", *(key for key, value in RAW.items() if isinstance(value, dict))):
-        where = FILE if block == "chosen" else f"{block}.".removeprefix(".")
+        files = {"chosen": FILE, "online": ONLINE}
+        where = files.get(block, f"{block}.".removeprefix("."))
         unknown = changed(f"{block}.epsilonn".removeprefix("."), 1)
         assert refusal(unknown) == f"{where}epsilonn: unknown key; remove it or check its spelling"
 
 
 TWICE = {"low": [0.0, 1.0], "high": [1.0, 1.0]}
+SMALL = RAW["policy"] | {"buffer_size": 10, "horizon": 5, "rollout_batch": 4}
 CONSENT = {"column": "consent", "values": ["yes"]}
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed is greater than or equal to 0"),
@@ -88,9 +91,8 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("partition.public", CONSENT, "partition: found both of public_fraction and"),
     ("partition.public", {"file": "../ids.txt"}, "leaves the project"),
     ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed is a"),
-    ("privacy.target_epsilon", None, "found neither of target_epsilon and noise_multiplier"),
     ("dynamics.variant", "High", "found 'High'; allowed is 'private', 'no_privacy' or 'no_clip'"),
-    ("policy.buffer_size", 10, "policy: buffer_size must hold one batch of rollouts"),
+    ("policy", SMALL, "policy: buffer_size must hold one batch of rollouts"),
     ("policy.seeds", [], "policy.seeds: found an empty list"),
     ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once"),
     ("policy.seeds", [-1] * 1000, "and 990 more"),
@@ -134,7 +136,7 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
     except PipelineError as refused:
         message = str(refused)
         assert "\n" not in message
-        assert key.removeprefix("chosen.").partition(".")[0] in message
+        assert key.removeprefix("chosen.").removeprefix("online.").partition(".")[0] in message
         assert "pydantic" not in message
 
 
@@ -189,10 +191,7 @@ def test_relative_paths_stay_in_the_project(
 
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:
     raw = changed("policy", "broken")
-    raw["privacy"] |= {
-        "noise_multiplier": 4.0,
-        "budget": {"epsilon": 3.0},
-    }  # both are given
+    raw["privacy"] |= {"target_epsilon": "much", "budget": {"epsilon": 3.0}}
     file = tmp_path / "params.yaml"
     file.write_text(yaml.safe_dump(raw), encoding="utf-8")
     reading = params.load_reading(file)
@@ -215,7 +214,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ),
         *(
             (file, "seed: 0", f"seed: 0\n{name}: {{}}", f"{name}: unknown key")
-            for name in ("chosen", "origins", "datasets")
+            for name in ("chosen", "origins", "online", "datasets")
         ),
         (own, "\nbounds:", "\nother:", "datasets/pendulum-replay.yaml: .*bounds: missing"),
     ):

@@ -43,7 +43,7 @@ def settings() -> dict[str, Any]:
     """A private run of two rounds with everybody, without a public split."""
     raw = project_settings("csv-log")
     raw["partition"] = {"public_fraction": 0.0, "public": None}
-    raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 4.0, "rounds": 2}
+    raw["privacy"] |= {"target_epsilon": 1.5, "rounds": 2}
     raw["privacy"] |= {"sampling_probability": 1.0, "delta": 1e-3}
     raw["privacy"]["budget"] = {"epsilon": None}
     raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}

@@ -11,7 +11,7 @@ from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.epsilon import Spent
 from primorl.privacy.mechanism import plan
 from tests.data.builders import episode
-from tests.pipeline.training_project import with_changes, write_partitions
+from tests.pipeline.training_project import noise_of_model, with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 
 
@@ -27,7 +27,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 
 @pytest.fixture
-def data(small: Params) -> Params:
+def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    noise_of_model(monkeypatch, 1.0)
     write_partitions(
         [episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
     )

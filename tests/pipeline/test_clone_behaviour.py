@@ -3,6 +3,7 @@ paid twice.
 """
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from primorl.engine.training import ENGINE_VERSION
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
 from primorl.privacy.mechanism.plan import Plan
 from primorl.work.jobs import RunPlan
 from tests.data.builders import INFO
@@ -31,13 +33,14 @@ from tests.pipeline.training_project import (
 )
 
 FOLDER = Path("models/behaviour")
+CLONED = {"shares": {"model": 0.4, "clone": 0.2}}
 
 
 @pytest.fixture
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     monkeypatch.setattr(public, "_POOLED", replace(public._POOLED, max_epochs=3))
-    return with_changes(data, behaviour={"target_epsilon": 2.0})
+    return with_changes(data, privacy=CLONED)
 
 
 def cloned(params: Params) -> RememberingRun:
@@ -49,7 +52,7 @@ def cloned(params: Params) -> RememberingRun:
 
 
 def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
-    cloned(with_changes(data, behaviour={"target_epsilon": 0}))
+    cloned(with_changes(data))
     assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
     assert not BehaviourConfig.read(FOLDER).made
     assert not Path(".primorl/ledger.db").exists()
@@ -90,13 +93,17 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
 ) -> None:
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 2000.0)
     with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
-        cloned(with_changes(asked, behaviour={"hidden": [2048, 2048]}))
+        cloned(with_changes(asked, privacy=CLONED, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
     assert not FOLDER.exists()
 
 
 def test_a_clone_costs_what_was_asked_for(data: Params) -> None:
-    plan.body(with_changes(data, behaviour={"target_epsilon": 0.5}), RememberingRun())
+    """A fifth of 1/z² of a Gaussian release at ε 5."""
+    params = with_changes(data, privacy=CLONED)
+    plan.body(params, RememberingRun())
     _, price = RunPlan.load().jobs
     assert price.epsilon is not None
-    assert 0.49 < price.epsilon <= 0.5
+    whole = gaussian_mean(5.0, params.privacy.delta)
+    asked = gaussian_epsilon(math.sqrt(0.2) * whole, params.privacy.delta)
+    assert 0.9 * asked < price.epsilon <= asked

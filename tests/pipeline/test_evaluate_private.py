@@ -24,7 +24,7 @@ from tests.pipeline.training_project import charged, edited, killed, states, uno
 from tests.statements import PRIVATE
 
 FILE = Path("metrics/private_evaluation.json")
-BOTH = {"behaviour": 3.0, "model_check": 2.0}
+BOTH = {"behaviour": 0.3, "model_check": 0.2}
 
 
 @pytest.fixture
@@ -37,9 +37,10 @@ def ready(data: Params) -> Params:
     return asking(data, BOTH)
 
 
-def asking(params: Params, estimators: dict[str, float], **changes: Any) -> Params:
-    asked = plain(params.evaluation.private) | {"estimators": estimators}
-    return edited(params, evaluation={"private": asked | changes})
+def asking(params: Params, shares: dict[str, float], **changes: Any) -> Params:
+    asked = plain(params.evaluation.private) | changes
+    shared = {"model": 0.4} | shares
+    return edited(params, privacy={"shares": shared}, evaluation={"private": asked})
 
 
 def evaluated(params: Params) -> PrivateEvaluation:
@@ -59,7 +60,7 @@ def test_every_answer_is_charged_once_and_first(
 ) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(ready)))
-    first = evaluated(asking(ready, {"behaviour": 3.0}))
+    first = evaluated(asking(ready, {"behaviour": 0.3}))
     assert seen[0] == ["reserved"]
     release, released = Plan.release, []
     monkeypatch.setattr(
@@ -91,7 +92,7 @@ def test_what_is_refused_or_not_asked_reads_nothing(
     ready: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unopened(monkeypatch)
-    refused(edited(ready, privacy={"budget": {"epsilon": 3.2}}), "budget")
+    refused(edited(ready, privacy={"budget": {"epsilon": 2.6}}), "budget")
     assert charged(ready) == []
     found = evaluated(asking(ready, {}))
     assert (found.estimates, found.total, charged(ready)) == ((), None, [])

@@ -34,6 +34,7 @@ from tests.statements import PRIVATE as STATEMENT
 
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
 DELTA = 1e-5
+PLANNED = {"uncertainty": "max_pairwise_difference", "penalty": 0.5, "target_entropy": -1.0, "reward_scale": 0.1}
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +44,8 @@ def few_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(params: Params, stage: ModuleType = optimize_policy) -> RememberingRun:
     run = RememberingRun()
-    given = plain(params.policy)
-    left_open = {key.removeprefix("policy.") for key in params.unfitted}
-    write_json(PLAN, {"policy": {key: given[key] for key in given.keys() - left_open}})
+    given = {key: value for key, value in plain(params.policy).items() if value is not None}
+    write_json(PLAN, {"policy": PLANNED | given})
     if stage is optimize_policy or not stage.idle(params):
         stage.body(params, run)
     return run

@@ -13,8 +13,8 @@ import pytest
 from pipeline import plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
-from primorl.config.decisions import FITTED, TO_FIT
-from primorl.config.params import Params, from_plain, plain
+from primorl.config.decisions import RULED
+from primorl.config.params import Params, plain
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.work import jobs, resolve
 from primorl.work.data import Partitions
@@ -36,6 +36,8 @@ OPEN: dict[str, Any] = {"return_bounds": "reward", "draw": 0, "about": None}
 QUESTION = QuestionJob(
     question="behaviour", noise_multiplier=20.0, delta=1e-5, discount=1.0, **OPEN
 )
+
+OPEN_POLICY = {key.removeprefix("policy."): None for key in RULED if key.startswith("policy.")}
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
@@ -116,7 +118,7 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
 def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stage after ``plan`` solves, fits or checks settings."""
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
-    params = with_changes(data, behaviour={"target_epsilon": 1.0})
+    params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, FakeRun())
     for name in ("fit_model", "model_job", "clone_job", "solve_noise", "check_choices"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
@@ -144,22 +146,20 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
     assert RunPlan.load() == replace(paid, warnings=("new",))
     train_model.body(params, FakeRun())
     assert len(charged(params)) == 1
-    for other in ({"draw": 1}, {"noise_multiplier": 3.0}):
+    for other in ({"draw": 1}, {"rounds": 3}):
         plan.body(with_changes(data, privacy=other), FakeRun())
         assert RunPlan.load().model.members == 7
 
 
 def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> None:
     """The rest is decided beforehand, and what is given holds."""
-    origins = dict.fromkeys((key for key in FITTED if key.startswith("policy.")), TO_FIT)
-    raw = plain(with_changes(data))
-    left_open = from_plain(raw, {key: origins[key] for key in origins if "penalty" not in key})
+    left_open = edited(with_changes(data), policy=OPEN_POLICY | {"penalty": 0.7})
     plan.body(left_open, FakeRun())
-    policy = RunPlan.load().policy
+    policy = plain(RunPlan.load().policy)
     unknown = {key for key, value in policy.items() if value is None} - {"seeds"}
     assert unknown == {"reward_scale", "horizon", "rollout_batch", "buffer_size"}
     assert (policy["starts"], policy["target_entropy"]) == ("public", -1.0)
-    assert policy["penalty"] == raw["policy"]["penalty"]
+    assert policy["penalty"] == 0.7
     assert 5000 <= policy["epochs"] * policy["updates_per_epoch"] <= 16_000
 
 
@@ -181,7 +181,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     """The identities are right, as those of a forger are."""
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     unopened(monkeypatch)
-    params = with_changes(data, behaviour={"target_epsilon": 1.0})
+    params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, FakeRun())
     found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
     model, clone, (price, *_) = found.model, found.clone, found.jobs

@@ -29,6 +29,7 @@ from tests.pipeline.training_project import (
     charged,
     edited,
     killed,
+    noise_of_model,
     statement,
     states,
     trained,
@@ -125,7 +126,8 @@ def test_a_model_that_came_to_nothing_stays_spent(
     def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(torch.full_like(part, math.inf).float() for part in total)
 
-    loud = with_changes(data, privacy={"noise_multiplier": 500.0})
+    noise_of_model(monkeypatch, 500.0)
+    loud = with_changes(data, privacy={"draw": 7})
     with monkeypatch.context() as patched:
         patched.setattr(Plan, "release", infinite)
         with pytest.raises(PipelineError, match="diverged"):

@@ -4,6 +4,7 @@ what that costs.
 
 import json
 import shutil
+from primorl.work.resolve import epsilon_of
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from pipeline import clone_behaviour
 from primorl.base.errors import PipelineError
-from primorl.config.params import Params, plain
+from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture
@@ -27,7 +28,6 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.work.policy import PublicLog
-from primorl.work.resolve import _QUERY_NOISE
 from tests.data.builders import INFO, episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
@@ -36,6 +36,7 @@ from tests.pipeline.training_project import (
     charged,
     edited,
     killed,
+    noise_of_model,
     statement,
     states,
     trained,
@@ -66,7 +67,8 @@ def write_partitions(shift: float = 0.0) -> None:
 
 
 @pytest.fixture
-def data(small: Params) -> Params:
+def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    noise_of_model(monkeypatch, 1.0)
     write_partitions()
     return small
 
@@ -83,7 +85,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     assert seen == [["reserved"]] * 3
     said = statement()
     assert [query["what"] for query in said["queries"]] == ASKED
-    whole = accounting.Training(1.0, 1.0, 4, (_QUERY_NOISE,) * 3)
+    whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 3)
     assert event_from_json(said["event"]) == whole.event
     assert said["epsilon"] == whole.spent(1e-3).epsilon_pld
     alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
@@ -99,12 +101,12 @@ def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params)
     ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
     released = edited(with_statistics(data, PRIVATE), policy={"starts": "released"})
-    begun = PublicLog(None).start_states(released)
+    begun = PublicLog(None).start_states(released, "released")
     assert begun.shape[1:] == (3,)
     assert bool((begun >= starts.low).all() & (begun <= starts.high).all())
     public = edited(released, policy={"starts": "public"})
     with pytest.raises(PipelineError, match=r"policy.starts: found public"):
-        PublicLog(None).start_states(public)
+        PublicLog(None).start_states(public, "public")
     assert bool((ensemble.normaliser.input_scale > 0).all())
 
 
@@ -114,16 +116,12 @@ def test_what_needs_public_units_charges_nobody(
     patient = {"early_stopping": {"every": 2, "patience": 3}}
     by_reward = {"bounds": {"observation": "space", "reward": "public"}}
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
-    asked = {
-        "evaluation": {
-            "private": {**plain(data.evaluation.private), "estimators": {"behaviour": 0.5}}
-        }
-    }
+    asked = {"privacy": {"shares": {"model": 0.4, "behaviour": 0.1}}}
     refusals = [
         (
             PRIVATE | {"starts": False},
             asked,
-            r"estimators: found behaviour, while no unit is public and privacy\.statistics\.starts "
+            r"shares: found behaviour, while no unit is public and privacy\.statistics\.starts "
             r"is false",
         ),
         (
@@ -179,12 +177,13 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     """A kill between two of the late queries loses their answers, and nobody is asked again."""
     heads = {"model": "linear", "degree": 2, "hidden": [], "learning_rate": 1.0}
     heads["max_transitions_per_unit"] = 8
-    params = with_statistics(data, PRIVATE, dynamics=heads, behaviour={"target_epsilon": 1.0})
+    shares = {"model": 0.4, "clone": 0.1}
+    params = with_statistics(data, PRIVATE, dynamics=heads, privacy={"shares": shares})
     trained(params)
     said = statement()
     asked = [query["what"] for query in said["queries"]]
     assert asked == ["scales", "finer_scales", "residuals", "first_states"]
-    whole = accounting.Training(1.0, 1.0, 4, (_QUERY_NOISE,) * 4)
+    whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 4)
     assert event_from_json(said["event"]) == whole.event
     members = GaussianEnsemble.load(OUTPUT, CPU).architecture.members
     assert members == params.dynamics.ensemble_size
@@ -192,7 +191,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     clone_behaviour.body(params, RememberingRun())
     clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
     assert [query["what"] for query in clone["queries"]] == ["residuals"]
-    assert 0.98 < clone["epsilon"] <= 1.0
+    assert 0.98 < clone["epsilon"] / epsilon_of(params, "clone") <= 1.0
     assert [charge.event for charge in charged(data)] == [said["event"], clone["event"]]
     other = edited(params, privacy={"draw": 1})
     asked, answer = [], Plan.answer

@@ -5,6 +5,7 @@ charged.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from minari.data_collector import EpisodeBuffer as Episode
 
 from pipeline import plan, train_model
-from primorl.config import decisions
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
@@ -21,12 +21,13 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.plan import Plan
 from primorl.work import resolve
 from primorl.work.desk import open_to_charge
+from primorl.work.jobs import Mechanism
 from tests.data.builders import table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 
 OUTPUT = Path("models/dynamics")
-PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5}
+PRIVACY = {"target_epsilon": 5.0, "shares": {"model": 0.4}, "sampling_probability": 0.5}
 PRIVACY |= {"rounds": 4, "delta": 1e-3}
 DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
 
@@ -66,15 +67,28 @@ def trained(params: Params) -> RememberingRun:
     return run
 
 
+def noise_of_model(
+    monkeypatch: pytest.MonkeyPatch, multiplier: float, queries: float = 14.0
+) -> None:
+    """Let a model's rounds have a known noise multiplier, whatever that costs."""
+
+    def known(_: Params, mechanism: Mechanism) -> Mechanism:
+        asked = dict.fromkeys(mechanism.queries, queries)
+        return replace(mechanism, noise_multiplier=multiplier, queries=asked)
+
+    monkeypatch.setattr(resolve, "_with_noise", known)
+    monkeypatch.setattr(resolve, "_refuse_total", lambda *_: None)
+
+
 def quick_clone(
     monkeypatch: pytest.MonkeyPatch, rounds: int, q: float, noise: Callable[[float], float]
 ) -> None:
     """Let a clone's network take few rounds; its noise multiplier at an ε costs no time."""
     solved = resolve.solve_noise
 
-    def known(key: str, epsilon: float, *rest: Any, **named: Any) -> float:
-        clone = key == decisions.CLONE
-        return noise(epsilon) if clone else solved(key, epsilon, *rest, **named)
+    def known(epsilon: float, delta: float, *sampled: Any) -> float:
+        clone = sampled[:2] == (q, rounds)
+        return noise(epsilon) if clone else solved(epsilon, delta, *sampled)
 
     monkeypatch.setattr(resolve, "_CLONE_ROUNDS", rounds)
     monkeypatch.setattr(resolve, "_CLONE_Q", q)

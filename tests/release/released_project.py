@@ -58,8 +58,7 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
     raw = project_settings()
     raw["partition"] = {"public_fraction": 0.3, "public": None}
     raw["privacy"] |= {
-        "target_epsilon": None,
-        "noise_multiplier": 4.0,
+        "target_epsilon": 2.0,
         "sampling_probability": 1.0,  # everybody takes part, and accounting is quick
         "rounds": 3,
         "delta": 1e-3,
@@ -72,7 +71,6 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
     }
     raw["policy"] |= SHORT_POLICY
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
-    raw["evaluation"]["private"]["estimators"] = {}
     return raw
 
 

@@ -73,7 +73,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose policy was trained near a clone, with a bundle in ``out``; read only."""
     folder = tmp_path_factory.mktemp("near") / "project"
     raw = tiny_params()
-    raw["behaviour"]["target_epsilon"] = 5.0
+    raw["privacy"]["shares"] = {"model": 0.4, "clone": 0.6}
     # accounted like the model: no sampling, no search for the noise
     with pytest.MonkeyPatch.context() as quick:
         quick_clone(quick, rounds=3, q=1.0, noise=lambda _: 4.0)
@@ -182,7 +182,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose private units were asked, with a bundle in ``out``; read only."""
     folder = tmp_path_factory.mktemp("asked") / "project"
     raw = tiny_params()
-    raw["evaluation"]["private"]["estimators"] = {"behaviour": 0.5, "model_check": 0.5}
+    raw["privacy"]["shares"] = {"model": 0.4, "behaviour": 0.3, "model_check": 0.3}
     run_stages(folder, raw, EPISODES)
     with inside(folder):
         made()

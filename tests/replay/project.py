@@ -86,8 +86,8 @@ def with_simulator(*, neighbour: bool) -> None:
     raw = tiny_params()
     raw["chosen"]["termination"] = "learned"
     raw["privacy"]["sampling_probability"] = 0.5
-    raw["behaviour"]["target_epsilon"] = 1.0
-    raw["evaluation"]["private"]["estimators"] = {"behaviour": 0.5, "model_check": 0.5}
+    shares = {"model": 0.6, "clone": 0.2, "behaviour": 0.1, "model_check": 0.1}
+    raw["privacy"] |= {"target_epsilon": 4.0, "shares": shares}
     raw["policy"]["seeds"] = [0, 1]
     raw["online"] |= {"users": 6, "cohort": 3, "steps": 20}
     write_settings(raw)
@@ -111,7 +111,7 @@ def log_of_people(*, neighbour: bool) -> None:
     actions = {"column": "dose", "count": 2}
     entry["options"]["columns"] |= {"observation": ["glucose"], "action": actions}
     entry["bounds"] = {"observation": {"low": [2.0], "high": [25.0]}, "reward": [-1.0, 0.0]}
-    entry["recipe"] = {"privacy": {"total_epsilon": 8.0}}
+    entry["recipe"] = {"privacy": {"target_epsilon": 8.0}}
     entry["card"] = dict.fromkeys(("owner", "purpose", "contact", "licence"), "tests")
     Path("datasets").mkdir()
     Path("datasets/log.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")

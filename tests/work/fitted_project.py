@@ -9,7 +9,7 @@ import yaml
 
 from primorl.base.paths import MANIFEST, PUBLIC
 from primorl.config import params as params_module
-from primorl.config.decisions import FITTED
+from primorl.config.decisions import RULED
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -20,8 +20,8 @@ from tests.data.builders import INFO, episode
 from tests.pipeline.training_project import write_partitions
 from tests.projects import write_settings
 
-PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "delta": 1e-3}
-COMMON = {"dynamics.ensemble_size": 2, "dynamics.log_variance_bounds": [-5.0, 3.0]}
+PRIVACY = {"target_epsilon": 5.0, "delta": 1e-3}
+COMMON = {"dynamics.ensemble_size": 2, "dynamics.log_variance_bounds": (-5.0, 3.0)}
 COMMON |= {"dynamics.server_momentum": 0.6, "dynamics.server_averaging": 0.9}
 
 
@@ -43,13 +43,13 @@ def automatic(small: Params, **given: Any) -> Params:
     write_settings(raw)
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
-    for key, value in (dict.fromkeys(FITTED) | given).items():
+    for key, value in (dict.fromkeys(RULED) | given).items():
         *path, name = key.replace("__", ".").split(".")
         block = raw
         for part in path:
             block = block[part]
         block[name] = value
-    own = {key: value for key, value in raw.items() if key != "chosen"}
+    own = {key: value for key, value in raw.items() if key not in ("chosen", "online")}
     Path("params.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
     return params_module.load(Path("params.yaml"))
 

@@ -21,6 +21,7 @@ from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Spaces
 from primorl.evaluate.private.question import noise_of
 from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Request
 from primorl.work import bill
 from primorl.work.asking import BEHAVIOUR_RETURNS
@@ -64,15 +65,8 @@ def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
 
 def at(here: Params, budget: float | None, epsilon: float) -> Params:
     """Model, clone and questions that share ``epsilon``."""
-    asked = limited(
-        here, budget, target_epsilon=epsilon, noise_multiplier=None, sampling_probability=1.0
-    )
-    questions = plain(here.evaluation.private) | {"estimators": decisions.estimators(epsilon)}
-    return edited(
-        asked,
-        behaviour={"target_epsilon": decisions.clone(epsilon)},
-        evaluation={"private": questions},
-    )
+    shares = dict(decisions.SHARES_OF_A_LOG)
+    return limited(here, budget, target_epsilon=epsilon, shares=shares, sampling_probability=1.0)
 
 
 def check(params: Params) -> None:
@@ -84,18 +78,18 @@ def check(params: Params) -> None:
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(
     here: Params,
 ) -> None:
-    params = at(here, 1.02, 1.0)
+    params = at(here, 0.9, 1.0)
     with pytest.raises(PipelineError, match=r"clone_behaviour .* and evaluate_private"):
         trained(params)
     assert charged(params) == []
-    check(at(here, 1.6, 1.0))
+    check(at(here, 1.0, 1.0))
     # Which does not fit alone either.
     with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
-        check(at(here, 0.9, 1.0))
+        check(at(here, 0.5, 1.0))
 
 
 def test_what_another_process_charges_after_the_plan_counts(here: Params) -> None:
-    params = at(here, 1.5, 1.0)
+    params = at(here, 1.1, 1.0)
     with closing(open_to_charge(params)) as ledger:
         partitions = Partitions.read(PARTITIONS, ledger)
         plan = resolve(params, partitions)
@@ -109,21 +103,16 @@ def test_what_another_process_charges_after_the_plan_counts(here: Params) -> Non
             Bill.of(params, plan, partitions, ledger).refuse()
 
 
-def test_a_total_bounds_model_clone_and_questions(here: Params) -> None:
-    """Twins: a model that takes all of the total; and a total that nobody set for this run or
-    dataset.
-    """
-    model = decisions.model_of(1.0, DELTA)
-
-    def of_total(model: float, origin: str = "params.yaml") -> Params:
-        asked = at(here, None, model)
-        privacy = replace(asked.privacy, total_epsilon=1.0)
-        return replace(asked, privacy=privacy, origins={decisions.TOTAL: origin})
-
-    check(of_total(model))
-    with pytest.raises(PipelineError, match=r"privacy.total_epsilon: found 1, .* costs about 1\.1"):
-        check(of_total(1.0))
-    check(of_total(1.0, decisions.DEFAULT))
+def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: a clone that costs more than its part is refused with all the rest."""
+    params = at(here, None, 1.0)
+    partitions = Partitions.open(PARTITIONS, params)
+    plan = resolve(params, partitions)
+    events = [event_of(job, partitions.manifest) for job in plan.paid_jobs]
+    assert 0.9 < total_of(events, DELTA).epsilon <= 1.0
+    quick_clone(monkeypatch, rounds=5, q=1.0, noise=lambda _: 2.0)
+    with pytest.raises(PipelineError, match=r"target_epsilon: found 1, .* cost about \d"):
+        resolve(params, partitions)
 
 
 def test_what_is_paid_is_known_by_its_identity(
@@ -138,11 +127,16 @@ def test_what_is_paid_is_known_by_its_identity(
         return line.strip()
 
     params, nothing = at(here, None, 1.0), "next `dvc repro`: all of it is paid, nothing is charged"
-    questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
-    clone = "clone_behaviour 0.2723"  # of the noise that `quick` gives it
-    assert charges(params).endswith(f"charges ε: train_model 0.9999, {clone}, {questions}")
+    first = charges(params)
+    model, clone, *questions = first.split("charges ε: ")[1].split(", ")
+    assert model.startswith("train_model 0.8")
+    assert [each.rsplit(" ", 1)[0] for each in (clone, *questions)] == [
+        "clone_behaviour",
+        "evaluate_private: behaviour",
+        "evaluate_private: model_check",
+    ]
     trained(params)
-    assert charges(params).endswith(f"charges ε: train_model 0 (paid), {clone}, {questions}")
+    assert charges(params) == first.replace(model, "train_model 0 (paid)")
     clone_behaviour.body(params, RememberingRun())
     partitions = Partitions.open(PARTITIONS, None)
     plan = resolve(params, partitions)
@@ -154,11 +148,13 @@ def test_what_is_paid_is_known_by_its_identity(
             ledger.commit(ledger.reserve(asked, None).id)
     assert charges(params) == nothing
     again = charges(replace(params, seed=7))
-    assert f"train_model 0.9999, {clone}, evaluate_private: behaviour 0 (paid)" in again
-    assert again.endswith("model_check 0.2"), "it asks about another model"
-    other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
-    assert charges(other).endswith(questions.replace(" 0.2", " 0 (paid)"))
-    assert "clone_behaviour 0 (paid)" not in charges(other)
+    assert f"{model}, {clone}, evaluate_private: behaviour 0 (paid)" in again
+    assert again.endswith(questions[1]), "it asks about another model"
+    shares = {**params.privacy.shares, "clone": 0.05}
+    other = charges(replace(params, privacy=replace(params.privacy, shares=shares)))
+    assert other.endswith("behaviour 0 (paid), evaluate_private: model_check 0 (paid)")
+    assert "train_model 0 (paid)" in other
+    assert "clone_behaviour 0 (paid)" not in other
     monkeypatch.setattr(Status, "changed_stages", lambda _: {"partition"})
     write_settings(plain(params))
     assert "known once the data are partitioned" in primorl(capsys, "plan")[1], (

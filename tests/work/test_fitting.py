@@ -13,7 +13,7 @@ from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
 from tests.data.builders import episode, table
 from tests.pipeline import tiny_policy
-from tests.pipeline.training_project import charged, states, trained, unopened
+from tests.pipeline.training_project import charged, noise_of_model, states, trained, unopened
 from tests.work.fitted_project import automatic, fit, quick, write_data
 
 
@@ -32,8 +32,9 @@ def public_units(number: int) -> None:
 def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(data: Params) -> None:
     params = automatic(data, privacy__rounds=3, dynamics__hidden=[5])
     chosen, _ = fit(params)
-    assert {key.partition(".")[0] for key in chosen.unfitted} == {"policy"}
-    assert {"privacy.clipping_norm", "dynamics.degree"} & params.unfitted
+    left = chosen.undecided - {"dynamics.degree"}  # which a network does not have
+    assert {key.partition(".")[0] for key in left} == {"policy"}
+    assert {"privacy.clipping_norm", "dynamics.degree"} & params.undecided
     assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
     assert chosen.dynamics.start == "public"
     assert (chosen.dynamics.ensemble_size, chosen.privacy.clipping_norm > 0) == (2, True)
@@ -56,7 +57,8 @@ def test_a_round_that_hardly_anybody_joins_is_refused(data: Params) -> None:
 def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noisy = {"privacy__sampling_probability": 1.0, "privacy__noise_multiplier": 20.0}
+    noise_of_model(monkeypatch, 20.0)
+    noisy = {"privacy__sampling_probability": 1.0}
     params = automatic(data, **noisy)
     with monkeypatch.context() as patched:
         unopened(patched)
@@ -74,7 +76,9 @@ def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(
     assert states(anyway) == ["committed"]
 
 
-def test_the_noise_of_all_rounds_decides_about_a_network(data: Params) -> None:
+def test_the_noise_of_all_rounds_decides_about_a_network(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     public_units(3)
     given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
     chosen, _ = fit(automatic(data, **given))
@@ -82,7 +86,9 @@ def test_the_noise_of_all_rounds_decides_about_a_network(data: Params) -> None:
     weights = chosen.dynamics.ensemble_size * sum(w * b for w, b in layers)
     for share, answer in ((0.199, "yes"), (0.201, "marginal"), (0.549, "marginal"), (0.551, "no")):
         noise = share * 0.5 * 9 * 4 / math.sqrt(weights)
-        assert fit(automatic(data, **given, privacy__noise_multiplier=noise))[1].answer == answer
+        noise_of_model(monkeypatch, noise)
+        assert fit(automatic(data, **given))[1].answer == answer
+    noise_of_model(monkeypatch, 1.0)
     params = automatic(data)
     sizes = [fit(params, units=units)[0].dynamics.hidden for units in (100_000, 60, 35, 9)]
     assert (sizes[0], sizes[-1]) == ((64, 64), (16,)), "the largest that the noise leaves room for"
@@ -97,7 +103,6 @@ def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> N
     asked = {
         "partition__public_fraction": 0,
         "privacy__target_epsilon": 1.0,
-        "privacy__noise_multiplier": None,
         "privacy__statistics__normaliser": None,
         "privacy__statistics__starts": None,
     }

@@ -6,22 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from primorl.config.decisions import FITTED, TO_FIT
 from primorl.config.params import Params, from_plain
 from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
-from primorl.work.policy import PublicLog, fitted_policy, unfitted
+from primorl.work.policy import PublicLog, decide_policy, is_undecided
 from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
 from tests.projects import project_settings
 
-LEFT_TO_THE_STAGE = {
-    *("policy.reward_scale", "policy.horizon"),
-    *("policy.rollout_batch", "policy.buffer_size"),
-}
-POLICY_KEYS = {key for key in FITTED if key.startswith("policy.")}
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
 AS_IS = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
@@ -41,7 +35,7 @@ def public(tmp_path: Path) -> PublicLog:
 
 @pytest.fixture
 def auto() -> Params:
-    return from_plain(project_settings(), dict.fromkeys(POLICY_KEYS, TO_FIT))
+    return from_plain(project_settings())
 
 
 def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(
@@ -72,15 +66,14 @@ def test_people_who_consented_do_not_stand_for_those_who_were_asked(
 
 def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert public.store is not None
-    assert unfitted(auto)
-    found = fitted_policy(auto, public, MODEL, near_clone=True)
-    assert set(found) == LEFT_TO_THE_STAGE
+    assert is_undecided(auto.policy)
+    found = decide_policy(auto.policy, public, MODEL, near_clone=True)
+    assert not is_undecided(found)
     spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
-    assert found["policy.reward_scale"] == pytest.approx(10 / (spread * 6))
-    assert found["policy.horizon"] == 6
-    assert found["policy.horizon"] * found["policy.rollout_batch"] == pytest.approx(5000, abs=6)
-    alone = fitted_policy(auto, public, MODEL, near_clone=False)
-    assert alone["policy.reward_scale"] == pytest.approx(3 * found["policy.reward_scale"])
-    done = auto.fitted(found)
-    assert done.policy.horizon == 6
-    assert done.unfitted == POLICY_KEYS - LEFT_TO_THE_STAGE
+    assert found.reward_scale == pytest.approx(10 / (spread * 6))
+    assert found.horizon == 6
+    assert 6 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)
+    alone = decide_policy(auto.policy, public, MODEL, near_clone=False)
+    assert alone.reward_scale == pytest.approx(3 * found.reward_scale)
+    given = replace(auto.policy, horizon=9)
+    assert decide_policy(given, public, MODEL, near_clone=True).horizon == 9
