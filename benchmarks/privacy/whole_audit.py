@@ -45,7 +45,7 @@ from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.problem import Episodes
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -57,8 +57,7 @@ DELTA = 1e-5
 COMMAND = "python -m benchmarks.privacy.whole_audit"
 CANDIDATES = {3.0: 6_000, 1.0: 20_000, 0.5: 40_000}
 OBSERVED, ACTIONS = 12, 6
-SHARES = (0.68, 0.2, 0.1)
-"""Of the squared Gaussian mean: model, clone, answers."""
+SHARES = {"model": 0.68, "clone": 0.2, "behaviour": 0.1}
 QUERY_SHARE = 0.007  # of the model's part, for each query
 MOST_SHRUNK = 600  # numbers of a release; of more, none is taken for noisier than another
 ARTEFACTS = {"model": "train_model", "clone": "clone_behaviour", "answers": "evaluate_private"}
@@ -330,23 +329,14 @@ def whole(
         The claims by attacker, from the statements and the ledger; their scores; and who was in.
     """
     included = half(CANDIDATES[epsilon])
-    model, clone, answer = (
-        gaussian_epsilon(gaussian_mean(epsilon, DELTA) * share**0.5, DELTA) for share in SHARES
-    )
-    asked = {
-        "estimators": {"behaviour": answer},
-        "discount": 1.0,
-        "return_bounds": [-1.0, 1.0],
-        "draw": 0,
-    }
+    asked = {"discount": 1.0, "return_bounds": [-1.0, 1.0], "draw": 0}
     changes = {
         "privacy": {
-            "total_epsilon": None,
-            "target_epsilon": model,
+            "target_epsilon": epsilon,
+            "shares": SHARES,
             "rounds": 15,
         },
         "dynamics": {"degree": 2},
-        "behaviour": {"target_epsilon": clone},
         "policy": {"epochs": 1, "updates_per_epoch": 20},
         "evaluation": {"private": asked},
         "compute": {"threads": 1},

@@ -63,7 +63,7 @@ def _settings(params: "Params") -> Iterator[str]:
 
         if params.chosen.environment is None:
             raise PipelineError(
-                "params.yaml: online.users, online.arrivals: found users, and "
+                "online.yaml: users, arrivals: found users, and "
                 f"datasets/{params.dataset}.yaml names no environment that could simulate them; "
                 "set both to null"
             )

@@ -24,7 +24,7 @@ from primorl.privacy.ledger.history import Version
 
 _TRAJECTORY = "trajectory"
 _LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
-_KEY = "params.yaml: online"
+_KEY = "online.yaml"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Arrivals:
         if asked.arrivals is None:
             ids = [f"simulated {params.seed} {number}" for number in range(asked.users or 0)]
         else:
-            listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals")
+            listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}: arrivals")
             ids = [one for one in listed if one][: asked.users]
         population, unit = _population(params)
         shared = unit != ONE_USER
@@ -70,7 +70,7 @@ class Arrivals:
         cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
         if not cohorts:
             raise PipelineError(
-                f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users "
+                f"{_KEY}: cohort: found {asked.cohort}, and {len(set(ids))} different users "
                 f"come{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at "
                 "most their number; lower it"
             )

@@ -49,7 +49,7 @@ STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
-_KEY = "params.yaml: online"
+_KEY = "online.yaml"
 _STEPS = 2  # noisy steps of the updates that take several
 MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
 """Files of ``models/online`` whose digests the ledger has."""
@@ -63,7 +63,7 @@ RELEASES: dict[str, int] = {
 
 
 def update_of(asked: Online, discount: float) -> Update:
-    """Make the update that ``online.algorithm`` names (`dppg` is measured in
+    """Make the update that ``algorithm`` of online.yaml names (`dppg` is measured in
     benchmarks/results.md).
 
     Args:
@@ -204,13 +204,13 @@ def online_run(params: Params) -> OnlineRun:
     if environment is None:
         raise PipelineError(
             f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
-            f"online act in one; name a simulator, or set {_KEY}.users and arrivals to null"
+            f"online act in one; name a simulator, or set {_KEY}: users and arrivals to null"
         )
     arrivals = Arrivals.of(params)
     if arrivals.turned_away:
         print(
             f"{STAGE}: {arrivals.turned_away} arrivals are not met: they came more than "
-            "online.appearances times, twice to one cohort, or after the last full cohort",
+            "appearances of online.yaml times, twice to one cohort, or after the last full cohort",
             file=sys.stderr,
         )
     environments = GymBatch(environment)
@@ -218,7 +218,7 @@ def online_run(params: Params) -> OnlineRun:
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
-            f"{_KEY}.steps: found null, and neither {environment} nor "
+            f"{_KEY}: steps: found null, and neither {environment} nor "
             f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
@@ -230,7 +230,7 @@ def online_run(params: Params) -> OnlineRun:
     if noise > _MOST_NOISE:
         needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
         print(
-            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is "
+            f"warning: {_KEY}: cohort: found {asked.cohort}, at which the noise of an update is "
             f"{noise:.2g} times as large as the largest mean of {start.network.parameters} "
             f"parameters, so the policy may get worse; {needed} or more suit this ε, or a smaller "
             "network",
@@ -314,14 +314,14 @@ def learn_for(
         raise PipelineError(
             f"{POLICY}: charge {paid.charge.id} of {paid.charge.time} paid for learning "
             "that began with another offline policy of the same settings (an edit of code, or "
-            "another machine); bring that policy back, or set online.draw in params.yaml to a new "
+            "another machine); bring that policy back, or set draw in online.yaml to a new "
             "number to pay for another run"
         )
     if paid.finished:
         print(
             f"{STAGE}: charge {paid.charge.id} of {paid.charge.time} has paid for exactly "
             "this run: it is restored, and nobody is met. To pay for another draw of the noise, "
-            "set online.draw to a new number",
+            "set draw in online.yaml to a new number",
             file=sys.stderr,
         )
         return state.end()
@@ -403,8 +403,8 @@ def evaluate_online(
     if after.high < before.low:
         print(
             f"warning: {ONLINE}: the policy is worse than the one it began with: return "
-            f"{after.mean:.4g}, before {before.mean:.4g}; a larger online.cohort or a smaller "
-            "online.learning_rate may help",
+            f"{after.mean:.4g}, before {before.mean:.4g}; a larger cohort or a smaller "
+            "learning_rate in online.yaml may help",
             file=sys.stderr,
         )
     users = tuple(after * params.online.cohort for after in state.kept_after)

@@ -18,6 +18,7 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
+from primorl.work.resolve import epsilon_of
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
@@ -73,7 +74,8 @@ def test_every_answer_is_charged_once_and_first(
         ("committed", "evaluate_private: behaviour"),
         ("committed", "evaluate_private: model_check"),
     ]
-    for charge, (name, epsilon) in zip(charges, BOTH.items(), strict=True):
+    for charge, name in zip(charges, ready.questions, strict=True):
+        epsilon = epsilon_of(ready, name)
         assert charge.made[-1] == {f"private_evaluation: {name}": found.digest(name)}
         assert 0.98 * epsilon <= found.statements[name].epsilon <= epsilon
         assert found.statements[name].charge == charge.id

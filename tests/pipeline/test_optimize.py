@@ -34,7 +34,12 @@ from tests.statements import PRIVATE as STATEMENT
 
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
 DELTA = 1e-5
-PLANNED = {"uncertainty": "max_pairwise_difference", "penalty": 0.5, "target_entropy": -1.0, "reward_scale": 0.1}
+PLANNED = {
+    "uncertainty": "max_pairwise_difference",
+    "penalty": 0.5,
+    "target_entropy": -1.0,
+    "reward_scale": 0.1,
+}
 
 
 @pytest.fixture(autouse=True)

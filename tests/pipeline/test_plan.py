@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from pipeline import plan, train_model
+from pipeline import clone_behaviour, plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
 from primorl.config.decisions import RULED
 from primorl.config.params import Params, plain
 from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve
 from primorl.work.data import Partitions
 from primorl.work.jobs import ModelJob, QuestionJob, RunPlan, identity_of
 from tests.data.builders import episode
 from tests.pipeline.fakes import FakeRun
+from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
     charged,
     edited,
@@ -124,7 +126,14 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
-    train_model.body(params, FakeRun())
+    opened, open_ledger = [], Ledger.open
+    monkeypatch.setattr(
+        Ledger, "open", lambda *given, **named: (opened.append(1), open_ledger(*given, **named))[1]
+    )
+    for stage in (train_model, clone_behaviour):
+        opened.clear()
+        stage.body(params, RememberingRun())
+        assert len(opened) == 1, "the ledger is opened once a stage"
     assert statement()["rounds"] == 4
 
 

@@ -4,7 +4,6 @@ what that costs.
 
 import json
 import shutil
-from primorl.work.resolve import epsilon_of
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.work.policy import PublicLog
+from primorl.work.resolve import epsilon_of
 from tests.data.builders import INFO, episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun

@@ -99,9 +99,9 @@ def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
         (
             "data/elsewhere",
             b"1\n2\n",
-            "online.arrivals: found 'data/elsewhere'; allowed is one in data/arrivals",
+            "online.yaml: arrivals: found 'data/elsewhere'; allowed is one in data/arrivals",
         ),
-        (TODAY, b"1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
+        (TODAY, b"1\n1\n1\n", "online.yaml: cohort: found 2, and 1 different users come"),
         (TODAY, b"\xff\xfe1", f"{TODAY}: not UTF-8 text"),
         (TODAY, b"17\n18\n17.0\n19\n", rf"{TODAY}: found ids of units \(1\)"),
         (TODAY, b"p1\np2\np1 \np3\n", rf"{TODAY}: found ids of units \(1\)"),

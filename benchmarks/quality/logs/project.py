@@ -47,7 +47,7 @@ LEARNERS = ("private", "alone")
 """Who teaches: all people with privacy, or the public people alone without it."""
 _ALONE: dict[str, object] = {
     "dynamics.variant": "no_privacy",
-    "evaluation.private.estimators": {},
+    "privacy.shares": {"model": 1.0},
 }
 MOST_SECONDS = 4 * 3600
 _EPISODES, _REFERENCE_EPISODES, _SEED = 20_000, 100_000, 77

@@ -11,8 +11,10 @@ ledger, and what was paid for is restored.
 import argparse
 import copy
 import json
+import math
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from benchmarks.machine import ROOT
 from benchmarks.quality.logs.project import DATA, LEARNING, stages
 from benchmarks.quality.paper import grids, report, rows
 from primorl.base.paths import DATASETS, PARAMS, PIPELINE
+from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
 
 
 def main() -> None:
@@ -60,13 +64,31 @@ def main() -> None:
     report.main()
 
 
+def as_costs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Say by ``privacy.target_epsilon`` and ``shares`` what a grid says by z, or of a job alone."""
+    own = dict(settings)
+    z = own.pop("privacy.noise_multiplier", None)
+    if z is not None:
+        event = training_event(own["privacy.sampling_probability"], z, own["privacy.rounds"])
+        own["privacy.target_epsilon"] = spent(event, _DELTA).epsilon_pld
+    clone = own.pop("behaviour.target_epsilon", None)
+    if clone is not None:
+        alone = {"model": own["privacy.target_epsilon"], "clone": clone}
+        parts = {job: gaussian_mean(each, _DELTA) ** 2 for job, each in alone.items()}
+        whole = math.fsum(parts.values())
+        own["privacy.target_epsilon"] = gaussian_epsilon(math.sqrt(whole), _DELTA)
+        own["privacy.shares"] = {job: part / whole for job, part in parts.items()}
+    return own
+
+
+_DELTA = 1e-5
 _ALL = 1_000  # rows of a unit: more than an episode of these tasks has
 
 
 def changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the content of params.yaml with settings by dotted key in place."""
     content = copy.deepcopy(base)
-    for key, value in settings.items():
+    for key, value in as_costs(settings).items():
         *path, last = key.split(".")
         block = content
         for part in path:

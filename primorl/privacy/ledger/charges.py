@@ -36,7 +36,7 @@ from primorl.privacy.statement import SpentOnDataset
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
 _ANOTHER_DRAW = (
     "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number "
-    "(online.draw for the stage online)"
+    "(draw in online.yaml for the stage online)"
 )
 _SECONDS_BETWEEN_LOOKS = 1.0
 
