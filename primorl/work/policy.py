@@ -247,6 +247,8 @@ def decide_policy(
     10, which the entropy and the divergence are measured against. A batch of rollouts has about
     5,000 transitions.
     """
+    if not is_undecided(policy):
+        return policy
     length = public.mean_length
     scaled = _RETURN * (1.0 if near_clone else _ALONE)
     scale = scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN))

@@ -142,7 +142,7 @@ _HEADS_SERVER = replace(
 )
 _RESIDUALS_SHARE = 0.1
 _EPOCHS, _UPDATES = 24, 250  # of the policy
-_LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT = 0.985, 0.01, 0.9  # of what a run may cost; see `epsilon_of`
+_LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 5  # see `resolve`
 
 
 def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
@@ -172,21 +172,46 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
 def resolve(params: Params, partitions: Partitions) -> RunPlan:
     """Decide every number of the run's paid jobs on these partitions.
 
+    Several jobs get a little less than the whole, as the ledger may count sampled rounds higher
+    than `epsilon_of` does; where that is not enough, less again.
+
     Raises:
-        PipelineError: the choices fit neither each other nor the data, no noise multiplier reaches
-            a target ε, or all jobs together cost more than a total that is a limit.
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier
+            reaches the ε of a job.
     """
+    total, left = params.privacy.target_epsilon, 1.0
+    if len(params.privacy.shares) > 1:
+        left = max(_LEFT - _LEFT_PER_EPSILON * total, _LEAST_LEFT)
+    for _ in range(_TRIES):
+        found = _decide(params, partitions, left * total)
+        together = cost_of(found, partitions.manifest)
+        if together <= total or found.model.variant != "private":
+            return found
+        left *= 0.99 * total / together
+    raise BudgetExceeded(
+        f"params.yaml: privacy.target_epsilon: found {at_most(total, 6)}, and the jobs cost "
+        f"about {at_most(together, 4)} together; lower privacy.shares. Nothing was charged"
+    )
+
+
+def cost_of(plan: RunPlan, manifest: Manifest) -> float:
+    """Compute the ε of all jobs of a plan together, as the ledger counts."""
+    events = [event_of(job, manifest) for job in plan.paid_jobs]
+    return total_of(events, plan.model.mechanism.delta).epsilon
+
+
+def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
+    """Decide jobs whose parts are of this ε."""
     manifest, public = partitions.manifest, partitions.public
-    chosen, fit = fit_model(params, manifest, public)
+    shared = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
+    chosen, fit = fit_model(shared, manifest, public)
     check_clone(params, manifest)
     check_questions(params, manifest)
     model = model_job(chosen, manifest)
     identity = identity_of(model, partitions.identity)
-    private = model.variant == "private"
     clone = clone_job(chosen, manifest, public, identity)
-    questions = question_jobs(params, identity)
+    questions = question_jobs(shared, identity)
     beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
-    charges = [_charge(job, partitions) for job in (model, *beside)]
     objected = objections(params, manifest, public)
     answer, reason = fit.answer, fit.reason
     warnings = (*objected.stops, *objected.warnings)
@@ -194,21 +219,19 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
         warnings = (*warnings, reason)
     if objected.stops:
         answer, reason = "no", "; ".join(objected.stops)
-    found = RunPlan(
+    return RunPlan(
         dataset=manifest.info.dataset,
         asked=digest_of_settings(params),
-        can_learn=answer if private else None,
+        can_learn=answer if model.variant == "private" else None,
         reason=reason,
         warnings=warnings,
         model=model,
         clone=clone,
         questions=questions,
         policy=_policy(params, manifest),
-        jobs=tuple(charges),
-        settings=_settings(chosen),
+        jobs=tuple(_charge(job, partitions) for job in (model, *beside)),
+        settings=_settings(chosen, params.privacy.target_epsilon),
     )
-    _refuse_total(params, found, manifest)
-    return found
 
 
 def is_refused(params: Params, plan: RunPlan) -> bool:
@@ -231,10 +254,10 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
         )
 
 
-def _settings(chosen: Params) -> dict[str, Setting]:
+def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
     """List the decided settings that the jobs are made of, with their origins."""
     origins = origins_of(chosen)
-    values = chosen.values(origins)
+    values = chosen.values(origins) | {decisions.TARGET: epsilon}
     return {key: Setting(value=values[key], origin=origins[key]) for key in origins}
 
 
@@ -251,37 +274,17 @@ def _charge(job: AnyJob, partitions: Partitions) -> Charge:
     )
 
 
-def _refuse_total(params: Params, plan: RunPlan, manifest: Manifest) -> None:
-    """Refuse jobs that together cost more than a run may, as the ledger counts."""
-    total, delta = params.privacy.target_epsilon, params.privacy.delta
-    if plan.model.variant != "private":
-        return
-    together = total_of([event_of(job, manifest) for job in plan.paid_jobs], delta).epsilon
-    if together > total:
-        raise BudgetExceeded(
-            f"params.yaml: privacy.target_epsilon: found {at_most(total, 6)}, and the jobs cost "
-            f"about {at_most(together, 4)} together; lower privacy.shares. Nothing was charged"
-        )
-
-
 def epsilon_of(params: Params, job: JobName) -> float:
-    """Compute the ε of a job: its part of what the run may cost.
+    """Compute the ε of a job: its share of `Privacy.target_epsilon`.
 
-    A Gaussian release of mean μ at a distance of 1 costs ε(μ, δ), and means add in squares: a share
-    s of ε(μ, δ) is ε(√s μ, δ). Sampled rounds are counted up to 7% higher by the ledger, which lets
-    a run be chosen by the results of earlier ones, so a part of the whole is left.
+    A Gaussian release of mean μ costs ε(μ, δ), and means add in squares: a share s of ε(μ, δ) is
+    ε(√s μ, δ).
     """
-    epsilon, delta, shares = (
-        params.privacy.target_epsilon,
-        params.privacy.delta,
-        params.privacy.shares,
-    )
-    share = shares[job]
-    if len(shares) == 1 and share == 1:
+    epsilon, delta = params.privacy.target_epsilon, params.privacy.delta
+    share = params.privacy.shares[job]
+    if share == 1:
         return epsilon
-    left = max(_LEFT - _LEFT_PER_EPSILON * epsilon, _LEAST_LEFT)
-    mean = math.sqrt(share) * gaussian_mean(left * epsilon, delta)
-    return float(f"{gaussian_epsilon(mean, delta):.6g}")
+    return float(f"{gaussian_epsilon(math.sqrt(share) * gaussian_mean(epsilon, delta), delta):.6g}")
 
 
 # ---- the model

@@ -77,7 +77,7 @@ def noise_of_model(
         return replace(mechanism, noise_multiplier=multiplier, queries=asked)
 
     monkeypatch.setattr(resolve, "_with_noise", known)
-    monkeypatch.setattr(resolve, "_refuse_total", lambda *_: None)
+    monkeypatch.setattr(resolve, "cost_of", lambda *_: 0.0)
 
 
 def quick_clone(

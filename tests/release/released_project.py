@@ -49,6 +49,7 @@ SHORT_POLICY = {
     "buffer_size": 64,
     "hidden": [8],
     "batch_size": 8,
+    "reward_scale": 0.1,
 }
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 

@@ -141,5 +141,6 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
     assert set(snapshot(asked_first)) == NEEDED | {MANIFEST, STARTS}
     statement = bundle.verify(asked_first)
     asked = tuple(query.noise_multiplier for query in statement.queries)
-    assert statement.epsilon == accounting.Training(1.0, 4.0, 3, asked).spent(1e-3).epsilon_pld
+    mechanism = accounting.Training(1.0, statement.noise_multiplier or 0.0, 3, asked)
+    assert statement.epsilon == mechanism.spent(1e-3).epsilon_pld
     each_refused(asked_first, tmp_path, table)
