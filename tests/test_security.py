@@ -209,8 +209,6 @@ def test_a_password_in_an_address_is_told_nowhere(
     chosen = params.load()
     work: Callable[[], object] = stage_run("evaluate", chosen).__enter__
     if block == "ledger":
-        with stage_run("optimize_policy", chosen) as run:
-            optimize_policy.body(chosen, run)
         work = partial(release, Path("new"), chosen)
     with pytest.raises(PipelineError, match=r"127\.0\.0\.1") as refused:
         work()
