@@ -1,6 +1,7 @@
 """The split into a private and a public partition, by privacy unit."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,19 @@ from primorl.data.identity.membership import (
 )
 from primorl.data.storage.parquet import PartReader, PartWriter
 from primorl.data.storage.schema import Manifest, whole
+
+
+@dataclass
+class _Side:
+    """One side of a split while it is written."""
+
+    writer: PartWriter
+    members: Membership
+    units: int = 0
+
+    def add(self, rows: pa.Table) -> None:
+        self.members.update(rows)
+        self.writer.write(rows)
 
 
 def partition(
@@ -54,61 +68,39 @@ def partition(
     """
     rule = _read_rule(source, public_fraction, public)
     reader = PartReader(source, made_by="ingest")
-    schema = reader.info.schema
-    check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
-    whose = project_secret(), reader.info.population
-    members = Membership(*whose)
-    # Where equal records of different people are to be expected, some public ones equal private
-    # ones.
-    public_members = Membership(*whose, by_rows=reader.info.duplicates == "refuse")
-    counts = {"private": 0, "public": 0}
+    secret, schema = project_secret(), reader.info.schema
+    whose = secret, reader.info.population
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes
     # before everything is written, and a kill in between leaves an old manifest that does not fit.
     with (
         replaced_file(target / "manifest.json") as manifest_file,
         replaced_file(target / "public_units.bin") as public_units_file,
         replaced_file(target / "units.bin") as units_file,
-        replaced_directory(target / "public") as public,
-        replaced_directory(target / "private") as private,
+        replaced_directory(target / "public") as public_folder,
+        replaced_directory(target / "private") as private_folder,
     ):
         with (
-            PartWriter(private, schema) as private_writer,
-            PartWriter(public, schema) as public_writer,
+            PartWriter(private_folder, schema) as private_writer,
+            PartWriter(public_folder, schema) as public_writer,
         ):
-            for table in reader.tables():
-                check(table)
-                fingerprint.update(table)
-                units = whole(table["unit_id"]).dictionary_encode()
-                drawn = rule(units.dictionary)
-                counts["public"] += int(drawn.sum())
-                counts["private"] += int((~drawn).sum())
-                mask = pa.array(drawn[units.indices.to_numpy()])
-                shown = table.filter(mask)
-                public_members.update(shown)
-                public_writer.write(shown)
-                kept = table.filter(pc.invert(mask))
-                members.update(kept)
-                private_writer.write(kept)
-            check.finish()
-            if fingerprint.keyed(whose[0]) != reader.info.dataset_fingerprint:
-                raise PipelineError(
-                    f"{source}: rows or secret are not the ingested ones; run {REMAKE}"
-                )
-            rule.finish()
-            _refuse_empty(rule, counts)
+            private = _Side(private_writer, Membership(*whose))
+            # Where equal records of different people are to be expected, some public ones equal
+            # private ones.
+            by_rows = reader.info.duplicates == "refuse"
+            shown = _Side(public_writer, Membership(*whose, by_rows=by_rows))
+            _divide(source, reader, rule, private, shown)
+            _refuse_empty(rule, {"private": private.units, "public": shown.units})
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)
-        if members.shares_with(public_members):
+        if private.members.shares_with(shown.members):
             raise PipelineError(
                 f"{source}: a unit's rows are also those of another unit, and one is drawn "
                 "private, the other public; drop the duplicate; or, where the id of a trajectory "
                 "is that of another unit, give it one of its own (in a log: set "
                 "options.trajectory_ids: per_unit)"
             )
-        manifest = Manifest(
-            reader.info, counts["private"], counts["public"], rule.by, secret_check(whose[0])
-        )
-        of_private, of_public = members.to_bytes(), public_members.to_bytes()
+        manifest = Manifest(reader.info, private.units, shown.units, rule.by, secret_check(secret))
+        of_private, of_public = private.members.to_bytes(), shown.members.to_bytes()
         if check_units is not None:
             check_units(manifest, of_private, of_public)
         units_file.write_bytes(of_private)
@@ -133,3 +125,24 @@ def _refuse_empty(rule: PublicRule, counts: dict[str, int]) -> None:
     for side, count in counts.items():
         if count == 0 and not (side == "public" and rule.may_be_none):
             raise PipelineError(f"params.yaml: {rule.repair.format(side=side)}")
+
+
+def _divide(
+    source: Path, reader: PartReader, rule: PublicRule, private: _Side, public: _Side
+) -> None:
+    """Write every row to the side of its unit, and check all of them."""
+    check, fingerprint = RowCheck(reader.info, source), Fingerprint(reader.info.schema)
+    for table in reader.tables():
+        check(table)
+        fingerprint.update(table)
+        units = whole(table["unit_id"]).dictionary_encode()
+        drawn = rule(units.dictionary)
+        public.units += int(drawn.sum())
+        private.units += int((~drawn).sum())
+        mask = pa.array(drawn[units.indices.to_numpy()])
+        public.add(table.filter(mask))
+        private.add(table.filter(pc.invert(mask)))
+    check.finish()
+    if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
+        raise PipelineError(f"{source}: rows or secret are not the ingested ones; run {REMAKE}")
+    rule.finish()

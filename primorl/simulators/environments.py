@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -33,6 +33,15 @@ Flags = npt.NDArray[np.bool_]
 _SIDE_BY_SIDE = 32
 
 
+class Stepped(NamedTuple):
+    """A step of n environments: observations ``[n, S]``, rewards, ends and cuts ``[n]``."""
+
+    observations: Floats
+    rewards: Floats
+    terminated: Flags
+    truncated: Flags
+
+
 class EnvironmentBatch(Protocol):
     """n environments of one kind.
 
@@ -53,9 +62,8 @@ class EnvironmentBatch(Protocol):
     def reset(self, count: int, seed: int) -> Floats:
         """Begin ``count`` environments anew; first observations ``[count, S]``."""
 
-    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated
-        ``[n]``.
+    def step(self, actions: npt.NDArray[Any]) -> Stepped:
+        """Step all with actions ``[n, A]``, or ``[n]`` discrete ones.
 
         An environment steps on after its episode has ended; its results mean nothing until it is
         restarted.
@@ -143,7 +151,7 @@ class GymBatch:
         self._terminated, self._truncated, self._over = np.zeros((3, count), bool)
         return self._latest.copy()
 
-    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
+    def step(self, actions: npt.NDArray[Any]) -> Stepped:
         """See `EnvironmentBatch.step`."""
         for at, env in enumerate(self._envs):
             if not self._over[at]:
@@ -153,7 +161,7 @@ class GymBatch:
                     found[:4]
                 )
         self._over = self._terminated | self._truncated
-        return (
+        return Stepped(
             self._latest.copy(),
             self._rewards.copy(),
             self._terminated.copy(),
