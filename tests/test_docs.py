@@ -119,3 +119,15 @@ def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     assert "](docs/" not in first
     assert "](privacy.md)" in first
     assert not re.search(r"\]\([^)]*\.(py|json|yaml)[)#]", first)
+
+
+def test_the_glossary_has_few_words_and_each_of_them_a_class() -> None:
+    """One name a thing: of a class that the glossary names there is one, in one room."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    words = re.findall(r"^\| \*\*([a-z ]+)\*\* \|.*\| ([^|]+) \|$", text, re.MULTILINE)
+    assert 10 <= len(words) == len({word for word, _ in words}) <= 25
+    code = [file.read_text() for file in (ROOT / "primorl").rglob("*.py")]
+    for word, places in words:
+        for name in re.findall(r"`([A-Z]\w+)(?:\.\w+)?`", places):
+            made = re.compile(rf"^(?:class {name}\b|{name} = )", re.MULTILINE)
+            assert sum(len(made.findall(each)) for each in code) == 1, f"{word}: {name}"

@@ -336,7 +336,7 @@ AnyJob = ModelJob | CloneJob | QuestionJob
 
 
 @record
-class Charge:
+class Price:
     """What a job costs, for readers; stages compute it again from the job.
 
     Attributes:
@@ -441,7 +441,7 @@ class RunPlan:
     clone: CloneJob | None
     questions: tuple[QuestionJob, ...]
     policy: Policy
-    jobs: tuple[Charge, ...]
+    jobs: tuple[Price, ...]
     settings: dict[str, Setting]
 
     @property

@@ -36,7 +36,7 @@ from primorl.work.checks import (
 from primorl.work.data import Partitions
 from primorl.work.jobs import (
     AnyJob,
-    Charge,
+    Price,
     CloneJob,
     Mechanism,
     ModelJob,
@@ -229,7 +229,7 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
         clone=clone,
         questions=questions,
         policy=_policy(params, manifest),
-        jobs=tuple(_charge(job, partitions) for job in (model, *beside)),
+        jobs=tuple(_price(job, partitions) for job in (model, *beside)),
         settings=_settings(chosen, params.privacy.target_epsilon),
     )
 
@@ -261,11 +261,11 @@ def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
     return {key: Setting(value=values[key], origin=origins[key]) for key in origins}
 
 
-def _charge(job: AnyJob, partitions: Partitions) -> Charge:
+def _price(job: AnyJob, partitions: Partitions) -> Price:
     event = event_of(job, partitions.manifest)
     delta = job.delta if isinstance(job, QuestionJob) else job.mechanism.delta
     epsilon = spent(event, delta).epsilon_pld
-    return Charge(
+    return Price(
         name=job.name,
         epsilon=epsilon if math.isfinite(epsilon) else None,
         delta=delta,
