@@ -36,10 +36,10 @@ from primorl.work.checks import (
 from primorl.work.data import Partitions
 from primorl.work.jobs import (
     AnyJob,
-    Price,
     CloneJob,
     Mechanism,
     ModelJob,
+    Price,
     QuestionJob,
     RunPlan,
     Setting,
