@@ -30,10 +30,10 @@ def body(params: Params, run: StageRun) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their
     statements.
     """
+    from primorl.base.processes import choose_device
     from primorl.evaluate.private.model_values import values_in_model
     from primorl.policy.exported import DeterministicPolicy
     from primorl.work import asking
-    from primorl.work.compute import choose_device
     from primorl.work.desk import Desk
 
     with Desk.open(params, run) as desk:
@@ -48,7 +48,7 @@ def body(params: Params, run: StageRun) -> None:
         free = values_in_model(problem, asking.ROLLOUTS, clone)
 
         orders = [(job, Order.of(job, data)) for job in jobs]
-        device = choose_device(params.compute)
+        device = choose_device(params.compute.device, params.compute.threads)
         answered = asking.ask_for(desk, orders, problem, files.model_sha256, device)
         record = asking.evaluation_record(problem, data, files, answered, free)
         record.write(PRIVATE_EVALUATION)

@@ -31,10 +31,10 @@ def body(params: Params, run: StageRun) -> None:
     Everything that can be refused before anybody is met is refused before the ledger is asked. The
     ledger is asked before the first user is met.
     """
+    from primorl.base.processes import choose_device
     from primorl.online.learning import OnlineState
     from primorl.privacy.composition import after_offline
     from primorl.work import online
-    from primorl.work.compute import choose_device
     from primorl.work.desk import Desk
 
     started = time.perf_counter()
@@ -44,7 +44,9 @@ def body(params: Params, run: StageRun) -> None:
     with Desk.open_for(params, run, asked.arrivals.version) as desk:
         first = begin if asked.plan.is_private else None
         with desk.pay(online.order_of(params, asked), first, OnlineState.restore) as paid:
-            state = online.learn_for(paid, asked, begin, choose_device(params.compute))
+            state = online.learn_for(
+                paid, asked, begin, choose_device(params.compute.device, params.compute.threads)
+            )
             policies = [asked.start.network.export(parameters) for parameters in state.kept]
             returns = online.evaluate_online(params, asked, state, policies)
             own = online.users_statement(params, asked)

@@ -10,6 +10,7 @@ import torch
 
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
+from primorl.base.processes import choose_device
 from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Manifest
 from primorl.model.ensemble import GaussianEnsemble
@@ -18,7 +19,6 @@ from primorl.model.termination import LEARNED, NONE
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.tracking import StageRun
-from primorl.work.compute import policy_device
 from primorl.work.policy import (
     PublicLog,
     clone_reference,
@@ -43,7 +43,8 @@ def body(params: Params, run: StageRun) -> None:
     run.params({"seed": params.seed, "policy": plain(decided)})
 
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
-    device = policy_device(params.compute, len(params.policy_seeds) * max(decided.hidden))
+    width = len(params.policy_seeds) * max(decided.hidden)
+    device = choose_device(params.compute.device, params.compute.threads, width)
     reference = None
     if near_clone:
         released = released.with_clone(BEHAVIOUR)

@@ -21,13 +21,19 @@ from torch import Tensor
 
 from primorl.evaluate.statistics import MeanInterval
 from primorl.model.numerics import Workspace
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
+from primorl.online.learning import (
+    PARAMETERS,
+    Cohort,
+    SimulatedUsers,
+    Trajectories,
+    Values,
+    online_plan,
+)
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy, uniforms
-from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.permute_and_flip import ONE, choose, sum_scores
 

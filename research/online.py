@@ -38,6 +38,7 @@ from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import (
     PARAMETERS,
     OnlineState,
+    SimulatedUsers,
     Trajectories,
     Update,
     learn,
@@ -48,7 +49,6 @@ from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradien
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators import environments
-from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.paper_mode import AnnealedDPPG, CarriedCritic, CarriedUsers, loose
 from research.rows import FIGURES, Row, completed, read

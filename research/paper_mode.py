@@ -24,13 +24,19 @@ from scipy import stats
 from scipy.special import ndtri
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
+from primorl.online.learning import (
+    PARAMETERS,
+    Cohort,
+    SimulatedUsers,
+    Trajectories,
+    Values,
+    online_plan,
+)
 from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalise, returns_to_go, within
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.environments import Floats
-from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 
 _CRITIC, _FIRST, _SECOND, _STEPS = (

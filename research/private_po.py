@@ -24,11 +24,10 @@ import torch
 from torch import Tensor
 
 from primorl.evaluate.statistics import MeanInterval
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, SimulatedUsers, Trajectories, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import PolicyGradient, Regression, sum_policy_gradients
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.paper_mode import NoiseAlone
 from research.rows import Row, completed

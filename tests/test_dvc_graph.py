@@ -49,7 +49,7 @@ EDGES = (
     "primorl.tracking",
     "primorl.privacy.ledger",
     "pipeline.runner",
-    *("primorl.work.data", "primorl.work.desk", "primorl.work.compute"),
+    *("primorl.work.data", "primorl.work.desk"),
     *("primorl.work.bill", "primorl.work.checks"),  # foretell, refuse and warn
 )
 BY_FILE = ("primorl.work.policy", "primorl.work.splitting", "primorl.run")

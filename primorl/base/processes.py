@@ -6,8 +6,13 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
+from primorl.base.errors import PipelineError
 from primorl.base.files import workspace
+
+if TYPE_CHECKING:
+    import torch
 
 ONE_THREAD_UP_TO = 192
 """Units of a layer up to which small networks train on one thread: a second one costs more than it
@@ -34,6 +39,42 @@ def is_worker() -> bool:
     """Tell whether this is not the first of torchrun's processes."""
     rank, _ = place_among_processes()
     return rank != 0
+
+
+def choose_device(
+    device: Literal["auto", "cpu", "cuda"], threads: int | None, width: int | None = None
+) -> "torch.device":
+    """Set the number of threads and return the device; ``auto`` takes a GPU if there is one.
+
+    Of several processes on a machine, each has a GPU of its own if there are enough.
+
+    Args:
+        device: as ``compute.device`` of params.yaml names it.
+        threads: on the CPU; None: PyTorch's own number, or one for a small network.
+        width: units of the widest layer of a network that trains alone. Up to 192 a second thread
+            saves a sixth of the time at best, beyond a third and more (benchmarks/performance.md).
+            The number is not changed during training, so that equal seeds give equal policies.
+
+    Raises:
+        PipelineError: ``cuda`` was asked for and there is none.
+    """
+    import torch
+
+    if threads is None and width is not None and width <= ONE_THREAD_UP_TO:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise PipelineError(
+            "params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu"
+        )
+    if device == "cpu" or not available:
+        return torch.device("cpu")
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = torch.device("cuda", place % torch.cuda.device_count())
+    torch.cuda.set_device(chosen)
+    return chosen
 
 
 @contextmanager

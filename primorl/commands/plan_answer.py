@@ -23,7 +23,7 @@ from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import RELATION_NAME
-from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill
+from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill, whose_account
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
 from primorl.work.resolve import decide_plan
@@ -343,16 +343,15 @@ def _today_line(own: OwnRun) -> str | None:
 
 
 def _online_line(params: Params) -> str:
-    from primorl.work.arrivals import Arrivals, whose_account
+    from primorl.work.online import Arrivals
 
     asked, arrivals = params.online, Arrivals.of(params)
     each = "no guarantee"
     if asked.target_epsilon is not None:
         each = f"ε {at_most(asked.target_epsilon, 4)} for each"
-    whose = whose_account(shared=arrivals.shared)
     return (
         f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, "
-        f"{each}; {whose}"
+        f"{each}; {whose_account(params)}"
     )
 
 

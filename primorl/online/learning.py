@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -206,6 +207,83 @@ class Users(Protocol):
             network: shape of the policy.
             parameters: of the policy, float32 ``[d]``: public or released.
         """
+
+
+class Environments(Protocol):
+    """Environments that step together; see `EnvironmentBatch` of primorl.simulators."""
+
+    def reset(self, count: int, seed: int) -> Any:
+        """Begin ``count`` environments anew; first observations ``[count, S]``."""
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any]:
+        """Step all: observations, rewards, terminated and truncated."""
+
+    def restart(self, which: Any) -> Any:
+        """Begin a new episode where ``which`` says so; observations of all."""
+
+
+class SimulatedUsers:
+    """Every user is an environment of her own, which is reset when she arrives.
+
+    All of a cohort step together.
+
+    Args:
+        environments: that they act in; see `EnvironmentBatch` of primorl.simulators.
+        steps: T, which a user takes at most.
+        episodes: episodes of one user at most; None: as many as fit into her steps.
+        seed: of the environments and of the actions, together with the numbers of the users.
+    """
+
+    def __init__(self, environments: Environments, steps: int, episodes: int | None, seed: int):
+        self.batch = environments
+        self._steps, self._episodes, self._seed = steps, episodes, seed
+
+    def meet(
+        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
+    ) -> Trajectories:
+        """See `Users.meet`."""
+        count, T = len(numbers), self._steps
+        drawn = np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)
+        seed = int(drawn[0] >> 1)
+        generator = torch.Generator().manual_seed(seed)
+        network, parameters = network.to(torch.device("cpu")), parameters.cpu()
+        observations = torch.from_numpy(self.first_observations(count, seed))
+        present = torch.ones(count, dtype=torch.bool)
+        left = torch.full((count,), self._episodes or T + 1)
+        kept: list[tuple[Tensor, ...]] = []
+        for step in range(T):
+            chosen = network.sample(parameters, observations, generator)
+            found = self.batch.step(network.squash(chosen).numpy())
+            after, rewards, terminated, truncated = map(torch.from_numpy, found)
+            over = terminated | truncated
+            last = over | (step == T - 1)
+            kept.append((observations, chosen, rewards, after, terminated, last, present))
+            left = left - (over & present).long()
+            present = present & (left > 0)
+            if not present.any():
+                break
+            # With several episodes each, at every step: else one user's end would move the starts
+            # that others draw.
+            restart = self._episodes != 1 or bool(over.any())
+            observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
+        return _padded(kept, T)
+
+    def first_observations(self, count: int, seed: int) -> Any:
+        """Reset every user's environment; observations ``[count, S]``."""
+        return self.batch.reset(count, seed)
+
+
+def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
+    """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; steps after a user has left are zero."""
+    valid = torch.stack([step[-1] for step in kept], 1)
+    tensors = []
+    for values in zip(*kept, strict=True):
+        stacked = torch.stack(values, 1)
+        stacked = stacked * valid.view(*valid.shape, *[1] * (stacked.dim() - 2)).to(stacked.dtype)
+        whole = stacked.new_zeros(len(stacked), steps, *stacked.shape[2:])
+        whole[:, : len(kept)] = stacked
+        tensors.append(whole)
+    return Trajectories(*tensors)
 
 
 class Update(Protocol):

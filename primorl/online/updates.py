@@ -16,6 +16,7 @@ from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, fi
 from primorl.online.network import PolicyNetwork, StepGradients
 
 _LEAST_SCALE = 1e-6
+_STEPS = 2  # noisy steps of the updates that take several
 _RIDGE = 1e-3
 
 
@@ -490,3 +491,28 @@ class Rebel(Regression):
         log_ratios = steps.logs - old.setdefault(number, steps.logs)
         errors = advantages - log_ratios / self.temperature
         return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))
+
+
+def make_update(
+    algorithm: str, *, learning_rate: float, clipping_norm: float, discount: float
+) -> DPPG | PolicyGradient | NaturalGradientByDescent | Rebel:
+    """Make the update that ``algorithm`` of online.yaml names (`dppg` is measured in
+    benchmarks/results.md).
+    """
+    shared = {"clipping_norm": clipping_norm, "discount": discount}
+    if algorithm == "dp-pg":
+        return PolicyGradient(learning_rate=learning_rate, **shared)
+    if algorithm == "dppg":
+        return DPPG(
+            local_learning_rate=1.0,
+            epochs=4,
+            minibatches=1,
+            decay=0.97,
+            learning_rate=learning_rate,
+            **shared,
+        )
+    if algorithm == "dp-rebel":
+        return Rebel(temperature=10.0, step_size=learning_rate, steps=_STEPS, **shared)
+    return NaturalGradientByDescent(
+        learning_rate=learning_rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared
+    )

@@ -193,18 +193,17 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         # What DVC finds unchanged the stage `plan` has decided; to solve again takes a second.
         decided = RunPlan.read if PLAN.exists() and "plan" not in changed else decide_plan
         bill = Bill.of(params, decided(params, partitions), partitions, ledger)
-    return replace(bill, online=_online(params)) if params.online.asked and changed else bill
+    if not (params.online.asked and changed):
+        return bill
+    users = f"; the stage `online` charges the users who arrive: {whose_account(params)}"
+    return replace(bill, online=users)
 
 
-def _online(params: Params) -> str:
-    from primorl.work.arrivals import share_ids, whose_account  # which import torch
-
-    shared = share_ids(params)
-    uncounted = ", and what they are charged is not counted here" if shared else ""
-    return (
-        "; the stage `online` charges the users who arrive: "
-        f"{whose_account(shared=shared)}{uncounted}"
-    )
+def whose_account(params: Params) -> str:
+    """Name the account that charges of users who arrive count against."""
+    if params.same_people:
+        return "they share the log's budget where ids are the same"
+    return "they are counted apart from the log's units"
 
 
 def _shown(epsilon: float) -> str:

@@ -1,46 +1,63 @@
-"""Online learning as paid work: the run that params.yaml describes, its payment, and its
+"""Online learning as paid work: users and their cohorts, the run that online.yaml describes, and its
 outputs.
 """
 
 import hashlib
+import hmac
 import math
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
-from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_METRICS, POLICY
+from primorl.base.paths import (
+    ARRIVALS,
+    ONLINE,
+    ONLINE_CURVE,
+    ONLINE_METRICS,
+    POLICY,
+    WITHDRAWALS,
+)
 from primorl.base.reporting import progress_bar
-from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
+from primorl.data.identity.consent import read_ids
+from primorl.data.identity.membership import (
+    SpellingCheck,
+    id_digests,
+    population_digest,
+    project_secret,
+)
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.statistics import MeanInterval
 from primorl.evaluate.summary import OnlineSummary
 from primorl.online.learning import (
+    ONE_USER,
     PARAMETERS,
     OnlineState,
-    Trajectories,
+    SimulatedUsers,
     Update,
     learn,
     online_plan,
 )
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
+from primorl.online.updates import make_update
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.privacy.ledger.history import Version
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import OnlineProtocol, Statement
-from primorl.simulators.environments import EnvironmentBatch, Floats, GymBatch
+from primorl.simulators.environments import EnvironmentBatch, GymBatch
 from primorl.tracking import StageRun
-from primorl.work.arrivals import Arrivals
 from primorl.work.desk import Paid
 from primorl.work.jobs import Order, digest, solve_noise
 
@@ -50,107 +67,110 @@ STANDARD_DEVIATION = 1.0
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
 _KEY = "online.yaml"
-_STEPS = 2  # noisy steps of the updates that take several
-MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
-"""Files of ``models/online`` whose digests the ledger has."""
-RELEASES: dict[str, int] = {
-    DPPG.name: 1,
-    PolicyGradient.name: 1,
-    NaturalGradientByDescent.name: 2,
-    Rebel.name: 2,
-}
-"""Releases of one cohort, by the name of the update."""
+_LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
 
 
-def update_of(asked: Online, discount: float) -> Update:
-    """Make the update that ``algorithm`` of online.yaml names (`dppg` is measured in
-    benchmarks/results.md).
+# ---- users
 
-    Args:
-        asked: the block ``online``.
-        discount: γ.
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The cohorts of a run.
+
+    Attributes:
+        cohorts: numbers of the arrivals that each cohort meets, in their order.
+        met: ids of the users, in the order in which they are met.
+        population: within which ids mean the same.
+        unit: name of one of them in the ledger.
+        turned_away: arrivals that are not met.
     """
-    rate, shared = asked.learning_rate, {"clipping_norm": asked.clipping_norm, "discount": discount}
-    if asked.algorithm == "dp-pg":
-        return PolicyGradient(learning_rate=rate, **shared)
-    if asked.algorithm == "dppg":
-        return DPPG(
-            local_learning_rate=1.0,
-            epochs=4,
-            minibatches=1,
-            decay=0.97,
-            learning_rate=rate,
-            **shared,
+
+    cohorts: tuple[tuple[int, ...], ...]
+    met: tuple[str, ...]
+    population: str
+    unit: str
+    turned_away: int
+
+    @classmethod
+    def of(cls, params: Params) -> "Arrivals":
+        """Read or make the list of arrivals, and put them into cohorts.
+
+        Raises:
+            PipelineError: the list cannot be read, holds too few people for one cohort, or spells
+                an id in two ways, or in another one than the list of who withdrew.
+        """
+        asked = params.online
+        if asked.arrivals is None:
+            ids = [f"simulated {params.seed} {number}" for number in range(asked.users or 0)]
+        else:
+            listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}: arrivals")
+            ids = [one for one in listed if one][: asked.users]
+        population = params.chosen.population or params.dataset
+        withdrawn, gone = set[str](), params.chosen.ingestion.exclude_units
+        if not params.same_people:
+            population = f"{population}, online"
+        elif gone is not None:
+            withdrawn = set(read_ids(gone, WITHDRAWALS, "ingestion.exclude_units")) - {""}
+        check = SpellingCheck(asked.arrivals)
+        check(pa.table({"unit_id": pa.array([*ids, *withdrawn], pa.string())}))
+        check.finish()
+        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
+        if not cohorts:
+            raise PipelineError(
+                f"{_KEY}: cohort: found {asked.cohort}, and {len(set(ids))} different users "
+                f"come{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at "
+                "most their number; lower it"
+            )
+        return cls(
+            cohorts,
+            tuple(ids[number] for cohort in cohorts for number in cohort),
+            population,
+            params.chosen.unit if params.same_people else ONE_USER,
+            len(ids) - sum(map(len, cohorts)),
         )
-    if asked.algorithm == "dp-rebel":
-        return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, **shared)
-    return NaturalGradientByDescent(
-        learning_rate=rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared
-    )
+
+    @property
+    def people(self) -> int:
+        """N, how many different people are met."""
+        return len(set(self.met))
+
+    @cached_property
+    def version(self) -> Version:
+        """These people, as the ledger knows them."""
+        secret, population = project_secret(), self.population
+        content = "\0".join((population, *self.met)).encode()
+        return Version(
+            hmac.new(secret, _LABEL + content, hashlib.sha256).hexdigest(),
+            self.unit,
+            self.people,
+            id_digests(secret, population, sorted(set(self.met))),
+            population=population_digest(secret, population),
+        )
 
 
-class SimulatedUsers:
-    """Every user is an environment of her own, which is reset when she arrives.
+def in_cohorts(
+    ids: list[str], size: int, appearances: int, withdrawn: Collection[str] = ()
+) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the arrivals in cohorts of ``size``.
 
-    All of a cohort step together.
-
-    Args:
-        environments: that they are reset in.
-        steps: T, which a user takes at most.
-        episodes: episodes of one user at most; None: as many as fit into her steps.
-        seed: of the environments and of the actions, together with the numbers of the users.
+    A user who came ``appearances`` times already is turned away, and an id that is already in the
+    cohort being filled is skipped. Only ids decide, never actions or outcomes. Users left over at
+    the end are not met.
     """
-
-    def __init__(self, environments: EnvironmentBatch, steps: int, episodes: int | None, seed: int):
-        self.batch = environments
-        self._steps, self._episodes, self._seed = steps, episodes, seed
-
-    def meet(
-        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
-    ) -> Trajectories:
-        """See `Users.meet`."""
-        count, T = len(numbers), self._steps
-        drawn = np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)
-        seed = int(drawn[0] >> 1)
-        generator = torch.Generator().manual_seed(seed)
-        network, parameters = network.to(torch.device("cpu")), parameters.cpu()
-        observations = torch.from_numpy(self.first_observations(count, seed))
-        present = torch.ones(count, dtype=torch.bool)
-        left = torch.full((count,), self._episodes or T + 1)
-        kept: list[tuple[Tensor, ...]] = []
-        for step in range(T):
-            chosen = network.sample(parameters, observations, generator)
-            found = self.batch.step(network.squash(chosen).numpy())
-            after, rewards, terminated, truncated = map(torch.from_numpy, found)
-            over = terminated | truncated
-            last = over | (step == T - 1)
-            kept.append((observations, chosen, rewards, after, terminated, last, present))
-            left = left - (over & present).long()
-            present = present & (left > 0)
-            if not present.any():
-                break
-            # With several episodes each, at every step: else one user's end would move the starts
-            # that others draw.
-            restart = self._episodes != 1 or bool(over.any())
-            observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
-        return _padded(kept, T)
-
-    def first_observations(self, count: int, seed: int) -> Floats:
-        """Reset every user's environment; observations ``[count, S]``."""
-        return self.batch.reset(count, seed)
+    met: Counter[str] = Counter()
+    cohorts: list[tuple[int, ...]] = []
+    filling: dict[str, int] = {}
+    for number, one in enumerate(ids):
+        if met[one] < appearances and one not in filling and one not in withdrawn:
+            filling[one] = number
+        if len(filling) == size:
+            met.update(filling.keys())
+            cohorts.append(tuple(filling.values()))
+            filling = {}
+    return tuple(cohorts)
 
 
-def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
-    """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; steps after a user has left are zero."""
-    valid = torch.stack([step[-1] for step in kept], 1)
-    tensors = []
-    for values in zip(*kept, strict=True):
-        stacked = torch.stack(values, 1)
-        stacked = stacked * valid.view(*valid.shape, *[1] * (stacked.dim() - 2)).to(stacked.dtype)
-        whole = stacked.new_zeros(len(stacked), steps, *stacked.shape[2:])
-        whole[:, : len(kept)] = stacked
-        tensors.append(whole)
-    return Trajectories(*tensors)
+# ---- the run
 
 
 @dataclass(frozen=True)
@@ -223,7 +243,12 @@ def online_run(params: Params) -> OnlineRun:
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     start = _from_offline(params, environments)
-    update = update_of(asked, params.policy.discount)
+    update = make_update(
+        asked.algorithm,
+        learning_rate=asked.learning_rate,
+        clipping_norm=asked.clipping_norm,
+        discount=params.policy.discount,
+    )
     plan = _plan(params, update, arrivals)
     # Norm of the noise in one release over the largest norm of a mean, z √d / m.
     noise = plan.noise_multiplier * math.sqrt(start.network.parameters) / asked.cohort
@@ -462,7 +487,7 @@ def summarise_online(
         return_mean=after.mean,
         return_ci95=(after.low, after.high),
         episodes=params.evaluation.episodes,
-        policy_sha256=file_sha256(ONLINE / MADE_ONLINE[0]),
+        policy_sha256=file_sha256(ONLINE / "policy.safetensors"),
         seconds=round(seconds, 3),
     )
 

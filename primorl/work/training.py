@@ -20,6 +20,7 @@ import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home
 from primorl.base.paths import CHECKPOINTS, MODEL, PLAN, SECRET
+from primorl.base.processes import choose_device, place_among_processes
 from primorl.base.reporting import exit_status, progress_bar
 from primorl.config import params as settings
 from primorl.config.blocks import Compute
@@ -31,6 +32,7 @@ from primorl.engine.linear import distil
 from primorl.engine.public import PublicEvaluation, make_start
 from primorl.engine.queries import ObservationColumns
 from primorl.engine.rounds import check_setup
+from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Processes, Request
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
@@ -42,7 +44,6 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 from primorl.work.checks import observation_bounds
-from primorl.work.compute import choose_execution
 from primorl.work.data import Partitions
 from primorl.work.desk import Paid, open_private, rows_in_memory
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
@@ -106,6 +107,15 @@ def _clone_setup(job: CloneJob, partitions: Partitions, compute: Compute) -> Clo
         execution=choose_execution(compute),
         taught=job.taught,
     )
+
+
+def choose_execution(compute: Compute) -> Execution:
+    """Choose the device, the bound on a chunk's memory and the place of this process."""
+    device = choose_device(compute.device, compute.threads)
+    chunk_bytes = CHUNK_BYTES[device.type]
+    if compute.memory_mb is not None:
+        chunk_bytes = compute.memory_mb << 20
+    return Execution(device, chunk_bytes, *place_among_processes())
 
 
 def from_public(setup: TrainingSetup, public: UnitStore) -> TrainingSetup:

@@ -16,12 +16,12 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
 from primorl.config.params import Params
 from primorl.evaluate.summary import OnlineSummary
+from primorl.online.learning import SimulatedUsers
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import MechanismStatement, Statement
-from primorl.work.online import SimulatedUsers
 from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, edited, killed, states

@@ -23,13 +23,12 @@ from torch import Tensor
 
 from primorl.data.identity.membership import Fingerprint
 from primorl.engine import local_update
-from primorl.online.learning import Trajectories
+from primorl.online.learning import SimulatedUsers, Trajectories
 from primorl.privacy.ledger import ledger
 from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
 from primorl.work.data import Partitions
-from primorl.work.online import SimulatedUsers
 
 FINGERPRINT = "fingerprint"
 _NOW = time.time()

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from primorl.online.learning import SimulatedUsers
 from primorl.online.updates import PolicyGradient
-from primorl.work.online import SimulatedUsers
 from research.classic_control import batch
 from research.online import TASKS, Run, cases, multiplier
 from research.paper_mode import CarriedUsers

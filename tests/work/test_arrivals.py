@@ -4,18 +4,16 @@ sum.
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.config.blocks import Online
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
-from primorl.work.arrivals import Arrivals, in_cohorts, share_ids
-from primorl.work.online import RELEASES, update_of
+from primorl.work.online import Arrivals, in_cohorts
 from tests.data.builders import episode, table
 from tests.projects import project_settings, write_settings
 
@@ -80,9 +78,9 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
     log.update(table([episode(2, 0), episode(2, 1)], units=["p2", "q9"], names=["t1", "t2"]))
     assert len(digests(version.members) & digests(log.to_bytes())) == 1
     assert (version.unit, version.units) == (params.chosen.unit, 2)
-    assert share_ids(params)
+    assert params.same_people
     of_trajectories = asking(arrivals=TODAY)
-    assert not share_ids(of_trajectories)
+    assert not of_trajectories.same_people
     version = Arrivals.of(of_trajectories).version
     assert version.unit == "user"
     assert not digests(version.members) & digests(log.to_bytes())
@@ -110,9 +108,3 @@ def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
             Path(name).write_bytes(content)
         with pytest.raises(PipelineError, match=says):
             Arrivals.of(asking(arrivals=name))
-
-
-def test_a_bundle_knows_how_often_each_algorithm_releases(project: Path) -> None:
-    algorithms = get_args(get_type_hints(Online)["algorithm"])
-    updates = [update_of(asking(algorithm=algorithm).online, 0.99) for algorithm in algorithms]
-    assert {update.name: update.releases for update in updates} == RELEASES

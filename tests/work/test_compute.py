@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.base.processes import is_worker
+from primorl.base.processes import choose_device, is_worker
 from primorl.config.blocks import Compute
-from primorl.work import compute
 from primorl.work.desk import rows_in_memory
+from primorl.work.training import choose_execution
 from tests.projects import ROOT
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
@@ -24,18 +24,18 @@ def settings(**changes: Any) -> Compute:
 def test_torchrun_says_which_process_this_is_and_what_it_shares(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alone = compute.choose_execution(settings())
+    alone = choose_execution(settings())
     assert (alone.rank, alone.ranks, is_worker()) == (0, 1, False)
     assert rows_in_memory(settings(data_mb=8)) == 8 << 20
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    shared = compute.choose_execution(settings())
+    shared = choose_execution(settings())
     assert (shared.rank, shared.ranks, is_worker()) == (3, 4, True)
     assert rows_in_memory(settings(data_mb=8)) == 2 << 20
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    assert compute.choose_device(settings(device="auto")) == torch.device("cuda", 1)
+    assert choose_device("auto", None) == torch.device("cuda", 1)
 
 
 def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
