@@ -1,4 +1,4 @@
-"""Your own mechanism: a private mean of two numbers for each person (docs/mechanism.md).
+"""Your own mechanism: a private mean of two numbers for each person (docs/privacy-proofs.md).
 
 python -m examples.private_mean
 """

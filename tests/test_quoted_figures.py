@@ -1,4 +1,4 @@
-"""Figures that README, privacy.md and concepts.md quote are what the accountant says."""
+"""Figures that README and privacy.md quote are what the accountant says."""
 
 from pathlib import Path
 
@@ -24,9 +24,6 @@ def rows(page: str, meaning: Figures) -> list[str]:
     groups = [at_most(epsilon) for _, epsilon in meaning.groups]
     gain = deltas(EVENT, EPSILON, [0.0])[0]
     coin = percent_at_most((1 + gain) / 2)
-    if page == "docs/concepts.md":
-        found = " | ".join(at_most(1000 * power) for _, power in meaning.attacks)
-        return [f"| {EPSILON:g} | {found} | {percent_at_most(gain)} | {coin} |"]
     if page == "README.md":
         rate, power = meaning.attacks[1]
         return [
@@ -38,20 +35,20 @@ def rows(page: str, meaning: Figures) -> list[str]:
         ]
     mean = gaussian_mean(EPSILON, DELTA)
     exceeded = float(norm.sf((EPSILON - mean**2 / 2) / mean))
-    profile = [at_most(delta, 2) for delta in deltas(EVENT, EPSILON, [0, 0.1, 0.2, 0.3, 0.4, 0.75])]
+    found = " | ".join(at_most(1000 * power) for _, power in meaning.attacks)
     return [
+        f"| {EPSILON:g} | {found} | {percent_at_most(gain)} | {coin} |",
         *(
             f"| {percent_at_most(a)} | {percent_at_most(b)} | {' | '.join(belief(a, b))} |"
             for a, b in meaning.attacks
         ),
         f"| ε at δ = 1e-5 | {EPSILON:g} | {' | '.join(groups)} |",
-        f"| δ | {' | '.join([*profile[:-1], '1e-5', profile[-1]])} |",
         f"with probability {at_most(exceeded, 2)}, which is {at_most(exceeded / DELTA, 2)} times δ",
         f"{at_most(meaning.epsilon_replace_one)} where zero-out has {EPSILON:g}",
     ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/privacy.md", "docs/concepts.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/privacy.md"])
 def test_every_figure_is_what_is_computed(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert [row for row in rows(page, figures(EVENT, DELTA)) if row not in text] == []

@@ -1,4 +1,4 @@
-"""What ε means: the table and the figure of docs/concepts.md.
+"""What ε means: the table and the figure of docs/privacy.md.
 
 ``python -m benchmarks.privacy.meaning``.
 
@@ -23,7 +23,7 @@ COMMAND = "python -m benchmarks.privacy.meaning"
 DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 1.0, 60
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 DOCS = ROOT / "docs"
-PAGE = DOCS / "concepts.md"
+PAGE = DOCS / "privacy.md"
 _RATES = np.geomspace(1e-4, 1, 60)
 
 

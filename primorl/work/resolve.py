@@ -111,7 +111,7 @@ _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 _MOST_ROWS = 256  # of a unit and round of linear heads
 
-# Of the clone; measured in docs/privacy.md.
+# Of the clone.
 _CLONE_Q, _CLONE_ROUNDS = 0.3, 40
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3

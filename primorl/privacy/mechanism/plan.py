@@ -36,7 +36,7 @@ class Plan:
     default (`release`). Before the rounds, each of ``queries`` is answered once, over all units
     (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is one unit's
     update of the whole ensemble; any other bounded contribution works the same way
-    (docs/mechanism.md).
+    (docs/privacy-proofs.md).
 
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of
     the answers and ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two
