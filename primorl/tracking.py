@@ -6,7 +6,7 @@ the stage goes on without it after one warning.
 
 MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors
 with the message of the exception (which names the server with its credentials), and wait for a dead
-server at the end once per batch. Here metrics wait in one list, which `Log.flush` sends as one
+server at the end once per batch. Here metrics wait in one list, which `RunLog.flush` sends as one
 batch.
 """
 
@@ -58,7 +58,7 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
-class Store:
+class MlflowStore:
     """The MLflow store that all runs of a stage write to.
 
     After its first failure nothing more is sent.
@@ -83,10 +83,10 @@ class Store:
         print(f"warning: MLflow store {self.name} {what}; {consequence}", file=sys.stderr)
 
 
-class Log:
+class RunLog:
     """One MLflow run to write to. Nothing it does raises an error of the store."""
 
-    def __init__(self, store: Store, run_id: str):
+    def __init__(self, store: MlflowStore, run_id: str):
         self.run_id = run_id
         self.send = store.send
         self._store = store
@@ -149,7 +149,7 @@ class Log:
             client.set_terminated(self.run_id, status)
 
 
-class StageRun(Log):
+class StageRun(RunLog):
     """A stage's MLflow run.
 
     Attributes:
@@ -157,7 +157,7 @@ class StageRun(Log):
         first: whether no stage of this pipeline had a run before.
     """
 
-    def __init__(self, store: Store, run_id: str, pipeline: Log, *, first: bool):
+    def __init__(self, store: MlflowStore, run_id: str, pipeline: RunLog, *, first: bool):
         super().__init__(store, run_id)
         self.pipeline = pipeline
         self.first = first
@@ -176,7 +176,7 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
         PipelineError: if the store cannot be used; the message names it without its credentials.
     """
     uri = store_uri(params)
-    store = Store(None, without_credentials(uri))
+    store = MlflowStore(None, without_credentials(uri))
     run_id, pipeline_id, first = "", "", True
     with _naming_errors(uri):
         try:
@@ -192,7 +192,7 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
                 raise
             store.lose("does not answer", "this run is not logged")
             run_id, pipeline_id, first = "", "", True
-    pipeline = Log(store, pipeline_id)
+    pipeline = RunLog(store, pipeline_id)
     pipeline.resume()
     run = StageRun(store, run_id, pipeline, first=first)
     status = "FAILED"
@@ -386,7 +386,7 @@ def link(params: Params) -> str:
 
 
 @dataclass(frozen=True)
-class Result:
+class ListedRun:
     """The result of a pipeline's run.
 
     Attributes:
@@ -419,7 +419,7 @@ class Result:
     advice: str | None
 
     @classmethod
-    def of(cls, run: "Run") -> "Result":
+    def of(cls, run: "Run") -> "ListedRun":
         """Read it from MLflow's run."""
         metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
         epsilon, by = metrics.get("epsilon"), "nobody"
@@ -443,7 +443,7 @@ class Result:
         )
 
 
-def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
+def results(params: Params, *, most_epsilon: float | None) -> list[ListedRun]:
     """List the results on the dataset that params.yaml names, best first: by the simulator; then
     the rest.
 
@@ -471,7 +471,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
         if experiment is not None:
             wanted = f"tags.dataset = '{params.dataset}'"
             runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)
-    found = [Result.of(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
+    found = [ListedRun.of(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
     if most_epsilon is None:
         return found
     unit, most_delta = params.chosen.unit, params.privacy.delta

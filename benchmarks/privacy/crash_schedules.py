@@ -57,8 +57,8 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Budget, Version
-from primorl.tracking import Log, StageRun
-from primorl.tracking import Store as Tracking
+from primorl.tracking import MlflowStore as Tracking
+from primorl.tracking import RunLog, StageRun
 from primorl.work.desk import Desk, open_to_charge
 from primorl.work.jobs import Order
 from tests.faults.edits import expression, module_file, planted
@@ -163,7 +163,7 @@ def process(world: World, identity: str) -> None:
     files.sweep_leftovers(Path())
     params, partitions, setup = settings(world)
     tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
-    run = StageRun(tracking, "run", Log(tracking, "pipeline"), first=False)
+    run = StageRun(tracking, "run", RunLog(tracking, "pipeline"), first=False)
     order = Order("train_model", world.plan.event, DELTA, identity)
     begin, restore = (
         TrainingState.begin(setup.first_weights()),

@@ -124,7 +124,7 @@ class ScaleMeans(NamedTuple):
     shares: Tensor
 
 
-class Estimate(NamedTuple):
+class NoisyAnswer(NamedTuple):
     """Estimated numbers with their standard errors."""
 
     value: Tensor
@@ -232,9 +232,9 @@ class ScalesAnswer:
         """Variance of every number, in half widths of its window."""
         return self.means.square - self.means.mean.clamp(-1, 1).square()
 
-    def scale(self, value: Tensor, unit: Tensor) -> Estimate:
+    def scale(self, value: Tensor, unit: Tensor) -> NoisyAnswer:
         """Estimate numbers in the data's units, of which the answer has ``value`` in ``unit``."""
-        return Estimate(unit * value, unit * max(self.noise, 1e-9))
+        return NoisyAnswer(unit * value, unit * max(self.noise, 1e-9))
 
     def narrow(self) -> ScalesQuery:
         """Make the query to be asked next: post-processing."""
@@ -298,7 +298,7 @@ def combine_scales(answers: Sequence[ScalesAnswer]) -> Scales:
     for each in answers:
         own, found = each.query.windows, each.means
         mean = each.scale(found.mean, own.half)
-        means.append(Estimate(own.middle + mean.value, mean.error))
+        means.append(NoisyAnswer(own.middle + mean.value, mean.error))
         roots.append(each.scale(found.root, own.change.sqrt()))
         shares.append(each.scale(found.shares, torch.ones_like(found.shares)))
         # Rare large changes: their root says little, their square much.
@@ -315,18 +315,18 @@ def combine_scales(answers: Sequence[ScalesAnswer]) -> Scales:
     )
 
 
-def _combine_variances(answers: Sequence[ScalesAnswer]) -> Estimate:
+def _combine_variances(answers: Sequence[ScalesAnswer]) -> NoisyAnswer:
     """Estimate the variances of the numbers from all answers."""
     return _combine(
         [each.scale(each.variance, each.query.windows.half.square()) for each in answers]
     )
 
 
-def _combine(estimates: Sequence[Estimate]) -> Estimate:
+def _combine(estimates: Sequence[NoisyAnswer]) -> NoisyAnswer:
     """Average estimates, each weighted by its precision."""
     precision = sum((each.error**-2 for each in estimates), torch.zeros(()))
     whole = sum((each.value * each.error**-2 for each in estimates), torch.zeros(()))
-    return Estimate(whole / precision, precision.rsqrt())
+    return NoisyAnswer(whole / precision, precision.rsqrt())
 
 
 register_query(heads.SCALES)(ScalesQuery)

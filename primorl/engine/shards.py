@@ -24,7 +24,7 @@ _SILENCE = timedelta(hours=24)  # before the first round every process reads its
 _NOTHING = torch.empty(0)
 
 
-class Request(IntEnum):
+class Message(IntEnum):
     """What the first process asks of the others."""
 
     STOP = 0
@@ -38,7 +38,7 @@ class Request(IntEnum):
 class Received(NamedTuple):
     """A request of the first process, with a number and a released vector."""
 
-    request: Request
+    request: Message
     number: int
     released: Tensor
 
@@ -49,7 +49,7 @@ class Group(Protocol):
     rank: int
     ranks: int
 
-    def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
+    def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
         """Send a request of the first process, with a vector that is public or released."""
 
     def total(self, own: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Alone:
 
     rank, ranks = 0, 1
 
-    def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
+    def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
         """Ask nobody."""
 
     def total(self, own: Tensor) -> Tensor:
@@ -82,10 +82,10 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if kind is None and self.rank == 0:
-            self.ask(Request.STOP)
+            self.ask(Message.STOP)
         dist.destroy_process_group()
 
-    def ask(self, request: Request, number: int = 0, released: Tensor = _NOTHING) -> None:
+    def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
         """See `Group.ask`.
 
         Raises:
@@ -107,7 +107,7 @@ class Processes:
             released = torch.empty(size, dtype=torch.float64)
             if size:
                 dist.broadcast(released, 0)
-        return Received(Request(request), number, released)
+        return Received(Message(request), number, released)
 
     def total(self, own: Tensor) -> Tensor:
         """Add up the sums of all processes. Sensitive."""

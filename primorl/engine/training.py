@@ -17,7 +17,7 @@ from primorl.engine.public import PublicEvaluation, PublicEvaluator, Rows
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import Answers, TrainingSetup
-from primorl.engine.shards import Alone, Group, Processes, Request, join_answers
+from primorl.engine.shards import Alone, Group, Message, Processes, join_answers
 from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten
@@ -223,7 +223,7 @@ def train(
     if not state.finished:
         if source is None:
             raise ValueError("rounds are left to run, and there are no units to run them on")
-        group.ask(Request.ROUNDS, len(state.answers), join_answers(state.answers))
+        group.ask(Message.ROUNDS, len(state.answers), join_answers(state.answers))
         with Rounds(setup, source, maps) as rounds:
             total = partial(_sum_round, setup, rounds, group)
             state = _run_rounds(setup, total, evaluate, state, save_checkpoint, on_round)
@@ -238,13 +238,13 @@ def _sum_early(
 ) -> Tensor:
     """Sum the query of a name that is asked before the rounds, over the units of all processes."""
     assert source is not None, "answers that are known are not asked for again"
-    group.ask(Request.QUERY, len(answers), join_answers(answers))
+    group.ask(Message.QUERY, len(answers), join_answers(answers))
     return group.total(setup.early_queries(answers)[name].total(source))
 
 
 def _sum_round(setup: TrainingSetup, rounds: Rounds, group: Group, weights: Tensor) -> Tensor:
     """Sum the updates of a fresh cohort of all processes, ``[d]``."""
-    group.ask(Request.ROUND, released=weights)
+    group.ask(Message.ROUND, released=weights)
     return group.total(flatten(rounds.sum(setup.shape(weights))))
 
 
@@ -258,7 +258,7 @@ def _sum_late(
 ) -> Tensor:
     """Sum the query of a name that is asked after the rounds, over the units of all processes."""
     queries = setup.late_queries()
-    group.ask(Request.LATE, list(queries).index(name), flatten(weights))
+    group.ask(Message.LATE, list(queries).index(name), flatten(weights))
     return group.total(queries[name].total(source, maps, weights))
 
 
@@ -275,21 +275,21 @@ def serve(
     """
     sizes = {name: query.contribution.size for name, query in setup.early_queries({}).items()}
     late, device = list(setup.late_queries().values()), setup.execution.device
-    while (received := group.wait()).request != Request.STOP:
+    while (received := group.wait()).request != Message.STOP:
         request, number, released = received
-        if request in (Request.QUERY, Request.ROUNDS):
+        if request in (Message.QUERY, Message.ROUNDS):
             known = list(sizes)[:number]
             parts = torch.split(released, [sizes[name] for name in known])
             answers = dict(zip(known, parts, strict=True))
-        if request == Request.QUERY:
+        if request == Message.QUERY:
             query = list(setup.early_queries(answers).values())[number]
             group.total(query.total(source))
-        elif request == Request.ROUNDS:
+        elif request == Message.ROUNDS:
             maps = setup.make_normaliser(public, answers).to(device)
             rounds = Rounds(setup, source, maps)
-        elif request == Request.ROUND:
+        elif request == Message.ROUND:
             group.total(flatten(rounds.sum(setup.shape(released.float().to(device)))))
-        elif request == Request.LATE:
+        elif request == Message.LATE:
             weights = setup.shape(released.float().to(device))
             group.total(late[number].total(source, maps, weights))
 

@@ -31,7 +31,7 @@ _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochValue:
     """The value of the policy after an epoch, and its interval."""
 
     number: int
@@ -102,7 +102,7 @@ class Facts:
     training: Statement
     released: Mapping[str, Any]
     counted: str
-    curve: Sequence[Epoch]
+    curve: Sequence[EpochValue]
     spending: Spending | None = None
     actions: Actions | None = None
     mlflow: str = ""
@@ -197,13 +197,13 @@ def compare_actions(
     return Actions(called, policy.discrete_actions, *levels)
 
 
-def _read_curve() -> list[Epoch]:
+def _read_curve() -> list[EpochValue]:
     try:
         rows = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
         kind = "model" if "model_value" in rows else "return"
         value = "model_value" if kind == "model" else "return_mean"
         columns = rows[[value, f"{kind}_low", f"{kind}_high"]].astype(float)
-        return [Epoch(*row) for row in columns.itertuples(name=None)]
+        return [EpochValue(*row) for row in columns.itertuples(name=None)]
     except (OSError, KeyError, TypeError, ValueError) as broken:
         raise PipelineError(
             f"{CURVES}: not a curve ({type(broken).__name__}); run `dvc repro evaluate`"

@@ -10,7 +10,7 @@ from typing import Any
 from primorl.evaluate.wording import comparable, is_believed, plural
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import trace_curve
-from primorl.report.facts import Epoch, Facts
+from primorl.report.facts import EpochValue, Facts
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart
 BLUE, RED, GREY = "#0072B2", "#D55E00", "#666666"
@@ -64,7 +64,7 @@ def _draw_values(facts: Facts) -> Figure | None:
         name = "with its 95% interval"
         if row.by_model:
             name = "in the model, range over its members"
-        ends = Epoch(0, row.value, low, high)
+        ends = EpochValue(0, row.value, low, high)
         trace = _points([ends], name, BLUE if row.of_policy else GREY, along="x")
         trace |= {"x": [row.value], "y": [row.name.replace(", ", ",<br>")]}
         trace["marker"]["symbol"] = "circle-open" if row.by_model else "circle"
@@ -91,7 +91,7 @@ def _draw_learning(facts: Facts) -> Figure | None:
     if in_model:
         key, ends_key = "model_value", "model_value_range"
     low, high = summary[ends_key]
-    last = _points([Epoch(final.number, summary[key], low, high)], "final policy", RED)
+    last = _points([EpochValue(final.number, summary[key], low, high)], "final policy", RED)
     last["marker"] |= {"symbol": "diamond", "size": 11}
     return _figure([*data, last], "epoch", "value")
 
@@ -147,7 +147,7 @@ def _line(
     return {"type": "scatter", "mode": "lines", "x": [*x], "y": [*y], "name": name, "line": line}
 
 
-def _points(values: Sequence[Epoch], name: str, color: str, along: str = "y") -> Trace:
+def _points(values: Sequence[EpochValue], name: str, color: str, along: str = "y") -> Trace:
     """Make a trace of values with whiskers along an axis."""
     bars = {"type": "data", "symmetric": False, "color": color}
     bars["array"] = [each.high - each.value for each in values]

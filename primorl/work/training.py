@@ -34,7 +34,7 @@ from primorl.engine.queries import ObservationColumns
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.engine.shards import Processes, Request
+from primorl.engine.shards import Message, Processes
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
 from primorl.model.architecture import CloneNetwork, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
@@ -241,7 +241,7 @@ def train_for(
         rows = None
         if not paid.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units
-                group.ask(Request.GRANT, released=_agreed(charge.identity, setup))
+                group.ask(Message.GRANT, released=_agreed(charge.identity, setup))
             store = paid.open_rows(_own(setup))
             if group is not None:
                 group.check_coverage(setup.plan.units, store.numbers)
@@ -266,7 +266,7 @@ def work_for_first(params: Params, folder: Path) -> None:
     """
     with Processes() as group:
         request, _, granted = group.wait()
-        if request == Request.STOP:
+        if request == Message.STOP:
             return
         if not (home() / SECRET).exists():
             raise PipelineError(

@@ -22,7 +22,7 @@ from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import add_account, bound_success, combine, trace_curve
-from primorl.report.facts import Actions, Epoch, Facts, Spending
+from primorl.report.facts import Actions, EpochValue, Facts, Spending
 from primorl.report.figures import draw_figures
 from primorl.report.page import write_page
 from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
@@ -49,7 +49,7 @@ FACTS = Facts(
     training=STATEMENT,
     released=STATEMENT.to_json(),
     counted="this run's model and policy",
-    curve=[Epoch(1, -900.0, -950.0, -850.0), Epoch(2, -143.96, -162.2, -125.7)],
+    curve=[EpochValue(1, -900.0, -950.0, -850.0), EpochValue(2, -143.96, -162.2, -125.7)],
     actions=Actions(
         ("dose",),
         False,
@@ -115,7 +115,7 @@ def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
         said = log | {"model_verdict": {"check": check}, "recommendation": advice}
         if not shown:
             said |= {"recommendation": advice | {"answer": "keep", "interval": None}}
-        facts = replace(FACTS, summary=said, curve=[Epoch(1, 5.875, 5.0, 6.0)])
+        facts = replace(FACTS, summary=said, curve=[EpochValue(1, 5.875, 5.0, 6.0)])
         written, text = write_page(facts), wording.text(said)
         tile = written.partition("What would the policy change?")[2]
         assert plain(tile).startswith(f"</h3><b>{gain}</b>")

@@ -100,7 +100,7 @@ def _observe(name: str, entry: ObservationColumn) -> Field:
     return Field(name, entry, "number")
 
 
-class Log:
+class LogFiles:
     """The files of one log.
 
     Args:

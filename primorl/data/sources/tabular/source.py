@@ -23,7 +23,7 @@ from primorl.config.columns import (
 )
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.sources.spaces import declared
-from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, Log, fields_of
+from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, LogFiles, fields_of
 from primorl.data.sources.tabular.transitions import (
     TransitionMaker,
     consent_of_units,
@@ -33,13 +33,13 @@ from primorl.data.sources.tabular.watch import find_files, log_files, record_fil
 from primorl.data.storage.schema import Spaces, id_text, whole
 
 
-def sort_batches(log: Log, unit: str) -> Generator[pa.Table]:
+def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
     """Give the rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
     Memory holds the mapped columns of the whole log; one that is larger has to come sorted.
 
     Raises:
-        PipelineError: see `Log.batches`.
+        PipelineError: see `LogFiles.batches`.
     """
     rows = pa.concat_tables([log.schema.empty_table(), *log.batches()]).combine_chunks()
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
@@ -95,7 +95,9 @@ class Tabular:
         """
         folder, files = find_files(self.dataset.options.files)
         if files:
-            Log(folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files)
+            LogFiles(
+                folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files
+            )
         return bool(files)
 
     def open(self, raw: Path) -> "TabularReader":
@@ -121,7 +123,7 @@ class TabularReader:
         self._dataset = dataset
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self._fields = fields_of(dataset.options.columns)
-        self._log = Log(raw, self._fields, dataset.options.csv)
+        self._log = LogFiles(raw, self._fields, dataset.options.csv)
 
     def keep_consent(self, column: str) -> None:
         """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
@@ -130,7 +132,7 @@ class TabularReader:
             PipelineError: if there is no such column.
         """
         self._fields.append(Field("consent", column, "label"))
-        self._log = Log(self.path, self._fields, self._dataset.options.csv)
+        self._log = LogFiles(self.path, self._fields, self._dataset.options.csv)
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row."""

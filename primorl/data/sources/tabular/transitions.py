@@ -12,7 +12,7 @@ from primorl.base.records import TimeUnit
 from primorl.config.columns import Carried
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.identity.consent import CONSENT_SCHEMA
-from primorl.data.sources.tabular.files import Field, Log
+from primorl.data.sources.tabular.files import Field, LogFiles
 from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers, whole
 
 MICROSECONDS: dict[TimeUnit, float] = {
@@ -43,7 +43,7 @@ def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
+def consent_of_units(rows: pa.Table, unit: str, log: LogFiles) -> pa.Table:
     """Find the value of the field ``consent`` of every unit of ``rows``, whole units with that
     field and ``unit``.
 
@@ -73,7 +73,7 @@ class TransitionMaker:
 
     def __init__(
         self,
-        log: Log,
+        log: LogFiles,
         fields: Sequence[Field],
         spaces: Spaces,
         dataset: TabularDataset,
