@@ -1,4 +1,4 @@
-"""The private rows, opened for `primorl.work.private` alone: see the import contracts."""
+"""The private rows, opened for `primorl.work.desk` alone: see the import contracts."""
 
 from pathlib import Path
 

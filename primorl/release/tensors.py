@@ -90,8 +90,7 @@ def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
 def _check_model(path: Path, model: GaussianEnsemble) -> None:
     """Check the numbers of a dynamics model, read from ``path`` and ``config.json`` beside it."""
     shape, scales, bounds = model.architecture, model.normaliser, model.bounds
-    tensors = {f"layers.{number // 2}": weight for number, weight in enumerate(model.weights)}
-    _refuse_unless_finite(path, {**tensors, **vars(scales), **vars(bounds)})
+    _refuse_unless_finite(path, {"layers": model.weights, **vars(scales), **vars(bounds)})
     _refuse_unless_positive(path, vars(scales), "input_scale", "target_scale")
     config = path.with_name("config.json")
     observations, actions = bounds.observation_low, bounds.action_low

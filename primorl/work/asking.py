@@ -2,6 +2,7 @@
 answers with their statements.
 """
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -223,7 +224,7 @@ def ask_for(
         question = QUESTIONS[job.question]
         plan = question.plan(problem, job.noise_multiplier)
         about = f"model {model_sha256} {bounds}" if question.about_model else bounds
-        about += f" {question}"
+        about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
         begin = Asked(torch.empty(0, dtype=torch.float64), about)
         with desk.pay(order, begin, Asked.restore) as paid:
             state = _check_state(question.name, paid, about)
@@ -232,7 +233,7 @@ def ask_for(
                     question,
                     problem,
                     plan,
-                    paid.open_rows(),
+                    paid.open_rows(plan),
                     state,
                     save_checkpoint=paid.save,
                     device=device,

@@ -143,7 +143,7 @@ def check_clone(params: Params, manifest: Manifest) -> None:
         raise PipelineError(
             "params.yaml: privacy.shares: found one of a clone, which needs finite "
             f"bounds of actions, which dataset {params.dataset} does not have; declare them, or "
-            "set it to null"
+            "leave it out"
         )
 
 

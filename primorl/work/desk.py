@@ -6,7 +6,7 @@ Training the model, cloning, asking and learning online all go
     with Desk.open(params, run) as desk:
         plan = RunPlan.read(params, desk.partitions)
         with desk.pay(order, begin, restore) as paid:
-            result = ...(paid.state, paid.save, paid.open_rows)
+            result = ...(paid.state, paid.save, paid.open_rows(mechanism))
             paid.finish(folder, statement, write)
 """
 
@@ -30,6 +30,7 @@ from primorl.config.params import Params, Reading
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
+from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
 from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities
@@ -247,8 +248,18 @@ class Paid(Generic[S]):
         """
         self.payment.save_checkpoint(state)
 
-    def open_rows(self, own: slice = EVERY) -> UnitStore:
-        """Open the private units; ``own`` are those of this process."""
+    def open_rows(self, plan: Plan, own: slice = EVERY) -> UnitStore:
+        """Open the private units for the mechanism that was charged.
+
+        Args:
+            plan: the mechanism that will release.
+            own: the units of this process.
+
+        Raises:
+            ValueError: the charge is of another event.
+        """
+        if event_to_json(plan.event) != self.charge.event:
+            raise ValueError(f"charge {self.charge.id}: paid for another event than the plan's")
         return self.desk.open_rows(self.charge, own)
 
     def state_privacy(self, plan: Plan, termination: str | None = None) -> Statement:

@@ -1,5 +1,5 @@
-"""Online learning as paid work: users and their cohorts, the run that online.yaml describes, and its
-outputs.
+"""Online learning as paid work: users and their cohorts, the run that online.yaml describes, and
+its outputs.
 """
 
 import hashlib

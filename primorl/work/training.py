@@ -242,7 +242,7 @@ def train_for(
         if not paid.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units
                 group.ask(Message.GRANT, released=_agreed(charge.identity, setup))
-            store = paid.open_rows(_own(setup))
+            store = paid.open_rows(setup.plan, _own(setup))
             if group is not None:
                 group.check_coverage(setup.plan.units, store.numbers)
             rows = setup.view(store)

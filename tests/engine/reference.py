@@ -9,9 +9,67 @@ import torch
 from torch import Tensor
 
 from primorl.engine.local_update import LocalBatches
-from primorl.engine.public import losses_of_rows
 from primorl.engine.settings import LocalTraining
-from primorl.model.architecture import Network
+from primorl.model.architecture import TERMINATION_GAIN, Architecture, CloneNetwork, Network
+
+
+def member_loss(
+    parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture, beta_nll: float = 0.0
+) -> Tensor:
+    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the
+    textbook has it.
+
+    β-NLL (Seitzer et al. 2022) weighs every term by the variance to the power β, which counts as a
+    constant.
+    """
+    hidden = x
+    for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
+        z = hidden @ weight + bias
+        hidden = z * torch.sigmoid(z)
+    output = hidden @ parameters[-2] + parameters[-1]
+    if not shape.spread:
+        squares = 0.5 * (output[:, : shape.targets] - y[:, : shape.targets]).square().sum(1).mean()
+        return squares + _of_ends(output, y, shape)
+    mean, raw = output[:, : shape.targets], output[:, shape.targets : 2 * shape.targets]
+    raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
+    log_variance = shape.log_variance_low + torch.nn.functional.softplus(
+        raw - shape.log_variance_low
+    )
+    normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
+    terms = -normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)
+    loss = (terms * normal.variance.detach() ** beta_nll).sum(1).mean()
+    return loss + _of_ends(output, y, shape)
+
+
+def _of_ends(output: Tensor, y: Tensor, shape: Architecture) -> Tensor | float:
+    if not shape.learned_termination:
+        return 0.0
+    return (
+        -torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1])
+        .log_prob(y[:, -1])
+        .mean()
+    )
+
+
+def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: CloneNetwork) -> Tensor:
+    """Mean over rows of -log π(action): of torch's categorical, or of its normal without the
+    constant.
+    """
+    hidden = x
+    for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
+        hidden = torch.clamp(hidden @ weight + bias, min=0)
+    output = hidden @ parameters[-2] + parameters[-1]
+    if shape.discrete_actions:
+        return -torch.distributions.Categorical(logits=output).log_prob(y.argmax(1)).mean()
+    if not shape.spread:
+        return 0.5 * (output - y).square().sum(1).mean()
+    mean, raw = torch.tanh(output[:, : shape.action_size]), output[:, shape.action_size :]
+    raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
+    log_variance = shape.log_variance_low + torch.nn.functional.softplus(
+        raw - shape.log_variance_low
+    )
+    normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
+    return (-normal.log_prob(y) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
 
 
 def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[Tensor]:
@@ -53,9 +111,10 @@ def reference_sum(
                     continue
                 x, y = batches.inputs[step, unit][rows], batches.targets[step, unit][rows]
                 leaves = [w.requires_grad_() for w in current]
-                alone = tuple(w.unsqueeze(0) for w in leaves)
-                losses, _ = losses_of_rows(shape, alone, x[None], y, local.beta_nll)
-                loss = losses.mean()
+                if isinstance(shape, CloneNetwork):
+                    loss = policy_loss(leaves, x, y, shape)
+                else:
+                    loss = member_loss(leaves, x, y, shape, local.beta_nll)
                 gradients = torch.autograd.grad(loss, leaves)
                 with torch.no_grad():
                     moved = [

@@ -24,6 +24,7 @@ from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
 from primorl.release.build import choose_policy
@@ -125,11 +126,18 @@ def of_clone(records: list[dict[str, Any]]) -> dict[str, Any]:
     return next(each for each in records if each["stage"] == "clone_behaviour")
 
 
+def count_the_model_alone(folder: Path) -> None:
+    """Write the statement of a policy that only the model was used for."""
+    model = Statement.read((folder / MODEL[2]).parent)
+    compose_statement({"models/dynamics": model}).write((folder / STATEMENT).parent)
+
+
 LIES: list[tuple[Change, str]] = [
     (
         lambda folder: shutil.copyfile(folder / MODEL[2], folder / STATEMENT),
-        "mechanisms: found none",
+        "mechanisms: found no clone",
     ),
+    (count_the_model_alone, "mechanisms: found no clone"),
     (at(STATEMENT, "mechanisms", lambda parts: parts[::-1]), "mechanisms: "),
     (
         at(STATEMENT, "public_assumptions", lambda lines: [*lines, CHOSEN]),

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -90,7 +91,7 @@ def refusal(dataset: TabularDataset) -> str:
         run(dataset)
     message = str(refused.value)
     assert "\n" not in message
-    assert SECRET not in message
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
     assert snapshot(Path("trajectories")) == before
     fresh = {path.name for path in Path().iterdir()} - there
     assert len(fresh) == 1, "only the folder of raw files"

@@ -349,7 +349,8 @@ def _refuse_place(path: Path, broken: BaseException, columns: Sequence[str]) -> 
 
 def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
     """Raise the error about one row, counted from 0 here and from 1 in the message."""
-    raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}")
+    # Arrow's own error, which it may come of, quotes the row.
+    raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}") from None
 
 
 @dataclass(frozen=True)
