@@ -55,6 +55,7 @@ RULE, DEFAULT, PUBLIC = "rule", "default", "who is public"
 """The origins of keys that no file gives."""
 _ALONE = {  # decided in params.yaml alone, with the reason
     "privacy.budget": "all runs share it",
+    "privacy.delta": "all runs share it",
     "privacy.draw": "another draw is paid for",
     "evaluation.private.draw": "another draw is paid for",
     "dynamics.variant": "whether a run is private must be seen in params.yaml",

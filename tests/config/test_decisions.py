@@ -164,6 +164,7 @@ def test_a_mistake_in_a_recipe_is_named_where_it_stands_used_or_not() -> None:
         ({"policy": {"horizon": 0}}, "recipe.policy.horizon: found 0"),
         ({"policy": {"horizon": "auto"}}, "recipe.policy.horizon: found 'auto'"),
         ({"privacy": {"budget": {"epsilon": 3}}}, "recipe.privacy.budget.epsilon: all runs"),
+        ({"privacy": {"delta": 1e-6}}, "recipe.privacy.delta: all runs"),
         ({"dynamics": {"variant": "no_privacy"}}, "recipe.dynamics.variant: whether a run"),
         ({"ledger": {}}, "recipe.ledger: unknown key"),
         ({"dynamics": [1]}, "recipe.dynamics: a block of keys is needed"),
