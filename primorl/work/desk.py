@@ -256,11 +256,15 @@ class Paid(Generic[S]):
             own: the units of this process.
 
         Raises:
-            ValueError: the charge is of another event.
+            ValueError: see `check_event`.
         """
+        self.check_event(plan)
+        return self.desk.open_rows(self.charge, own)
+
+    def check_event(self, plan: Plan) -> None:
+        """Raise ValueError if the mechanism that will release is not the one that was charged."""
         if event_to_json(plan.event) != self.charge.event:
             raise ValueError(f"charge {self.charge.id}: paid for another event than the plan's")
-        return self.desk.open_rows(self.charge, own)
 
     def state_privacy(self, plan: Plan, termination: str | None = None) -> Statement:
         """State the privacy of what a plan released, with this charge and all that was spent.

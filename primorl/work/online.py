@@ -350,6 +350,7 @@ def learn_for(
             file=sys.stderr,
         )
         return state.end()
+    paid.check_event(run.plan)
     if state.started:
         print(
             f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met "
