@@ -37,7 +37,7 @@ def body(params: Params, run: StageRun) -> None:
         training.check_before_charge(setup, BEHAVIOUR)
         restore = training.restore_for(setup)
         with desk.pay(Order.of(job, data), training.begin(setup), restore) as paid:
-            trained = training.train_for(paid, setup, data, params.compute, run)
+            trained = training.train_for(paid, setup, data, run)
             training.refuse_diverged(paid, trained, "behaviour")
             engine = training.begun_by(paid)
             paid.finish(

@@ -31,7 +31,7 @@ def body(params: Params, run: StageRun) -> None:
     statements.
     """
     from primorl.base.processes import choose_device
-    from primorl.evaluate.private.model_values import values_in_model
+    from primorl.evaluate.private.model_values import Clone, act_of, values_in_model
     from primorl.policy.exported import DeterministicPolicy
     from primorl.work import asking
     from primorl.work.desk import Desk
@@ -40,16 +40,16 @@ def body(params: Params, run: StageRun) -> None:
         data = desk.partitions
         jobs = RunPlan.read(params, data).questions
         run.params({job.question: to_json(job) for job in jobs})
-        policy = asking.act_of(DeterministicPolicy.load(POLICY))
+        policy = act_of(DeterministicPolicy.load(POLICY))
         ends = PolicyConfig.read(POLICY).ends
-        clone = asking.clone_of(BEHAVIOUR, params.seed)
+        clone = Clone.load(BEHAVIOUR, params.seed)
         problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, ends)
-        files = asking.EvaluatedFiles.read(cloned=clone is not None)
+        files = asking.hash_files(cloned=clone is not None)
         free = values_in_model(problem, asking.ROLLOUTS, clone)
 
         orders = [(job, Order.of(job, data)) for job in jobs]
         device = choose_device(params.compute.device, params.compute.threads)
-        answered = asking.ask_for(desk, orders, problem, files.model_sha256, device)
+        answered = asking.ask_for(desk, orders, problem, files["model_sha256"], device)
         record = asking.evaluation_record(problem, data, files, answered, free)
         record.write(PRIVATE_EVALUATION)
         for each in answered:

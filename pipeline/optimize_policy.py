@@ -37,7 +37,7 @@ def body(params: Params, run: StageRun) -> None:
     model = GaussianEnsemble.load(MODEL, cpu)
 
     asks = is_undecided(policy) or policy.starts == "public" or model.termination == LEARNED
-    public = PublicLog.open(params) if near_clone or asks else PublicLog(None)
+    public = PublicLog.open(params) if near_clone or asks else PublicLog(MODEL, None)
     believed = public.believes(model)
     decided = decide_policy(policy, public, model, near_clone=near_clone)
     run.params({"seed": params.seed, "policy": plain(decided)})

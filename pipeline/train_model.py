@@ -6,12 +6,13 @@ from pipeline.runner import run_stage
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.base.processes import is_worker
 from primorl.base.records import to_json
-from primorl.config.params import Params
+from primorl.base.reporting import exit_status
+from primorl.config.params import Params, load
 from primorl.tracking import StageRun
 from primorl.work import training
 from primorl.work.desk import Desk
 from primorl.work.jobs import RunPlan, paid_plan
-from primorl.work.training import run_worker, training_setup, work_for_first, write_model
+from primorl.work.training import training_setup, work_for_first, write_model
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -31,7 +32,7 @@ def body(params: Params, run: StageRun) -> None:
         training.check_before_charge(setup, MODEL)
         restore = training.restore_for(setup)
         with desk.pay(order, training.begin(setup), restore) as paid:
-            trained = training.train_for(paid, setup, data, params.compute, run)
+            trained = training.train_for(paid, setup, data, run)
             training.refuse_diverged(paid, trained, "dynamics")
             engine = training.begun_by(paid)
             paid.finish(
@@ -42,15 +43,10 @@ def body(params: Params, run: StageRun) -> None:
             )
 
 
-def work(params: Params) -> None:
-    """Sum over the units of this process, which is not the first."""
-    work_for_first(params, PARTITIONS)
-
-
 if __name__ == "__main__":
     description = "Train the dynamics ensemble under trajectory-level differential privacy."
-    sys.exit(
-        run_worker("train_model", work)
-        if is_worker()
-        else run_stage("train_model", description, body)
-    )
+    if is_worker():  # sums over its units, without an MLflow run or files
+        sys.exit(
+            exit_status("train_model", lambda: work_for_first(load(), PARTITIONS), debug=False)
+        )
+    sys.exit(run_stage("train_model", description, body))

@@ -27,22 +27,19 @@ from primorl.base.paths import (
 from primorl.config.params import Params, Reading
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.problem import PublicTrajectories
+from primorl.evaluate.private.problem import PublicTrajectories, Recordings
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.returns import Evaluation, in_environment, in_model
 from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.starts import StartModel, asked_of_private, survival_of
-from primorl.model.termination import NONE
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import FILE, Statement
 from primorl.privacy.verification import verify, verify_with_parts
 from primorl.work.data import open_public
 
-_STARTS = 4096  # drawn from the released first states
 _REMEDY = "run `dvc repro`"
 
 
@@ -197,24 +194,16 @@ def evaluate(run: VerifiedRun, params: Params) -> Evaluation:
             horizon=run.manifest.info.horizon,
         )
     horizon, ends = run.manifest.declared_horizon(), run.config.ends
-    recorded = None if asked_of_private(MODEL) else run.recorded
-    if recorded is None:
-        survival = survival_of(MODEL, by_model=ends != NONE)
-        starts = StartModel.load(MODEL, torch.device("cpu")).sample(
-            _STARTS, torch.Generator().manual_seed(sizes.seed)
-        )
-    else:
-        survival = recorded.in_rollouts(ends).survival(horizon)
-        starts = run.public.first_observations()
+    recordings = Recordings.of(MODEL, run.public)
     return in_model(
         GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
         folders,
-        starts,
+        recordings.first_states(sizes.seed),
         rollouts=sizes.episodes,
         epoch_rollouts=sizes.epoch_episodes,
         seed=sizes.seed,
         horizon=horizon,
-        survival=survival,
+        survival=recordings.survival(horizon, ends),
     )
 
 

@@ -50,7 +50,7 @@ EDGES = (
     "primorl.privacy.ledger",
     "pipeline.runner",
     *("primorl.work.data", "primorl.work.desk"),
-    *("primorl.work.bill", "primorl.work.checks"),  # foretell, refuse and warn
+    "primorl.work.bill",  # which foretells
 )
 BY_FILE = ("primorl.work.policy", "primorl.work.splitting", "primorl.run")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a

@@ -58,12 +58,12 @@ def _read_bounds(
     from primorl.base.files import finite
     from primorl.base.paths import MANIFEST, PARAMS
     from primorl.config.params import load
+    from primorl.data.description import cuts_last_rows, list_bounds
     from primorl.data.storage.schema import Manifest
-    from primorl.work.checks import bounded, cuts_last_rows
 
     params = load(PARAMS) if PARAMS.exists() else None
     dataset = params.chosen if params is not None and params.dataset == about["dataset"] else None
-    columns = bounded(dataset, Manifest.load(MANIFEST).info.spaces)
+    columns = list_bounds(dataset, Manifest.load(MANIFEST).info.spaces)
     values = None if public is None else [*public.observation.T, public.reward]
     return [
         {

@@ -24,7 +24,6 @@ _query = number(
 _rounds = number(int, lambda t: 1 <= t <= MOST_ROUNDS, f"a whole number from 1 to {MOST_ROUNDS}")
 _delta = number(float, lambda d: 0 < d < 1, "a number above 0 and below 1")
 _epsilon = number(float, lambda e: 0 < e < math.inf, "a number above 0")
-_units = number(int, lambda k: k >= 1, "a whole number from 1")
 
 
 def _queries(text: str) -> tuple[float, ...]:
@@ -60,12 +59,6 @@ def plan(
         Literal["noise-multiplier", "rounds"] | None,
         option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
     ] = None,
-    units: Annotated[
-        int | None,
-        option(
-            "K", "Private units.  [default: those of data/partitions/manifest.json]", parser=_units
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the ε of a mechanism, or solve for a target ε.
@@ -88,4 +81,4 @@ def plan(
     with Status() if own else nullcontext() as status:
         from primorl.commands import plan_answer
 
-        plan_answer.show(plan_answer.Options(*given, units), as_json=as_json, status=status)
+        plan_answer.show(plan_answer.Options(*given), as_json=as_json, status=status)

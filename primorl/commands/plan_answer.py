@@ -19,7 +19,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of
+from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import RELATION_NAME
@@ -45,7 +45,6 @@ class Options:
     queries: tuple[float, ...] | None = None
     target_epsilon: float | None = None
     solve: str | None = None
-    units: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,7 @@ def show(options: Options, *, as_json: bool, status: Status | None) -> None:
         if as_json:
             _print_json(_as_json(training, delta))
             return
-        units = options.units
-        if units is None and MANIFEST.exists():
-            units = Manifest.load(MANIFEST).private_units
+        units = Manifest.load(MANIFEST).private_units if MANIFEST.exists() else None
         lines = _mechanism_lines(training, delta, units)
     for line in lines:
         print(line)
@@ -266,7 +263,7 @@ def _own_lines(own: OwnRun, changed: Set[str]) -> Iterator[str]:
     with read_ledger(own.params) as ledger:
         bill = Bill.of(own.params, own.plan, own.partitions, ledger)
     yield from _cost_lines(own)
-    yield from _ledger_lines(own, bill, changed)
+    yield f"  {UNKNOWN if changed & MAKE_DATA else bill}"
     yield from _learning_lines(own)
     training, delta = own.training, own.plan.model.mechanism.delta
     if training is not None:
@@ -353,41 +350,3 @@ def _online_line(params: Params) -> str:
         f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, "
         f"{each}; {whose_account(params)}"
     )
-
-
-def _ledger_lines(own: OwnRun, bill: Bill, changed: Set[str]) -> Iterator[str]:
-    total = bill.account.total(bill.delta)
-    if total.charges:
-        spent = f"ε {at_most(total.epsilon, 4)} spent at δ {at_most(bill.delta)}"
-        yield f"  {own.plan.dataset}: {spent}, in {total.charges} charge(s)"
-    else:
-        yield "  nothing was charged to these people yet"
-    if changed & MAKE_DATA:
-        yield f"  {UNKNOWN}"
-        return
-    if bill.refused:
-        yield "  next `dvc repro`: its stage plan stops, as these settings cannot learn; no charge"
-    elif not bill.unpaid:
-        yield "  next `dvc repro`: all of it is paid, nothing is charged"
-    else:
-        words = []
-        for each in bill.jobs:
-            price = "0 (paid)" if each.paid else at_most(each.epsilon or 0, 4)
-            words.append(f"{each.order.name} {price}")
-        yield f"  next `dvc repro` charges ε: {', '.join(words)}"
-    if bill.budget is None:
-        yield "  budget: none (privacy.budget.epsilon is empty)"
-        return
-    left = left_of(bill.budget.epsilon, total.epsilon)
-    yield f"  budget: ε {at_most(bill.budget.epsilon, 6)}, left {left}"
-    if not bill.unpaid:
-        return
-    if bill.variant != "private":
-        yield f"  a run of variant {bill.variant} does not fit: it has no guarantee"
-    elif bill.fits:
-        yield (
-            f"  this run fits: with it ε {at_most(bill.after, 4)} in all (ε compose, they do not "
-            "add)"
-        )
-    else:
-        yield f"  what is not paid yet does not fit; ask for a smaller ε in {PARAMS}"

@@ -5,7 +5,7 @@ suits them. What neither says is a default of its class, or decided by a rule (`
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -108,11 +108,6 @@ class Params(Block):
         undecided = self.undecided
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
         return facts | {key: value for key, value in _leaves(blocks) if key not in undecided}
-
-    def values(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Values by dotted key."""
-        content = plain(self)
-        return {key: found_at(content, key) for key in sorted(keys)}
 
     def with_decided(self, values: Mapping[str, Any]) -> "Params":
         """Return the same choices with what a rule decided, by dotted key; set keys stay."""

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.base.errors import PipelineError
+from primorl.config.datasets import AnyDataset, DeclaredBounds, TabularDataset
 from primorl.data.storage.rows import UnitStore
-from primorl.data.storage.schema import Manifest
+from primorl.data.storage.schema import Manifest, Spaces
 
 Floats = npt.NDArray[np.float64]
 
@@ -102,3 +103,56 @@ def _quantiles(values: Floats) -> dict[str, float]:
 def _ranges(values: Floats) -> dict[str, list[float]]:
     columns = {name: getattr(values, name)(0) for name in ("min", "mean", "max", "std")}
     return {name: [float(f"{number:.6g}") for number in column] for name, column in columns.items()}
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A column and its declared bounds; infinite where none are declared, or where the public split
+    gives them.
+    """
+
+    name: str
+    key: str
+    low: float
+    high: float
+    of_public: bool = False
+
+    def outside(self, values: npt.NDArray[np.floating]) -> float:
+        """Return the share of ``values`` [rows] outside the bounds, which are rounded to float32 as
+        values are.
+        """
+        low, high = np.float32(self.low), np.float32(self.high)
+        return float(((values < low) | (values > high)).mean())
+
+
+def list_bounds(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
+    """List every dimension of an observation, then the reward, with the bounds that the model keeps
+    to.
+    """
+    observation = "space" if dataset is None else dataset.bounds.observation
+    low, high = spaces.observation_low, spaces.observation_high
+    if isinstance(observation, DeclaredBounds) and len(observation.low) == len(low):
+        low, high = observation.low, observation.high
+    public = observation == "public"
+    if public:
+        low, high = (-np.inf,) * len(low), (np.inf,) * len(high)
+    names = zip(spaces.observation_names, low, high, strict=True)
+    columns = [
+        Bounded(name, "bounds.observation", least, most, public) for name, least, most in names
+    ]
+    reward = "public" if dataset is None else dataset.bounds.reward
+    name = dataset.options.columns.reward if isinstance(dataset, TabularDataset) else "reward"
+    ends = (-np.inf, np.inf) if isinstance(reward, str) else reward
+    return [
+        *columns,
+        Bounded(name, "bounds.reward", *ends, dataset is not None and reward == "public"),
+    ]
+
+
+def cuts_last_rows(dataset: AnyDataset | None) -> bool:
+    """Tell whether the last row of a trajectory that does not terminate is dropped, with its
+    reward.
+    """
+    if not isinstance(dataset, TabularDataset) or dataset.options.end == "outcome":
+        return False
+    return dataset.options.columns.next_observation is None

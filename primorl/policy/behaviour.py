@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.model.architecture import PublicLosses
-from primorl.model.ensemble import bound_softly
+from primorl.model.architecture import CloneNetwork, PublicLosses
+from primorl.model.ensemble import Bounds, Normaliser, Weights, bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, SPREAD, BehaviourConfig
@@ -43,6 +43,34 @@ class BehaviourPolicy:
     policy: DeterministicPolicy
     spread: tuple[Tensor, Tensor] | None
     log_variance: tuple[float, float] | None
+
+    @classmethod
+    def of(
+        cls, network: CloneNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
+    ) -> "BehaviourPolicy":
+        """Build the policy of trained weights, on the CPU; weights of policies are ``[1, out,
+        in]``.
+        """
+        layers = [
+            part.detach().cpu().contiguous()
+            for weight, bias in zip(weights[::2], weights[1::2], strict=True)
+            for part in (weight.mT, bias)
+        ]
+        size = network.action_size
+        last = (layers[-2][:, :size], layers[-1][..., :size])
+        maps = normaliser.to(torch.device("cpu"))
+        policy = DeterministicPolicy(
+            (*layers[:-2], *last),
+            maps.input_mean,
+            maps.input_scale,
+            bounds.action_low,
+            bounds.action_high,
+            network.discrete_actions,
+        )
+        if network.discrete_actions:
+            return cls(policy, None, None)
+        spread = (layers[-2][:, size:], layers[-1][..., size:])
+        return cls(policy, spread, (network.log_variance_low, network.log_variance_high))
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "BehaviourPolicy":

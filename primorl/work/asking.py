@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.blocks import EstimatorName
-from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.model_values import Clone, signs_against
+from primorl.evaluate.private.model_values import signs_against
 from primorl.evaluate.private.problem import (
     Act,
     Problem,
     PublicTrajectories,
+    Recordings,
     check_blocks,
     in_float64,
     mean_change,
@@ -39,12 +39,6 @@ from primorl.evaluate.private.results import (
 )
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.numerics import SeedGenerators
-from primorl.model.starts import StartModel, asked_of_private, survival_of
-from primorl.model.termination import NONE
-from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
-from primorl.policy.config import BehaviourConfig
-from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
@@ -59,7 +53,6 @@ QUESTIONS: Mapping[EstimatorName, Question] = {
 }
 ROLLOUTS = 512
 """In each member of the model, of every policy whose value there is free."""
-_STARTS = 4096  # drawn from the released first states
 
 
 def evaluation_problem(
@@ -84,92 +77,36 @@ def evaluation_problem(
         PipelineError: the model is missing or broken.
     """
     manifest, public = partitions.manifest, partitions.public
-    info = manifest.info
-    ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends)
+    recordings = Recordings.of(MODEL, public)
     problem = Problem(
         units=manifest.private_units,
-        unit=info.unit,
+        unit=manifest.info.unit,
         delta=job.delta,
-        horizon=info.horizon,
+        horizon=manifest.info.horizon,
         discount=job.discount,
         policy=policy,
-        ensemble=ensemble,
-        starts=first_states(public, seed),
+        ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
+        starts=recordings.first_states(seed),
         seed=seed,
+        survival=recordings.survival(manifest.info.horizon, ends),
     )
-    declared = job.return_bounds
-    problem = problem.with_return_bounds(None if isinstance(declared, str) else declared)
-    if public.units == 0:
-        return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
-    recorded = PublicTrajectories.of(public).in_rollouts(ends)
-    if declared == "public":
-        problem = problem.with_return_bounds(public_return_bounds(recorded, problem))
-    if asked_of_private(MODEL):
-        return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
-    if info.horizon is None:
-        return problem
-    return replace(problem, survival=recorded.survival(info.horizon))
+    bounds = None if isinstance(job.return_bounds, str) else job.return_bounds
+    problem = problem.with_return_bounds(bounds)
+    if job.return_bounds == "public" and public.units > 0:
+        returned = PublicTrajectories.of(public).in_rollouts(ends)
+        problem = problem.with_return_bounds(public_return_bounds(returned, problem))
+    return problem
 
 
-def clone_of(folder: Path, seed: int) -> Clone | None:
-    """Load the clone of the behaviour from ``folder``; None: none was made.
-
-    Args:
-        folder: ``models/behaviour``.
-        seed: of actions that are drawn.
-
-    Raises:
-        PipelineError: a file is missing or broken.
+def hash_files(*, cloned: bool) -> dict[str, str | None]:
+    """Hash the files that questions and free values are about; ``cloned`` tells whether there is a
+    clone.
     """
-    if not BehaviourConfig.read(folder).made:
-        return None
-    cpu = torch.device("cpu")
-    behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
-    return Clone(
-        released=act_of(released(behaviour, generators)),
-        drawn=act_of(SampledClone(behaviour, generators)),
-    )
-
-
-def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
-    """Wrap one policy as a function of observations; an exported one computes in float64."""
-    exact = in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
-    return lambda observation: exact.act(observation.double()[None])[0]
-
-
-def first_states(public: UnitStore, seed: int) -> Tensor:
-    """Collect first states ``[n, S]`` of public trajectories, or draw them from the released model
-    of first states.
-    """
-    if public.units > 0 and not asked_of_private(MODEL):
-        return public.first_observations()
-    return StartModel.load(MODEL, torch.device("cpu")).sample(
-        _STARTS, torch.Generator().manual_seed(seed)
-    )
-
-
-@dataclass(frozen=True)
-class EvaluatedFiles:
-    """The model that questions are about, and the policy and the clone whose values in it are free.
-
-    Attributes:
-        model_sha256: of the model's file.
-        policy_sha256: of the policy's file.
-        clone_sha256: of the clone's file; None: none was made.
-    """
-
-    model_sha256: str
-    policy_sha256: str
-    clone_sha256: str | None
-
-    @classmethod
-    def read(cls, *, cloned: bool) -> "EvaluatedFiles":
-        """Read the files in ``models/``; ``cloned`` tells whether there is a clone."""
-        return cls(
-            model_sha256=file_sha256(MODEL / "model.safetensors"),
-            policy_sha256=file_sha256(POLICY / "policy.safetensors"),
-            clone_sha256=file_sha256(BEHAVIOUR / "policy.safetensors") if cloned else None,
-        )
+    return {
+        "model_sha256": file_sha256(MODEL / "model.safetensors"),
+        "policy_sha256": file_sha256(POLICY / "policy.safetensors"),
+        "clone_sha256": file_sha256(BEHAVIOUR / "policy.safetensors") if cloned else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -193,7 +130,7 @@ def ask_for(
     desk: Desk,
     orders: Sequence[tuple[QuestionJob, Order]],
     problem: Problem,
-    model_sha256: str,
+    model_sha256: str | None,
     device: torch.device,
 ) -> list[Answered]:
     """Pay for every question and ask it; the charges stay open, so that a kill costs nothing.
@@ -273,7 +210,7 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> Asked:
 def evaluation_record(
     problem: Problem,
     partitions: Partitions,
-    files: EvaluatedFiles,
+    files: Mapping[str, Any],
     answered: Sequence[Answered],
     free: Sequence[Answer],
 ) -> PrivateEvaluation:
@@ -303,9 +240,7 @@ def evaluation_record(
         statements=statements,
         verdict=Verdict(check=check, vetoes=vetoes),
         total=answered[-1].paid.spent,
-        model_sha256=files.model_sha256,
-        policy_sha256=files.policy_sha256,
-        clone_sha256=files.clone_sha256,
+        **files,
     )
 
 

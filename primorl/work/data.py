@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from primorl.base.dvc import REMAKE, recorded_outputs
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_json, workspace
 from primorl.base.paths import LEDGER_HEAD, LOCK, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
+from primorl.config.datasets import Bounds
 from primorl.config.params import Params, Reading
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
@@ -30,6 +34,8 @@ from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.ledger.store import Store
+
+Floats = npt.NDArray[np.floating]
 
 # ---- the ledger, to be read
 
@@ -360,3 +366,36 @@ def list_assumptions(manifest: Manifest) -> list[str]:
     elif info.termination in RULES:
         found.append(f"when an episode ends: the declared rule {info.termination}")
     return found
+
+
+def observation_bounds(
+    bounds: Bounds, manifest: Manifest, public: UnitStore
+) -> tuple[Floats, Floats]:
+    """Bound model states, [S] each: as declared, or by the environment or the public split; never
+    by private data.
+
+    Raises:
+        PipelineError: the bounds are infinite, or of another number of dimensions.
+    """
+    declared = bounds.observation
+    spaces = manifest.info.spaces
+    size = public.observation_size
+    key = f"datasets/{manifest.info.dataset}.yaml: bounds.observation"
+    if declared == "public":
+        inputs, targets = public.arrays()
+        seen = np.concatenate((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
+        low, high = seen.min(0), seen.max(0)
+    else:
+        own = (spaces.observation_low, spaces.observation_high)
+        low, high = (
+            np.asarray(side, np.float32)
+            for side in (own if declared == "space" else (declared.low, declared.high))
+        )
+    if len(low) != size:
+        raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
+    if not np.isfinite((low, high)).all():
+        raise PipelineError(
+            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to "
+            "public, or declare {low: [..], high: [..]}"
+        )
+    return low, high

@@ -302,28 +302,18 @@ def digest(content: Mapping[str, Any]) -> str:
 
 _DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
 _FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
-_MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")
-
-
-def origins_of(params: Params) -> dict[str, str]:
-    """Return the origins of the settings that jobs are made of, by dotted key."""
-    return {
-        key: origin
-        for key, origin in sorted(params.origins.items())
-        if key.startswith(_MADE_OF) and not key.startswith("privacy.budget")
-    }
 
 
 def digest_of_settings(params: Params) -> str:
-    """Digest the settings that the jobs of a run are decided from, and their origins: no more than
-    the stage ``plan`` depends on in ``dvc.yaml``.
+    """Digest the settings that the jobs of a run are decided from: no more than the stage ``plan``
+    depends on in ``dvc.yaml``.
     """
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
     questions = content["evaluation"]["private"]
-    return digest(asked | {"facts": facts, "questions": questions, "origins": origins_of(params)})
+    return digest(asked | {"facts": facts, "questions": questions})
 
 
 def paid_plan(params: Params, partitions: "Partitions") -> Path:

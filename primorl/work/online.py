@@ -1,6 +1,4 @@
-"""Online learning as paid work: users and their cohorts, the run that online.yaml describes, and
-its outputs.
-"""
+"""Online learning as paid work: users, their cohorts, the run of online.yaml, and its outputs."""
 
 import hashlib
 import hmac

@@ -19,10 +19,9 @@ from primorl.config.datasets import checked
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.problem import PublicTrajectories
+from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
 from primorl.model.ensemble import GaussianEnsemble, evidence
 from primorl.model.numerics import SeedGenerators
-from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import LEARNED, NONE
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.config import SacConfig
@@ -31,7 +30,6 @@ from primorl.policy.optimisation import CloneReference
 from primorl.simulators.environments import reset_states
 from primorl.work.data import open_public
 
-RESETS = 4096
 # what a return of one standard deviation a step is scaled to, and its steps
 _RETURN = 10.0
 _LONGEST_RETURN = 100
@@ -43,73 +41,44 @@ _BOUNDS_IN_STD = 6.0
 
 
 @dataclass(frozen=True)
-class PublicLog:
-    """The public rows as the policy stage sees them.
-
-    Attributes:
-        store: the public split; None: nothing is public, or nothing that stands for the private
-            people.
-    """
-
-    store: UnitStore | None
+class PublicLog(Recordings[UnitStore]):
+    """The public rows that stand for the private units, as the policy stage sees them."""
 
     @classmethod
     def open(cls, params: Params) -> "PublicLog":
-        """Read the part of the public split that stands for the private units; raises the errors of
-        `open_public`.
-        """
-        store = open_public(params)
-        return cls(store if store.units > 0 and not asked_of_private(MODEL) else None)
+        """Read the public split; raises the errors of `open_public`."""
+        return cls.of(MODEL, open_public(params))
 
     @cached_property
-    def recorded(self) -> PublicTrajectories | None:
-        """Every public trajectory; a unit may have several, and each counts once.
-
-        None: nothing is public.
-        """
-        if self.store is None:
+    def trajectories(self) -> PublicTrajectories | None:
+        """Every public trajectory; a unit may have several, and each counts once."""
+        if self.public is None:
             return None
-        found = PublicTrajectories.of(self.store)
+        found = PublicTrajectories.of(self.public)
         return replace(found, weight=torch.ones_like(found.weight))
-
-    @property
-    def mean_length(self) -> float:
-        """Mean steps of a trajectory; where nothing is public, of the charged answer or the
-        declared horizon.
-        """
-        if self.recorded is None:
-            return float(self._survival(by_model=False).sum())
-        return float(self.recorded.length.double().mean())
 
     @property
     def mean_return(self) -> tuple[float, float] | None:
         """Mean undiscounted return of a public trajectory and its standard error; None: fewer than
         two are public.
         """
-        if self.recorded is None or len(self.recorded.length) < 2:
+        if self.trajectories is None or len(self.trajectories.length) < 2:
             return None
-        returns = self.recorded.reward.sum(1)
+        returns = self.trajectories.reward.sum(1)
         return float(returns.mean()), float(returns.std()) / math.sqrt(len(returns))
 
-    def going_on(self, *, by_model: bool) -> Tensor:
-        """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64
-        ``[T]``.
-
-        Where nothing is public: by a charged query, or ones up to the declared horizon.
+    def step_shares(self, ends: str | None) -> Tensor:
+        """Estimate S(t), float64 ``[T]``; ones up to the declared horizon where nothing tells it.
 
         Args:
-            by_model: whether the model ends episodes, so that terminations are its own business and
-                no end here.
+            ends: see `Recordings.survival`.
         """
-        if self.recorded is None:
-            return self._survival(by_model=by_model)
-        recorded = self.recorded.in_rollouts(None if by_model else NONE)
-        return recorded.survival(int(recorded.length.max()))
-
-    def _survival(self, *, by_model: bool) -> Tensor:
-        horizon = Manifest.load(MANIFEST).declared_horizon()
-        asked = survival_of(MODEL, by_model=by_model)
-        return torch.ones(horizon, dtype=torch.float64) if asked is None else asked
+        if self.trajectories is not None:
+            horizon = int(self.trajectories.length.max())
+        else:
+            horizon = Manifest.load(MANIFEST).declared_horizon()
+        found = self.survival(horizon, ends)
+        return torch.ones(horizon, dtype=torch.float64) if found is None else found
 
     def reward_std(self, model: GaussianEnsemble) -> float:
         """Standard deviation of public rewards; 1 for 0.
@@ -118,27 +87,24 @@ class PublicLog:
         range.
         """
         bounds = model.bounds
-        if self.store is None and model.architecture.features is not None:
+        if self.public is None and model.architecture.features is not None:
             spread = float(model.normaliser.target_scale[-1])  # of a charged query
-        elif self.store is None:
+        elif self.public is None:
             spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
         else:
             spread = float(
-                self.store.flat()[1][:, self.store.observation_size].double().std(correction=0)
+                self.public.flat()[1][:, self.public.observation_size].double().std(correction=0)
             )
         return spread if spread > 0 else 1.0
 
-    def first_states(self, params: Params) -> Tensor:
-        """``[n, S]``: where public trajectories begin; else the released start model's; else the
+    def begin(self, params: Params) -> Tensor:
+        """Return first states ``[n, S]``: public ones, else the released start model's, else the
         environment's.
         """
-        if self.store is not None:
-            return self.store.first_observations()
         environment = params.chosen.environment
-        if environment is not None and not params.privacy.statistics.starts:
-            return torch.from_numpy(reset_states(environment, RESETS, params.seed))
-        generator = torch.Generator().manual_seed(params.seed)
-        return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+        if self.public is None and environment is not None and not params.privacy.statistics.starts:
+            return torch.from_numpy(reset_states(environment, STARTS, params.seed))
+        return self.first_states(params.seed)
 
     def start_states(self, params: Params, starts: str) -> Tensor:
         """Return ``[n, S]``: public states, draws from the released start model, or resets, as
@@ -148,18 +114,17 @@ class PublicLog:
             PipelineError: no unit is public, or no start model was released.
         """
         if starts == "released":
-            generator = torch.Generator().manual_seed(params.seed)
-            return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+            return PublicLog(MODEL, None).first_states(params.seed)
         if starts != "public":
             assert params.chosen.environment is not None  # checked when params.yaml is read
-            return torch.from_numpy(reset_states(params.chosen.environment, RESETS, params.seed))
-        if self.store is None:
+            return torch.from_numpy(reset_states(params.chosen.environment, STARTS, params.seed))
+        if self.public is None:
             raise PipelineError(
                 "params.yaml: policy.starts: found public, and no unit is public "
                 "(partition.public_fraction); allowed: reset, pool, released "
                 "(privacy.statistics.starts)"
             )
-        return self.store.flat()[0][:, : self.store.observation_size]
+        return self.public.flat()[0][:, : self.public.observation_size]
 
     def believes(self, model: GaussianEnsemble) -> bool:
         """Whether the public rows support how the model ends episodes; declared rules need no
@@ -169,13 +134,13 @@ class PublicLog:
         """
         if model.termination != LEARNED:
             return True
-        if self.store is None:
+        if self.public is None:
             print(
                 "optimize_policy: no public rows support learned terminations: not used",
                 file=sys.stderr,
             )
             return False
-        inputs, targets = self.store.flat()
+        inputs, targets = self.public.flat()
         found = evidence(model, inputs, targets[:, -1] > 0)
         if not found.supports:
             print(
@@ -212,8 +177,8 @@ def clone_reference(
     comparison = CandidateComparison(
         ensemble=model,
         clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
-        starts=public.first_states(params),
-        weights=public.going_on(by_model=model.termination != NONE),
+        starts=public.begin(params),
+        weights=public.step_shares(NONE if model.termination == NONE else None),
         seed=params.seed,
         observed=public.mean_return,
         divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
@@ -249,7 +214,7 @@ def decide_policy(
     """
     if not is_undecided(policy):
         return policy
-    length = public.mean_length
+    length = float(public.step_shares(NONE).sum())
     scaled = _RETURN * (1.0 if near_clone else _ALONE)
     scale = scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN))
     horizon = policy.horizon or max(1, min(_LONGEST_ROLLOUT, round(length)))

@@ -7,19 +7,26 @@ z √d / (q K √T), must be small, or of linear heads the variance that the noi
 """
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from primorl.base.errors import PipelineError
 from primorl.config import decisions
 from primorl.config.blocks import JobName, Policy
-from primorl.config.params import Params, found_in
+from primorl.config.datasets import TabularDataset
+from primorl.config.params import Params, found_in, plain
+from primorl.config.reading import found_at
+from primorl.data.description import cuts_last_rows, list_bounds
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.model.architecture import CanLearn, Network
+from primorl.model.termination import LEARNED, NONE, RULES
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
@@ -27,13 +34,7 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
 from primorl.privacy.mechanism.plan import Plan
-from primorl.work.checks import (
-    check_choices,
-    check_clone,
-    check_questions,
-    objections,
-)
-from primorl.work.data import Partitions
+from primorl.work.data import Floats, Partitions, observation_bounds
 from primorl.work.jobs import (
     AnyJob,
     CloneJob,
@@ -47,7 +48,6 @@ from primorl.work.jobs import (
     event_of,
     identity_of,
     noise_of_share,
-    origins_of,
     paid_plan,
     solve_noise,
 )
@@ -142,6 +142,7 @@ _HEADS_SERVER = replace(
 )
 _RESIDUALS_SHARE = 0.1
 _EPOCHS, _UPDATES = 24, 250  # of the policy
+_MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")  # settings of jobs
 _LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 5  # see `resolve`
 
 
@@ -205,14 +206,12 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
     manifest, public = partitions.manifest, partitions.public
     shared = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
     chosen, fit = fit_model(shared, manifest, public)
-    check_clone(params, manifest)
-    check_questions(params, manifest)
     model = model_job(chosen, manifest)
     identity = identity_of(model, partitions.identity)
     clone = clone_job(chosen, manifest, public, identity)
     questions = question_jobs(shared, identity)
     beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
-    objected = objections(params, manifest, public)
+    objected = find_objections(params, manifest, public)
     answer, reason = fit.answer, fit.reason
     warnings = (*objected.stops, *objected.warnings)
     if answer == "no":
@@ -256,9 +255,13 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
 
 def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
     """List the decided settings that the jobs are made of, with their origins."""
-    origins = origins_of(chosen)
-    values = chosen.values(origins) | {decisions.TARGET: epsilon}
-    return {key: Setting(value=values[key], origin=origins[key]) for key in origins}
+    values = plain(chosen)
+    values["privacy"]["target_epsilon"] = epsilon
+    return {
+        key: Setting(value=found_at(values, key), origin=origin)
+        for key, origin in sorted(chosen.origins.items())
+        if key.startswith(_MADE_OF) and not key.startswith("privacy.budget")
+    }
 
 
 def _price(job: AnyJob, partitions: Partitions) -> Price:
@@ -287,11 +290,186 @@ def epsilon_of(params: Params, job: JobName) -> float:
     return float(f"{gaussian_epsilon(math.sqrt(share) * gaussian_mean(epsilon, delta), delta):.6g}")
 
 
+# ---- checks of the settings and of declared facts
+
+_STOP, _WARNING = 0.2, 0.01
+"""Shares of public values outside a column's bounds from which a training is refused, and from
+which it is warned.
+"""
+
+
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse choices that fit neither each other nor the data.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    for find in (_find_misfits, _find_missing_facts):
+        if (line := next(find(params, manifest, public), None)) is not None:
+            raise PipelineError(line)
+    if manifest.info.environment is None:
+        manifest.declared_horizon()
+    observation_bounds(params.chosen.bounds, manifest, public)
+
+
+def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
+    """Yield settings of params.yaml that the data, or another setting, do not allow."""
+    dynamics, statistics = params.dynamics, params.privacy.statistics
+    dataset, bounds = f"datasets/{params.dataset}.yaml", params.chosen.bounds
+    patience, normaliser = dynamics.early_stopping.patience, statistics.normaliser
+    if public.info != manifest.info:
+        yield "data/partitions: its parts are of different datasets; run `dvc repro partition`"
+    asking: tuple[tuple[str, object, str], ...] = (
+        ("params.yaml: privacy.statistics.normaliser", normaliser, "private (charged)"),
+        (f"{dataset}: bounds.observation", bounds.observation, "space, {low, high}"),
+        (f"{dataset}: bounds.reward", bounds.reward, "[low, high]"),
+    )
+    public_asked = [each for each in asking if each[1] == "public"]
+    if patience is not None:
+        public_asked.append(("params.yaml: dynamics.early_stopping.patience", patience, "null"))
+    for key, found, allowed in () if manifest.public_units else public_asked:
+        yield (
+            f"{key}: found {found}, which needs public units, and data/partitions has none (where "
+            "partition in params.yaml was changed since, run `dvc repro partition`); allowed: "
+            f"{allowed}"
+        )
+    if patience is not None and dynamics.model == "linear":
+        yield (
+            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, "
+            "which nobody public judges; allowed: null"
+        )
+    q, units = params.privacy.sampling_probability, manifest.private_units
+    if q is not None and q * units < 1:
+        yield (
+            f"params.yaml: privacy.sampling_probability: found {q:g}, at which less than one of "
+            f"{units} units joins a round; allowed is at least 1/{units}"
+        )
+    if dynamics.start == "public" and (public.units < LEAST_UNITS or normaliser == "private"):
+        yield (
+            f"params.yaml: dynamics.start: found public, with {public.units} public units and "
+            f"privacy.statistics.normaliser: {normaliser}; needed are {LEAST_UNITS} units and "
+            "public; allowed: random"
+        )
+
+
+def _find_missing_facts(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
+    """Yield facts that the dataset's file does not declare, and jobs need."""
+    info, spaces, names = manifest.info, manifest.info.spaces, ", ".join(params.questions)
+    dataset, statistics = f"datasets/{params.dataset}.yaml", params.privacy.statistics
+    scaled = params.clones or statistics.normaliser != "public"
+    sides = zip(spaces.action_low, spaces.action_high, strict=True)
+    if scaled and not all(
+        math.isfinite(high - low) and (low < high or not params.clones) for low, high in sides
+    ):
+        why = "privacy.shares: found one of a clone"
+        if not params.clones:
+            why = f"privacy.statistics.normaliser: found {statistics.normaliser}"
+        yield (
+            f"params.yaml: {why}, which needs finite bounds of actions, and those of dataset "
+            f"{params.dataset} are not; declare them, or change it"
+        )
+    nowhere = not manifest.public_units and not statistics.starts
+    if nowhere and (info.environment is None or names):
+        asked = f"privacy.shares asks {names}" if names else f"{dataset} says environment: null"
+        yield (
+            "params.yaml: privacy.statistics.starts: found false, and rollouts have no first "
+            f"states: nobody is public, and {asked}; allowed: true (charged), or public units"
+        )
+    if names and info.horizon is None and params.evaluation.private.discount == 1.0:
+        yield (
+            f"{dataset}: horizon: not declared, while evaluation.private.discount is 1, so nothing "
+            f"bounds a return ({names}); declare a horizon, or set a discount below 1"
+        )
+    fitting = [
+        name
+        for name, rule in sorted(RULES.items())
+        if rule.observation_size == public.observation_size
+    ]
+    if info.termination not in (allowed := [NONE, LEARNED, *fitting]):
+        yield (
+            f"{dataset}: termination: found {info.termination!r}; allowed for observations of size "
+            f"{public.observation_size} are {', '.join(allowed)}"
+        )
+
+
+class Objections(NamedTuple):
+    """Lines about a run, each with the finding in the public split and the remedy.
+
+    Attributes:
+        stops: why it is not to be paid for.
+        warnings: to be looked at.
+    """
+
+    stops: list[str]
+    warnings: list[str]
+
+
+def find_objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
+    """Find objections to a run that the public split shows or, where it is empty, the entry."""
+    file = f"datasets/{params.dataset}.yaml"
+    found = Objections([], [])
+    if public.units == 0:
+        dataset = params.chosen
+        flagged = isinstance(dataset, TabularDataset) and dataset.options.columns.terminated
+        if cuts_last_rows(dataset) and not flagged:
+            found.warnings.append(
+                f"{file}: options.end: {_CUT}, and nobody is public to tell whether any is left; "
+                f"{_OUTCOME}"
+            )
+        if manifest.info.termination == LEARNED:
+            found.warnings.append(
+                f"{file}: termination: learned: nobody is public to tell whether the model's ends "
+                "are right, so rollouts do not end by them, and an outcome score in last rows may "
+                "not be learned; consent of some people (partition.public) helps, or rewards in "
+                "every row"
+            )
+        return found
+    inputs, targets = public.arrays()
+    size = public.observation_size
+    values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
+    if (line := _find_no_reward(params, manifest, public, values[:, -1])) is not None:
+        found.stops.append(line)
+    bounds = list_bounds(params.chosen, manifest.info.spaces)
+    for column, seen in zip(bounds, values.T, strict=True):
+        share = column.outside(seen)
+        if share >= _WARNING:
+            (found.stops if share > _STOP else found.warnings).append(
+                f"{file}: {column.key}: {100 * share:.3g}% of the public values of "
+                f"{column.name!r} lie outside its bounds [{column.low:g}, {column.high:g}] (public "
+                f"minimum {seen.min():.4g}, maximum {seen.max():.4g}); correct them to what is "
+                f"possible, or set {column.key} to public"
+            )
+    return found
+
+
+_CUT = "the last row of a trajectory that does not terminate is dropped, and its reward with it"
+_OUTCOME = (
+    "if an outcome score is there, set options.end: outcome and termination: learned; or name "
+    "next_observation columns"
+)
+
+
+def _find_no_reward(
+    params: Params, manifest: Manifest, public: UnitStore, reward: Floats
+) -> str | None:
+    """Say that every step earns the same, and no episode can end sooner or later; else None."""
+    ends = manifest.info.termination
+    may_end = public.terminates if ends == LEARNED else ends != NONE
+    if reward.min() < reward.max() or (reward[0] != 0 and may_end):
+        return None
+    cut = cuts_last_rows(params.chosen) and not public.terminates
+    key = "options.end" if cut else "reward"
+    why = f"{_CUT}; {_OUTCOME}" if cut else "correct options.columns.reward, or the log"
+    return (
+        f"datasets/{params.dataset}.yaml: {key}: every public reward is {reward[0]:g}, so nothing "
+        f"can be learned: {why}"
+    )
+
+
 # ---- the model
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """The expected success of a training.
 
     Attributes:

@@ -5,13 +5,11 @@ Nothing here charges; see `primorl.work.desk`.
 
 import hashlib
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +19,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home
 from primorl.base.paths import CHECKPOINTS, MODEL, PLAN, SECRET
 from primorl.base.processes import choose_device, place_among_processes
-from primorl.base.reporting import exit_status, progress_bar
-from primorl.config import params as settings
+from primorl.base.reporting import progress_bar
 from primorl.config.blocks import Compute
 from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.config.params import Params
@@ -37,21 +34,19 @@ from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Message, Processes
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
 from primorl.model.architecture import CloneNetwork, ModelConfig
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.ledger.checkpoint import Restore
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
-from primorl.work.checks import observation_bounds
-from primorl.work.data import Partitions
+from primorl.work.data import Partitions, observation_bounds
 from primorl.work.desk import Paid, open_private, rows_in_memory
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-_ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
 
 # ---- a job's training
 
@@ -65,48 +60,40 @@ def training_setup(
         PipelineError: the clone takes the scales of a released model, which is missing or another
             one.
     """
+    manifest, public = partitions.manifest, partitions.public
+    spaces = manifest.info.spaces
+    common: dict[str, Any] = {
+        "plan": job.plan(manifest),
+        "bounds": model_bounds(job.bounds, manifest, public),
+        "columns": ObservationColumns(
+            spaces.observation_size, spaces.one_hot, spaces.discrete_actions
+        ),
+        "local": job.local,
+        "server": job.server,
+        "seed": job.seed,
+        "execution": choose_execution(compute),
+    }
     setup: TrainingSetup
+    scales: Any = job.normaliser
     if isinstance(job, ModelJob):
-        setup = _model_setup(job, partitions, compute)
+        setup = TrainingSetup(
+            architecture=job.architecture(manifest),
+            normaliser=scales,
+            horizon=manifest.info.horizon,
+            **common,
+        )
     else:
-        setup = _clone_setup(job, partitions, compute)
-    return from_public(setup, partitions.public) if job.start == "public" else setup
-
-
-def _model_setup(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
-    manifest, public = partitions.manifest, partitions.public
-    assert job.normaliser != "model"
-    return TrainingSetup(
-        plan=job.plan(manifest),
-        architecture=job.architecture(manifest),
-        bounds=model_bounds(job.bounds, manifest, public),
-        columns=_observation_columns(manifest),
-        normaliser=job.normaliser,
-        local=job.local,
-        server=job.server,
-        seed=job.seed,
-        execution=choose_execution(compute),
-        horizon=manifest.info.horizon,
-    )
-
-
-def _clone_setup(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
-    manifest, public = partitions.manifest, partitions.public
-    scales: Literal["public"] | Normaliser = "public"
-    if job.normaliser == "model":
-        scales = _released_scales(job, partitions)
-    return CloningSetup(
-        plan=job.plan(manifest),
-        architecture=job.network(manifest),
-        bounds=model_bounds(job.bounds, manifest, public),
-        columns=_observation_columns(manifest),
-        normaliser=scales,
-        local=job.local,
-        server=job.server,
-        seed=job.seed,
-        execution=choose_execution(compute),
-        taught=job.taught,
-    )
+        if scales == "model":
+            scales = _released_scales(job.scaled_by, partitions)
+        setup = CloningSetup(
+            architecture=job.network(manifest), normaliser=scales, taught=job.taught, **common
+        )
+    if job.start != "public":
+        return setup
+    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
+    view, beta = setup.view(public), job.local.beta_nll
+    start = make_start(setup.architecture, normaliser, view, job.seed, beta)
+    return replace(setup, start=start)
 
 
 def choose_execution(compute: Compute) -> Execution:
@@ -116,16 +103,6 @@ def choose_execution(compute: Compute) -> Execution:
     if compute.memory_mb is not None:
         chunk_bytes = compute.memory_mb << 20
     return Execution(device, chunk_bytes, *place_among_processes())
-
-
-def from_public(setup: TrainingSetup, public: UnitStore) -> TrainingSetup:
-    """Begin the rounds with weights that the public split makes; see
-    `primorl.engine.public`.
-    """
-    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
-    source, beta = setup.view(public), setup.local.beta_nll
-    start = make_start(setup.architecture, normaliser, source, setup.seed, beta)
-    return replace(setup, start=start)
 
 
 def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore) -> Bounds:
@@ -141,19 +118,14 @@ def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore
     return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
 
 
-def _observation_columns(manifest: Manifest) -> ObservationColumns:
-    spaces = manifest.info.spaces
-    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
-
-
-def _released_scales(job: CloneJob, partitions: Partitions) -> Normaliser:
-    """Read the normaliser of the released model, which must be the one that the job names.
+def _released_scales(model: str | None, partitions: Partitions) -> Normaliser:
+    """Read the normaliser of the released model, which must be the one of this identity.
 
     Raises:
         PipelineError: the model is missing or broken, or it is another one.
     """
     charge = Statement.read(MODEL).charge
-    paid = [each.id for each in partitions.account.charges if each.identity == job.scaled_by]
+    paid = [each.id for each in partitions.account.charges if each.identity == model]
     if charge not in paid:
         raise PipelineError(
             f"{MODEL}: of other numbers or data than {PLAN} says, and the clone would take its "
@@ -174,13 +146,6 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
 
 
-def restore_for(
-    setup: TrainingSetup,
-) -> Callable[[Mapping[str, Tensor], dict[str, Any]], TrainingState]:
-    """Return the function that rebuilds the state of a checkpoint of this training."""
-    return partial(_restore, setup)
-
-
 def begin(setup: TrainingSetup) -> TrainingState | None:
     """Return the state before the first release; None: of a training without a guarantee."""
     if not setup.plan.is_private:
@@ -188,25 +153,21 @@ def begin(setup: TrainingSetup) -> TrainingState | None:
     return TrainingState.begin(setup.first_weights(), setup.digest)
 
 
-def _restore(
-    setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]
-) -> TrainingState:
-    """Restore the state of a checkpoint.
-
-    Its settings must be those of this training: the charge paid for no others.
-
-    Raises:
-        PipelineError: another version of the code paid for it, which made another training of these
-            numbers.
-        ValueError, KeyError, TypeError: see `TrainingState.restore`.
+def restore_for(setup: TrainingSetup) -> Restore[TrainingState]:
+    """Return the function that rebuilds the state of a checkpoint, which refuses one that another
+    version of the code paid for and that is another training of these numbers.
     """
-    if facts.get("settings") != setup.digest:
-        raise PipelineError(
-            "what this version makes of the same numbers is another training than was paid for; "
-            "bring back the version that it was paid for with; to pay for another draw with this "
-            "one, set privacy.draw in params.yaml to a new number"
-        )
-    return TrainingState.restore(tensors, facts)
+
+    def restore(tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
+        if facts.get("settings") != setup.digest:
+            raise PipelineError(
+                "what this version makes of the same numbers is another training than was paid "
+                "for; bring back the version that it was paid for with; to pay for another draw "
+                "with this one, set privacy.draw in params.yaml to a new number"
+            )
+        return TrainingState.restore(tensors, facts)
+
+    return restore
 
 
 # ---- the rounds
@@ -216,7 +177,6 @@ def train_for(
     paid: Paid[TrainingState],
     setup: TrainingSetup,
     partitions: Partitions,
-    compute: Compute,
     run: StageRun,
 ) -> Trained:
     """Run the rounds that a charge has left, or restore the result of an earlier run.
@@ -350,12 +310,9 @@ def refuse_diverged(paid: Paid[TrainingState], trained: Trained, key: str) -> No
 
 @contextmanager
 def training_report(
-    run: StageRun, setup: TrainingSetup, stage: str, started: int = 0
+    run: StageRun, setup: TrainingSetup, stage: str, started: int
 ) -> Iterator[OnRound]:
-    """Report every round of a training: a progress bar and MLflow metrics, of released things only.
-
-    ε is computed at evaluations, but never for more than a 200th of the time, and after the last
-    round.
+    """Report every round of a training: a progress bar, and public losses in MLflow.
 
     Args:
         run: the stage's MLflow run.
@@ -367,26 +324,18 @@ def training_report(
         A function that takes the number of rounds spent so far, and the evaluation where the round
         had one.
     """
-    plan, due = setup.plan, 0.0
-    with progress_bar(plan.rounds, stage, "round") as bar:
+    with progress_bar(setup.plan.rounds, stage, "round") as bar:
         bar.update(started)
 
-        def on_round(started: int, evaluation: PublicEvaluation | None) -> None:
-            nonlocal due
+        def on_round(_: int, evaluation: PublicEvaluation | None) -> None:
             bar.update()
-            if evaluation is not None:
-                run.metric("public_loss", evaluation.loss, evaluation.round)
-                names = setup.architecture.target_names
-                for name, error in zip(names, evaluation.error, strict=True):
-                    run.metric(f"public_error.{name}", error, evaluation.round)
-                bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
-            began = time.monotonic()
-            if started < plan.rounds and (evaluation is None or began < due):
+            if evaluation is None:
                 return
-            spent = plan.spent(started)
-            if spent is not None:
-                run.metric("epsilon_so_far", spent.epsilon_pld, started)
-            due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
+            run.metric("public_loss", evaluation.loss, evaluation.round)
+            names = setup.architecture.target_names
+            for name, error in zip(names, evaluation.error, strict=True):
+                run.metric(f"public_error.{name}", error, evaluation.round)
+            bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
 
         yield on_round
 
@@ -493,7 +442,7 @@ def write_clone(
     finite = bool(low.isfinite().all() and high.isfinite().all())
     behaviour.save(
         folder,
-        behaviour_policy(network, weights, normaliser, bounds),
+        BehaviourPolicy.of(network, weights, normaliser, bounds),
         variant=job.variant,
         environment=info.environment,
         names=(observations, actions) if observations and actions else None,
@@ -509,36 +458,3 @@ def write_clone(
 def begun_by(paid: Paid[TrainingState]) -> int:
     """Return the version of the engine that began the training."""
     return paid.state.engine if paid.state else ENGINE_VERSION
-
-
-def behaviour_policy(
-    network: CloneNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
-) -> BehaviourPolicy:
-    """Build the policy of trained weights, on the CPU; weights of policies are ``[1, out, in]``."""
-    layers = [
-        part.detach().cpu().contiguous()
-        for weight, bias in zip(weights[::2], weights[1::2], strict=True)
-        for part in (weight.mT, bias)
-    ]
-    size = network.action_size
-    last = (layers[-2][:, :size], layers[-1][..., :size])
-    spread = (layers[-2][:, size:], layers[-1][..., size:])
-    maps = normaliser.to(torch.device("cpu"))
-    policy = DeterministicPolicy(
-        (*layers[:-2], *last),
-        maps.input_mean,
-        maps.input_scale,
-        bounds.action_low,
-        bounds.action_high,
-        network.discrete_actions,
-    )
-    if network.discrete_actions:
-        return BehaviourPolicy(policy, None, None)
-    return BehaviourPolicy(policy, spread, (network.log_variance_low, network.log_variance_high))
-
-
-def run_worker(name: str, work: Callable[[Params], None]) -> int:
-    """Run a stage's part in every process but the first, without an MLflow run or files; return the
-    exit status.
-    """
-    return exit_status(name, lambda: work(settings.load()), debug=False)

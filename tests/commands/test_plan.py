@@ -55,7 +55,6 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
     assert [noise[key] for key in keys] == [1e-5, 1.0, 5, [], "zero_out_one", True]
     rounds = answered(primorl, Q + Z + D + "--target-epsilon 1.5 --solve rounds")
     assert rounds["epsilon_pld"] <= 1.5 < trained(20.0, rounds["rounds"] + 1)
-    assert "warning: δ is not below 1/50" in said(primorl, Q + T + Z + "--units 50 --delta 0.02")
     asked = answered(primorl, BARE + Z + "--queries 9,11")
     assert asked["epsilon_pld"] == trained(20.0, 5, 9.0, 11.0)
 
@@ -103,8 +102,9 @@ def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> No
 
 def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, primorl: Call) -> None:
     partitions = Partitions.open(PARTITIONS, data)
-    assert "nothing was charged to these people yet" in said(primorl)
-    delta = data.privacy.delta
+    assert "charges nothing: its stage plan stops" in said(primorl)
+    edit("params.yaml", dynamics={"train_anyway": True})
+    assert "): ε 0 is spent, " in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": 2.0}})
     earlier = accounting.training_event(1.0, 20.0, 40)
     with closing(open_to_charge(load())) as ledger:
@@ -113,14 +113,14 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     event = accounting.training_event(1.0, 20.0, 5)
     assert lines[0].startswith("this run costs ε "), "the cost comes first"
     assert f"rightly at most {at_most(right_guesses([event]))} times in 100" in lines[1]
-    spent = accounting.spent(earlier, delta).epsilon_pld
-    (line,) = (each for each in lines if f"{data.dataset}: ε " in each)
-    assert float(line.split("ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
-    assert any("this run fits" in each for each in lines)
+    spent = accounting.spent(earlier, data.privacy.delta).epsilon_pld
+    (line,) = (each for each in lines if "charges train_model" in each)
+    assert float(line.split("): ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
+    assert line.endswith(", of a budget of 2")
     edit("params.yaml", privacy={"budget": {"epsilon": 1e-3}})
     assert "does not fit" in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": None}})
-    assert "budget: none (privacy.budget.epsilon is empty)" in said(primorl)
+    assert "afterwards, without a budget" in said(primorl)
 
 
 def test_the_clone_and_the_questions_are_counted_with_the_model(

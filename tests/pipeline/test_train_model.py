@@ -63,9 +63,8 @@ def test_it_is_charged_first_and_states_what_it_cost(
     assert (said["private"], said["void"], said["units"]) == (True, [], 9)
     assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
     assert float(run.logged["epsilon"]) == said["epsilon"]
-    assert said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
     assert 0 < said["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
-    assert run.steps["epsilon_so_far"] == [2, 4]
+    assert run.steps["public_loss"] == [2, 4]
     assert said["charge"] == charge.id
     alone = accounting.compose([event_from_json(said["event"])], data.privacy.delta)
     assert said["spent_on_dataset"]["epsilon"] == pytest.approx(alone.epsilon_pld)
@@ -113,10 +112,9 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
         trained(data)
     assert states(data) == ["reserved"]
     assert not MODEL.exists()
-    run = trained(data)
+    trained(data)
     assert states(data) == ["committed"]
     assert (statement()["rounds"], rounds()) == (4, 3)
-    assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
 
 
 @pytest.mark.verdict
@@ -238,7 +236,6 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(
 @pytest.mark.parametrize(
     ("termination", "refused"),
     [
-        ("none", "termination: found none, but episodes of .* terminate"),
         ("sideways", "found 'sideways'; allowed for observations of size 3 are"),
         ("learned", None),
         ("upright", None),

@@ -11,6 +11,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
+from primorl.model.termination import NONE
 from primorl.work.policy import PublicLog, decide_policy, is_undecided
 from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
@@ -30,7 +31,7 @@ def public(tmp_path: Path) -> PublicLog:
         [episode(n, seed=n) for n in (3, 5, 10)], units=["a", "a", "b"], names=["a0", "a1", "b0"]
     )
     write_partition(tmp_path / "public", content)
-    return PublicLog(UnitStore.open(tmp_path / "public"))
+    return PublicLog(tmp_path, UnitStore.open(tmp_path / "public"))
 
 
 @pytest.fixture
@@ -41,15 +42,15 @@ def auto() -> Params:
 def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(
     public: PublicLog,
 ) -> None:
-    shares = public.going_on(by_model=False)
+    shares = public.step_shares(NONE)
     assert shares.tolist() == pytest.approx(
         [1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3]
     )
-    assert float(shares.sum()) == pytest.approx(public.mean_length)
-    assert public.recorded is not None
-    public.__dict__["recorded"] = replace(public.recorded, terminated=public.recorded.length == 5)
-    assert public.going_on(by_model=True).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
-    assert public.going_on(by_model=False)[5] == pytest.approx(1 / 3)
+    recorded = public.trajectories
+    assert recorded is not None
+    public.__dict__["trajectories"] = replace(recorded, terminated=recorded.length == 5)
+    assert public.step_shares(None).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
+    assert public.step_shares(NONE)[5] == pytest.approx(1 / 3)
 
 
 def test_people_who_consented_do_not_stand_for_those_who_were_asked(
@@ -60,16 +61,16 @@ def test_people_who_consented_do_not_stand_for_those_who_were_asked(
     )
     for first_states, expected in ((True, None), (False, 2)):
         monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)
-        found = PublicLog.open(auto).store
+        found = PublicLog.open(auto).public
         assert (None if found is None else found.units) == expected
 
 
 def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
-    assert public.store is not None
+    assert public.public is not None
     assert is_undecided(auto.policy)
     found = decide_policy(auto.policy, public, MODEL, near_clone=True)
     assert not is_undecided(found)
-    spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
+    spread = float(public.public.flat()[1][:, 3].double().std(correction=0))
     assert found.reward_scale == pytest.approx(10 / (spread * 6))
     assert found.horizon == 6
     assert 6 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)

@@ -12,7 +12,7 @@ from primorl.base.paths import MANIFEST, PUBLIC
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.work.checks import Objections, objections
+from primorl.work.resolve import Objections, find_objections
 from tests.data.builders import episode
 from tests.pipeline.training_project import (
     with_changes,
@@ -31,7 +31,7 @@ def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False, private: fl
 def found(small: Params, reward: list[float] | str = "public") -> Objections:
     bounds = {"bounds": {"observation": "space", "reward": reward}}
     params = with_changes(small, dynamics={"train_anyway": False}, chosen=bounds)
-    return objections(params, Manifest.load(MANIFEST), UnitStore.open(PUBLIC))
+    return find_objections(params, Manifest.load(MANIFEST), UnitStore.open(PUBLIC))
 
 
 def test_equal_rewards_stop_unless_a_longer_episode_earns_more(small: Params) -> None:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.problem import Act, Problem
+from primorl.evaluate.private.problem import Act, Problem, in_float64
 from primorl.evaluate.private.question import estimate
 from primorl.evaluate.private.results import (
     AS_DRAWN,
@@ -21,6 +22,10 @@ from primorl.evaluate.private.results import (
     Veto,
 )
 from primorl.evaluate.statistics import NORMAL_QUANTILE
+from primorl.model.numerics import SeedGenerators
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
+from primorl.policy.config import BehaviourConfig
+from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import (
     NOT_FINITE,
     returns_by_member,
@@ -45,6 +50,12 @@ class _SinglePolicy:
         return self.one(observation[0]).float()[None]
 
 
+def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
+    """Wrap one policy as a function of observations; an exported one computes in float64."""
+    exact = in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
+    return lambda observation: exact.act(observation.double()[None])[0]
+
+
 @dataclass(frozen=True)
 class Clone:
     """The private clone of the behaviour.
@@ -57,6 +68,26 @@ class Clone:
 
     released: Act
     drawn: Act
+
+    @classmethod
+    def load(cls, folder: Path, seed: int) -> "Clone | None":
+        """Load the clone from ``models/behaviour``; None: none was made.
+
+        Args:
+            folder: with its files.
+            seed: of actions that are drawn.
+
+        Raises:
+            PipelineError: a file is missing or broken.
+        """
+        if not BehaviourConfig.read(folder).made:
+            return None
+        cpu = torch.device("cpu")
+        behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
+        return cls(
+            released=act_of(released(behaviour, generators)),
+            drawn=act_of(SampledClone(behaviour, generators)),
+        )
 
 
 def values_in_model(

@@ -15,7 +15,9 @@ an end here.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from torch.nn.functional import pad
 
 from primorl.base.errors import PipelineError
 from primorl.model.ensemble import Bounds, GaussianEnsemble
+from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 
 Act = Callable[[Tensor], Tensor]
@@ -30,6 +33,8 @@ Act = Callable[[Tensor], Tensor]
 are discrete.
 """
 
+STARTS = 4096
+"""First states that are drawn where none are public."""
 BLOCK = 1024
 """Rows that `in_blocks` asks for at once."""
 BYTES_AT_ONCE = 32 << 20
@@ -442,6 +447,62 @@ class PublicTrajectories:
         most = self.length if problem.horizon is None else self.length.clamp(max=problem.horizon)
         weights = problem.discount ** place.double() * (place < most[:, None])
         return (problem.bound_reward(self.reward) * weights).sum(1)
+
+
+class PublicSource(EpisodeSource, Protocol):
+    """The public split."""
+
+    def first_observations(self) -> Tensor:
+        """Read where trajectories begin, float32 ``[n, S]``."""
+
+
+Source = TypeVar("Source", bound=PublicSource)
+
+
+@dataclass(frozen=True)
+class Recordings(Generic[Source]):
+    """Where trajectories begin, and how long they go on: as the public ones do, or as the private
+    people were asked for.
+
+    Attributes:
+        folder: of the released model.
+        public: the public split; None: nobody is public, or people who were asked do not resemble
+            those who are.
+    """
+
+    folder: Path
+    public: Source | None
+
+    @classmethod
+    def of(cls, folder: Path, public: Source) -> Self:
+        """Take the public split where it stands for the private people."""
+        stands = public.units > 0 and not asked_of_private(folder)
+        return cls(folder, public if stands else None)
+
+    @cached_property
+    def trajectories(self) -> PublicTrajectories | None:
+        """Every public trajectory; None: nothing public stands for the private people."""
+        return None if self.public is None else PublicTrajectories.of(self.public)
+
+    def first_states(self, seed: int) -> Tensor:
+        """Collect public first states ``[n, S]``, or draw them from the released start model."""
+        if self.public is not None:
+            return self.public.first_observations()
+        generator = torch.Generator().manual_seed(seed)
+        return StartModel.load(self.folder, torch.device("cpu")).sample(STARTS, generator)
+
+    def survival(self, horizon: int | None, ends: str | None) -> Tensor | None:
+        """Estimate S(t), the share that goes on for more than t steps, float64 ``[horizon]``; None:
+        nothing tells it.
+
+        Args:
+            horizon: of an episode.
+            ends: ``none``: rollouts do not end by themselves; None: they end as the model says, and
+                recorded terminations are no ends here.
+        """
+        if self.trajectories is None:
+            return survival_of(self.folder, by_model=ends != NONE)
+        return None if horizon is None else self.trajectories.in_rollouts(ends).survival(horizon)
 
 
 def public_return_bounds(
