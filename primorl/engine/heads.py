@@ -180,7 +180,7 @@ def noise_in_scales(plan: Plan) -> float | None:
 
     Of numbers that vary by at least some tenth of their declared range: of narrower ones the share
     is larger, which is known after the queries
-    (`primorl.engine.setup.TrainingSetup.hidden_by_noise`).
+    (`primorl.engine.setup.TrainingSetup.find_hidden_names`).
     """
     asked = (
         query.standard_deviation / plan.units

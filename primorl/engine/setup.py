@@ -58,7 +58,7 @@ class TrainingSetup:
         local: a unit's local steps.
         server: use of released rounds.
         seed: of the initial weights.
-        execution: device, memory and reading ahead.
+        execution: device and memory.
         start: weights that the rounds begin with, made of the public split; None: the initial
             weights.
         horizon: the most steps of a trajectory, a declared fact; None: there is none.

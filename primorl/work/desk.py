@@ -1,13 +1,17 @@
 """The desk: where a job is quoted, paid, given its rows, and committed.
 
 No other module reserves a charge or opens private rows; see the import contracts in pyproject.toml.
-Training the model, cloning, asking and learning online all go
+Training the model and cloning go
 
     with Desk.open(params, run) as desk:
         plan = RunPlan.read(params, desk.partitions)
-        with desk.pay(order, begin, restore) as paid:
-            result = ...(paid.state, paid.save, paid.open_rows(mechanism))
-            paid.finish(folder, statement, write)
+        order = Order.of(plan.model, desk.partitions)
+        with desk.pay(order, begin, restore) as paid:  # no private row was read before
+            result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
+            paid.finish(folder, paid.state_privacy(mechanism), write, logged)  # commits
+
+Asking pays for each question, and commits all when the answers are written (`Paid.commit`).
+Learning online pays for users who arrive (`Desk.open_for`), whose rows are nowhere.
 """
 
 import os
@@ -48,9 +52,9 @@ from primorl.work.data import (
     refuse_missing_charges,
     refuse_published,
 )
-from primorl.work.jobs import Order, RunPlan
+from primorl.work.jobs import CLONE_BEHAVIOUR, EVALUATE_PRIVATE, TRAIN_MODEL, Order, RunPlan
 
-ALLOWED_STAGES = ("train_model", "clone_behaviour", "evaluate_private")
+ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
 """Stages that may open private rows, each for a charge of its own."""
 
 
@@ -118,6 +122,7 @@ class Desk:
     _partitions: Partitions | None = None
     _keep_bytes: int = 0
     _rows: UnitStore | None = None
+    _own: slice | None = None
 
     @classmethod
     @contextmanager
@@ -131,14 +136,14 @@ class Desk:
         with closing(open_to_charge(params)) as ledger:
             partitions = Partitions.read(PARTITIONS, ledger)
             yield cls(
-                ledger,
-                budget_of(params, partitions.manifest.private_units),
-                params.privacy.delta,
-                partitions.manifest.info.dataset,
-                partitions.version,
-                run,
-                partitions,
-                rows_in_memory(params.compute),
+                ledger=ledger,
+                budget=budget_of(params, partitions.manifest.private_units),
+                delta=params.privacy.delta,
+                dataset=partitions.manifest.info.dataset,
+                version=partitions.version,
+                run=run,
+                _partitions=partitions,
+                _keep_bytes=rows_in_memory(params.compute),
             )
 
     @classmethod
@@ -175,6 +180,9 @@ class Desk:
     def pay(self, order: Order, begin: S | None, restore: Restore[S]) -> Iterator["Paid[S]"]:
         """Resume or restore work that was paid for under this identity, or else reserve a charge.
 
+        Leaving the block frees the locks and commits nothing: `Paid.finish` or `Paid.commit` does.
+        After an error the charge stays spent; the next run under the same identity resumes it.
+
         Args:
             order: the job's event, ε and identity.
             begin: the state before the first release; None: work without a guarantee, which is
@@ -193,8 +201,12 @@ class Desk:
 
     def open_rows(self, charge: Charge, own: slice = EVERY) -> UnitStore:
         """Open the private units for a granted charge, once a stage; see `open_private`."""
+        _refuse_charge(charge)  # each, not only the first
         if self._rows is None:
             self._rows = open_private(self.partitions, charge, self._keep_bytes, own)
+            self._own = own
+        elif own != self._own:
+            raise ValueError(f"own: {self._own} are open, and not {own}")
         return self._rows
 
     def _request(self, order: Order) -> Request:
@@ -312,6 +324,7 @@ class Paid(Generic[S]):
             for file in (*logged, "privacy.json"):
                 run.artifact(fresh / file)
             made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
+        # Last: after a kill before it, the next run restores the result and writes it again.
         self.commit(made)
         log_statement(run, statement)
 
@@ -358,12 +371,8 @@ def open_private(
         ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
-    if charge is not None and (
-        charge.stage.partition(":")[0] not in ALLOWED_STAGES or charge.state == "aborted"
-    ):
-        raise ValueError(
-            f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows"
-        )
+    if charge is not None:
+        _refuse_charge(charge)
     info = partitions.manifest.info
     found = Membership(project_secret(), info.population)
     store = open_units(partitions.folder / "private", keep_bytes, found.update, own)
@@ -372,3 +381,12 @@ def open_private(
             f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"
         )
     return store
+
+
+def _refuse_charge(charge: Charge) -> None:
+    """Refuse (ValueError) a charge that opens no private rows."""
+    stage = charge.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
+    if stage not in ALLOWED_STAGES or charge.state == "aborted":
+        raise ValueError(
+            f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows"
+        )
