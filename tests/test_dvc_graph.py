@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from primorl.config.decisions import BLOCKS
-from primorl.config.params import Params, names
+from primorl.config.params import BLOCKS, Params, names
 from primorl.work.desk import ALLOWED_STAGES
 from primorl.work.jobs import RunPlan
 

@@ -18,7 +18,7 @@ import yaml
 
 from docs.tools.markdown import ROOT
 from primorl.commands.main import app
-from primorl.config.decisions import leaves
+from primorl.config.params import leaves
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)

@@ -13,8 +13,7 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
 from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS
-from primorl.config import decisions
-from primorl.config.params import Params, load
+from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
 from primorl.privacy.accounting.epsilon import Training
@@ -29,7 +28,7 @@ from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
 from primorl.work.resolve import decide_plan
 
 T = TypeVar("T")
-_BY_RULE = (decisions.RULE, decisions.PUBLIC)
+_BY_RULE = (RULE, PUBLIC)
 """Origins of settings that no file gives."""
 _LARGE = 2.0  # ε, from which a guarantee says little
 

@@ -2,7 +2,9 @@
 privacy unit.
 """
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,13 +21,15 @@ from primorl.base.records import (
     PositiveInt,
     Seed,
     Steps,
+    TimeUnit,
     Within,
 )
-from primorl.config.columns import BoxActions, TabularColumns
-from primorl.config.meds import MedsOptions
 from primorl.config.reading import shown
 from primorl.config.texts import (
     Block,
+    Categories,
+    Category,
+    Column,
     FilledText,
     InnerPath,
     Name,
@@ -35,6 +39,181 @@ from primorl.config.texts import (
     Text,
     word_or_numbers,
 )
+
+T = TypeVar("T")
+
+# ---- columns of a log, and the dimensions of observation and action that they become
+
+Dimension = tuple[str, float, float]
+"""Name, lowest and highest value of one dimension of an observation, as far as its entry
+says them.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Block):
+    """A column with one of the declared categories in each row: one-hot, or discrete actions, in
+    the given order.
+    """
+
+    column: Column
+    categories: Categories
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """One dimension for each category."""
+        return tuple((f"{self.column}={category}", 0.0, 1.0) for category in self.categories)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elapsed(Block):
+    """A dimension of the observation that no column has: the time since the row before, as
+    ``order`` tells it.
+
+    Attributes:
+        elapsed: name of the dimension.
+        unit: of the dimension. An ``order`` of numbers counts in this unit; one of times is
+            converted.
+        most: a longer time counts as this; a public bound.
+    """
+
+    elapsed: Column
+    unit: TimeUnit
+    most: Positive
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The time."""
+        return ((self.elapsed, 0.0, self.most),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried(Block):
+    """A column with missing cells: the last value of the same trajectory, and its age as a
+    dimension of its own.
+
+    Attributes:
+        carried: the column.
+        unit: of the age. An ``order`` of numbers counts in this unit; one of times is converted.
+        most: a higher age counts as this; a public bound.
+        first: value before the first measurement, with the age ``most``; a public fact. None: a
+            first cell that is missing is refused.
+    """
+
+    carried: Column
+    unit: TimeUnit
+    most: Positive
+    first: Finite | None = None
+
+    @property
+    def age(self) -> str:
+        """Name of the age's dimension."""
+        return f"{self.carried}_age"
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The value and its age."""
+        return (self.carried, -math.inf, math.inf), (self.age, 0.0, self.most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedActions(Block):
+    """A column of discrete actions 0 … count - 1."""
+
+    column: Column
+    count: Annotated[int, Within(ge=2, le=10_000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxActions(Block):
+    """Columns of a continuous action, with their bounds; null: those of the environment."""
+
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=10_000)]
+    low: tuple[Finite, ...] | None = None
+    high: tuple[Finite, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high must both be null or both be lists")
+        if self.low is not None and self.high is not None:
+            if not len(self.columns) == len(self.low) == len(self.high):
+                raise ValueError("low and high must have one number for each of columns")
+            if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
+                raise ValueError("low must be below high in every dimension")
+
+
+def keys_of(value: Any) -> Iterable[str]:
+    """Give the keys of a block, or of the mapping that it will be made of."""
+    return value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
+
+
+def _kind_of_action(value: Any) -> str:
+    keys = keys_of(value)
+    # Tags that are no keys.
+    return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")
+
+
+def _kind_of_observation(value: Any) -> str:
+    if tag := next((f"by {key}" for key in ("elapsed", "carried") if key in keys_of(value)), None):
+        return tag
+    return "by categories" if isinstance(value, dict | Block) else "by name"
+
+
+ObservationColumn = Annotated[
+    Annotated[Column, Tag("by name")]
+    | Annotated[Categorical, Tag("by categories")]
+    | Annotated[Elapsed, Tag("by elapsed")]
+    | Annotated[Carried, Tag("by carried")],
+    Discriminator(_kind_of_observation),
+]
+ActionColumns = Annotated[
+    Annotated[BoxActions, Tag("by columns")]
+    | Annotated[CountedActions, Tag("by count")]
+    | Annotated[Categorical, Tag("by categories")],
+    Discriminator(_kind_of_action),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabularColumns(Block):
+    """Meaning of the columns of a log; null: the log has no such column."""
+
+    unit: Column | None = None
+    trajectory: Column
+    order: Column
+    observation: Annotated[tuple[ObservationColumn, ...], Field(min_length=1, max_length=10_000)]
+    action: ActionColumns
+    reward: Column
+    terminated: Column | None = None
+    truncated: Column | None = None
+    next_observation: tuple[Column, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.next_observation is not None and len(self.next_observation) != len(
+            self.observation
+        ):
+            raise ValueError(
+                "next_observation must be null or name one column for each entry of observation"
+            )
+        elapsed = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
+        carried = [entry for entry in self.observation if isinstance(entry, Carried)]
+        if (elapsed or carried) and self.next_observation is not None:
+            raise ValueError(
+                "observation has an entry with elapsed or carried, so next_observation must be null"
+            )
+        if len(elapsed) > 1 or any(name in self.observation for name in elapsed):
+            raise ValueError(
+                "observation may have one entry with elapsed, under a name that no column there has"
+            )
+        named = [*elapsed, *(name for name in self.observation if isinstance(name, str))]
+        named += [name for entry in carried for name in (entry.carried, entry.age)]
+        if carried and len(set(named)) < len(named):
+            raise ValueError(
+                "observation has one name twice; a carried column also makes a dimension COLUMN_age"
+            )
+
+
+# ---- the sources and their options
 
 DecimalPoint = Literal[".", ","]
 
@@ -82,7 +261,234 @@ class TabularOptions(Block):
             )
 
 
-T = TypeVar("T")
+Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
+"""Codes of events; one that ends in ``*`` stands for all that begin so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsValue(Block):
+    """The last number that came with some codes, at or before a decision, and its age.
+
+    Attributes:
+        name: of the dimension; that of the age is ``NAME_age``.
+        codes: of the measurement, all in one unit of measure. Codes of the action count before the
+            decision only.
+        low: a lower number is an artefact, and counts as missing; a public bound.
+        high: a higher number is one too.
+        unit: of the age.
+        most: a higher age counts as this; a public bound.
+        first: value before the first measurement, with the age ``most``; a public fact. None:
+            decisions before the first measurement are left out.
+        before: whether numbers count that came before the trajectory began, by at most ``most``.
+    """
+
+    name: Column
+    codes: Codes
+    low: Finite
+    high: Finite
+    unit: TimeUnit = "hours"
+    most: Positive
+    first: Finite | None = None
+    before: bool = False
+
+    @property
+    def age(self) -> str:
+        """Name of the age's dimension."""
+        return f"{self.name}_age"
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The value and its age."""
+        return (self.name, self.low, self.high), (self.age, 0.0, self.most)
+
+    def __post_init__(self) -> None:
+        if (
+            not self.low < self.high
+            or not self.low <= (self.low if self.first is None else self.first) <= self.high
+        ):
+            raise ValueError("low must be below high, and first null or within them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsFlag(Block):
+    """A dimension that is 1 from the first event of some codes on, also without a time (sex), and 0
+    before.
+    """
+
+    happened: Column
+    codes: Codes
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The flag."""
+        return ((self.happened, 0.0, 1.0),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsClock(Block):
+    """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
+
+    clock: Column
+    unit: TimeUnit
+    most: Positive
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The time."""
+        return ((self.clock, 0.0, self.most),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsDose(Block):
+    """A dimension of the action: events from a decision up to the next one.
+
+    Attributes:
+        name: of the dimension.
+        codes: of the events.
+        of: ``sum`` of their numbers; their ``count``; or the ``last`` number, which holds until
+            another comes (a rate).
+        bins: ascending edges of levels, for discrete actions; a dose at an edge is of the level
+            below.
+        low: bounds of a continuous action; a dose beyond is cut there.
+        high: the same.
+    """
+
+    name: Column
+    codes: Codes
+    of: Literal["sum", "count", "last"] = "sum"
+    bins: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=1000)] | None = None
+    low: Finite | None = None
+    high: Finite | None = None
+
+    def __post_init__(self) -> None:
+        ends = self.bins or (self.low, self.high)
+        if (self.bins is None) == (self.low is None) or (self.low is None) != (self.high is None):
+            raise ValueError("give either bins, or low and high")
+        if any(a is None or b is None or a >= b for a, b in itertools.pairwise(ends)):
+            raise ValueError("bins must ascend, and low be below high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsEvents(Block):
+    """A decision is taken whenever one of these events happens."""
+
+    codes: Codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsGrid(Block):
+    """A decision is taken every so often, from the begin of the trajectory on."""
+
+    every: Positive
+    unit: TimeUnit
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsEventReward(Block):
+    """A reward for each event after a decision, up to the next one: ``value``, or ``scale`` times
+    its number.
+    """
+
+    codes: Codes
+    value: Finite | None = None
+    scale: Finite | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.scale is None):
+            raise ValueError("give either value or scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsRangeReward(Block):
+    """A reward for the value of an observation at the next decision: within ``low`` and ``high``,
+    or outside.
+    """
+
+    observation: Column
+    low: Finite
+    high: Finite
+    inside: Finite
+    outside: Finite
+
+
+def _kind_of_meds_dimension(value: Any) -> str:
+    kinds = {"happened": "by event", "elapsed": "by elapsed", "clock": "by clock"}
+    return next((tag for key, tag in kinds.items() if key in keys_of(value)), "by value")
+
+
+_MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsOptions(Block):
+    """``source: meds``: a folder in the Medical Event Data Standard.
+
+    Attributes:
+        folder: with ``data/**/*.parquet``.
+        begins: codes that begin a trajectory; None: it is all of a person's record.
+        ends: codes that end it; None, or where none comes: the next one begins, or the record ends.
+        terminates: of these codes, those that end it for good, such as death; None: there are none.
+        decision: when an action is chosen.
+        observation: dimensions, in order.
+        action: dimensions, or one with ``bins``.
+        reward: parts, which are added.
+    """
+
+    folder: InnerPath
+    begins: Codes | None = None
+    ends: Codes | None = None
+    terminates: Codes | None = None
+    decision: Annotated[
+        Annotated[MedsEvents, Tag("by codes")] | Annotated[MedsGrid, Tag("by time")],
+        Discriminator(lambda value: "by codes" if "codes" in keys_of(value) else "by time"),
+    ]
+    observation: Annotated[
+        tuple[
+            Annotated[
+                Annotated[MedsValue, Tag("by value")]
+                | Annotated[MedsFlag, Tag("by event")]
+                | Annotated[MedsClock, Tag("by clock")]
+                | Annotated[Elapsed, Tag("by elapsed")],
+                Discriminator(_kind_of_meds_dimension),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=10_000),
+    ]
+    action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
+    reward: Annotated[
+        tuple[
+            Annotated[
+                Annotated[MedsEventReward, Tag("by codes")]
+                | Annotated[MedsRangeReward, Tag("by observation")],
+                Discriminator(
+                    lambda value: (
+                        "by observation" if "observation" in keys_of(value) else "by codes"
+                    )
+                ),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=1000),
+    ]
+
+    def __post_init__(self) -> None:
+        values = [entry.name for entry in self.observation if isinstance(entry, MedsValue)]
+        names = [name for entry in self.observation for name, _, _ in entry.dimensions]
+        names += [dose.name for dose in self.action]
+        if len({*names, *_MEDS_COLUMNS}) < len(names) + len(_MEDS_COLUMNS):
+            raise ValueError(
+                f"a name stands twice, or is one of {', '.join(_MEDS_COLUMNS)}; a value NAME has a "
+                "NAME_age"
+            )
+        if any(dose.bins for dose in self.action) and len(self.action) > 1:
+            raise ValueError("action must be one entry with bins, or entries with low and high")
+        for part in self.reward:
+            if isinstance(part, MedsRangeReward) and part.observation not in values:
+                raise ValueError(
+                    f"reward names the observation {part.observation!r}, which is none with codes "
+                    "and low"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +674,7 @@ class DatasetCommon(Block):
         bounds: public bounds of observations and rewards.
         score: how returns are normalised; None: they are not.
         ingestion: see `Ingestion`.
-        recipe: values that suit these data, for keys of params.yaml (`primorl.config.decisions`).
+        recipe: values that suit these data, for keys of params.yaml (`primorl.config.params`).
         card: see `CardTexts`.
     """
 

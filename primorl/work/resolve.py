@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from primorl.base.errors import PipelineError
-from primorl.config import decisions
 from primorl.config.blocks import JobName, Policy
 from primorl.config.datasets import TabularDataset
-from primorl.config.params import Params, found_in, plain
+from primorl.config.params import RULED, Params, found_in, plain
 from primorl.config.reading import found_at
 from primorl.data.description import cuts_last_rows, list_bounds
 from primorl.data.storage.rows import UnitStore
@@ -542,7 +541,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
 
 def _decided(params: Params) -> dict[str, Any]:
     """Return what rules may decide, by dotted key."""
-    return {key: found_in(params, key) for key in decisions.RULED}
+    return {key: found_in(params, key) for key in RULED}
 
 
 def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:

@@ -13,7 +13,7 @@ from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
 from primorl.config import params
-from primorl.config.decisions import DEFAULT, PUBLIC, RULED, leaves
+from primorl.config.params import DEFAULT, PUBLIC, RULED, leaves
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.work.resolve import epsilon_of

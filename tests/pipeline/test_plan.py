@@ -13,8 +13,7 @@ import pytest
 from pipeline import clone_behaviour, plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
-from primorl.config.decisions import RULED
-from primorl.config.params import Params, plain
+from primorl.config.params import RULED, Params, plain
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve

@@ -9,8 +9,7 @@ import yaml
 
 from primorl.base.paths import MANIFEST, PUBLIC
 from primorl.config import params as params_module
-from primorl.config.decisions import RULED
-from primorl.config.params import Params
+from primorl.config.params import RULED, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import public

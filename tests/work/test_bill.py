@@ -15,9 +15,8 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
 from primorl.commands import plan_answer
-from primorl.config import decisions
 from primorl.config.datasets import Bounds
-from primorl.config.params import Params, plain
+from primorl.config.params import SHARES_OF_A_LOG, Params, plain
 from primorl.data.storage.schema import Spaces
 from primorl.evaluate.private.question import noise_of
 from primorl.privacy.accounting.epsilon import Training
@@ -65,7 +64,7 @@ def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
 
 def at(here: Params, budget: float | None, epsilon: float) -> Params:
     """Model, clone and questions that share ``epsilon``."""
-    shares = dict(decisions.SHARES_OF_A_LOG)
+    shares = dict(SHARES_OF_A_LOG)
     return limited(here, budget, target_epsilon=epsilon, shares=shares, sampling_probability=1.0)
 
 

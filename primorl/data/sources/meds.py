@@ -19,29 +19,25 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
-from primorl.config.columns import (
-    BoxActions,
-    Categorical,
-    Elapsed,
-    ObservationColumn,
-    TabularColumns,
-)
 from primorl.config.datasets import (
     Bounds,
+    BoxActions,
+    Categorical,
     DatasetCommon,
     DeclaredBounds,
-    MedsDataset,
-    TabularDataset,
-    TabularOptions,
-)
-from primorl.config.meds import (
+    Elapsed,
     MedsClock,
+    MedsDataset,
     MedsDose,
     MedsFlag,
     MedsGrid,
     MedsOptions,
     MedsRangeReward,
     MedsValue,
+    ObservationColumn,
+    TabularColumns,
+    TabularDataset,
+    TabularOptions,
 )
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.transitions import MICROSECONDS

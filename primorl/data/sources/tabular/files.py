@@ -20,15 +20,15 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.config.columns import (
+from primorl.config.datasets import (
     Carried,
     Categorical,
     CountedActions,
+    CsvFormat,
     Elapsed,
     ObservationColumn,
     TabularColumns,
 )
-from primorl.config.datasets import CsvFormat
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
 from primorl.data.storage.schema import id_text
 

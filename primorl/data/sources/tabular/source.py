@@ -12,16 +12,17 @@ import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.base.records import ElapsedTime
-from primorl.config.columns import (
+from primorl.config.datasets import (
     BoxActions,
     Carried,
     Categorical,
     CountedActions,
+    DeclaredBounds,
     Dimension,
     Elapsed,
     ObservationColumn,
+    TabularDataset,
 )
-from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, LogFiles, fields_of
 from primorl.data.sources.tabular.transitions import (
