@@ -129,14 +129,14 @@ def asked_for(options: Options) -> tuple[Training, float]:
     if options.solve == "rounds":
         target, z = known.number("target_epsilon"), known.number("noise_multiplier")
         solve = partial(solve_rounds, target, delta, q, z, known.queries)
-        rounds = _solved("the noise multiplier", target, solve)
+        rounds = _solve("the noise multiplier", target, solve)
         return Training(q, z, rounds, known.queries), delta
     rounds = known.number("rounds")
     if not target_given:
         return Training(q, known.number("noise_multiplier"), rounds, known.queries), delta
     target = known.number("target_epsilon")
     find = partial(solve_noise_multiplier, target, delta, q, rounds, known.queries)
-    z = _solved("lower sampling probability or rounds", target, find)
+    z = _solve("lower sampling probability or rounds", target, find)
     return Training(q, z, rounds, known.queries), delta
 
 
@@ -173,7 +173,7 @@ class _Known:
         return tuple(self._own.plan.model.mechanism.queries.values())
 
 
-def _solved(otherwise: str, target: float, solve: Callable[[], T]) -> T:
+def _solve(otherwise: str, target: float, solve: Callable[[], T]) -> T:
     try:
         return solve()
     except ValueError as impossible:

@@ -244,10 +244,10 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     for block, kind in _PLAIN.items():
         said[block] = _given(said.get(block), kind)
     said |= {"chosen": entry, "origins": origins}
-    return _checked(said, path, own, wrong)
+    return _check(said, path, own, wrong)
 
 
-def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
+def _check(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
     """Make `Params` of decided values; ``wrong`` holds known mistakes, by file."""
     made: Params | None = None
     try:
@@ -284,7 +284,7 @@ def load_reading(path: Path = PARAMS) -> Reading:
         "ledger": _given(raw.get("ledger"), LedgerStore),
         "privacy": {"budget": _given(found_at(raw, "privacy.budget"), Budget)} | delta,
     }
-    return _validated(Reading, said, path)
+    return _validate(Reading, said, path)
 
 
 def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
@@ -298,12 +298,12 @@ def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str
     """
     own = folder / f"{dataset}.yaml"
     card = found_at(read_yaml(own, ""), "card") if own.exists() else None
-    return _validated(dict[str, CardTexts], {"card": {} if card is None else card}, own)[
+    return _validate(dict[str, CardTexts], {"card": {} if card is None else card}, own)[
         "card"
     ].stated
 
 
-def _validated(kind: type[T], said: dict[str, Any], file: Path) -> T:
+def _validate(kind: type[T], said: dict[str, Any], file: Path) -> T:
     try:
         return checked(kind, said)
     except ValidationError as refused:
@@ -332,7 +332,7 @@ def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = N
         PipelineError: as `parse`.
     """
     own = Path(DATASETS) / f"{content.get('dataset')}.yaml"
-    return _checked({**content, "origins": dict(origins or {})}, PARAMS, own, {PARAMS: [], own: []})
+    return _check({**content, "origins": dict(origins or {})}, PARAMS, own, {PARAMS: [], own: []})
 
 
 _PLAIN = {"online": Online, "ledger": LedgerStore, "tracking": Tracking, "compute": Compute}

@@ -92,7 +92,7 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
     known = set() if ledger is None else {charge.id for charge in ledger.charges()}
     for root in dict.fromkeys((workspace().resolve(), home())):
         for file in (*sorted((root / MODELS).glob("*/privacy.json")), root / PRIVATE_EVALUATION):
-            for charge in _named(read_json(file)) if file.exists() else ():
+            for charge in _find_charges(read_json(file)) if file.exists() else ():
                 if charge not in known:
                     raise PipelineError(
                         f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
@@ -109,16 +109,16 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
         ledger.check_head()
 
 
-def _named(content: Any) -> Iterator[str]:
+def _find_charges(content: Any) -> Iterator[str]:
     """Yield the charges that a statement and its mechanisms, or private answers, name."""
     if not isinstance(content, dict):
         return
     statements = content.get("statements")
     for part in (statements or {}).values() if isinstance(statements, dict | None) else ():
-        yield from _named(part)
+        yield from _find_charges(part)
     mechanisms = content.get("mechanisms")
     for part in mechanisms if isinstance(mechanisms, list) else ():
-        yield from _named(part)
+        yield from _find_charges(part)
     if isinstance(content.get("charge"), str):
         yield content["charge"]
 

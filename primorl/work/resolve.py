@@ -501,7 +501,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, dynamics = params.privacy, params.dynamics
-    linear, asked, decided = dynamics.model == "linear", privacy.statistics, _decided(params)
+    linear, asked, decided = dynamics.model == "linear", privacy.statistics, _list_decided(params)
     names = [heads.SCALES, heads.FINER_SCALES] if asked.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.FIRST_STATES] if asked.starts else []
@@ -539,7 +539,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     )
 
 
-def _decided(params: Params) -> dict[str, Any]:
+def _list_decided(params: Params) -> dict[str, Any]:
     """Return what rules may decide, by dotted key."""
     return {key: found_in(params, key) for key in RULED}
 
@@ -557,7 +557,7 @@ def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:
 
 def _local_training(params: Params) -> LocalTraining:
     """Return a unit's local steps; of linear heads one, on all rows that take part."""
-    dynamics, decided = params.dynamics, _decided(params)
+    dynamics, decided = params.dynamics, _list_decided(params)
     rows = decided["dynamics.max_transitions_per_unit"]
     linear = dynamics.model == "linear"
     return LocalTraining(
@@ -588,7 +588,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     share = _MOST_TRANSITIONS / (manifest.private_units * usual * _MOST_ROUNDS)
     common = _COMMON | (_FROM_PUBLIC if from_public else _FROM_SCRATCH)
     common["dynamics.max_transitions_per_unit"] = _ROWS
-    common["privacy.sampling_probability"] = _rounded(min(max(share, _SHARES[0]), _SHARES[1]), 2)
+    common["privacy.sampling_probability"] = _round(min(max(share, _SHARES[0]), _SHARES[1]), 2)
     check_choices(params.with_decided(common), manifest, public)
     chosen, noise = params, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
@@ -598,7 +598,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
         if noise <= _NOISE_SOME:
             break
     if not from_public:
-        norm = _rounded(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 4)
+        norm = _round(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 4)
         steps = {"privacy.clipping_norm": norm}
         if noise <= _NOISE_YES:
             steps["dynamics.learning_rate"] = _LARGE_STEPS
@@ -619,7 +619,7 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     no environment can tell a wrong policy from a good one.
     """
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
-    common = _LINEAR | {"privacy.sampling_probability": _rounded(everybody, 2)}
+    common = _LINEAR | {"privacy.sampling_probability": _round(everybody, 2)}
     check_choices(params.with_decided(common), manifest, public)
     chosen, lost, blurred = params, math.inf, None
     spaces = manifest.info.spaces
@@ -656,7 +656,7 @@ def _judge(answer: CanLearn, why: str) -> Fit:
     return Fit(answer, f"these settings {words[answer]}: {why}")
 
 
-def _rounded(number: float, digits: int) -> float:
+def _round(number: float, digits: int) -> float:
     return float(f"{number:.{digits}g}")
 
 

@@ -201,7 +201,7 @@ def train_for(
         rows = None
         if not paid.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units
-                group.ask(Message.GRANT, released=_agreed(charge.identity, setup))
+                group.ask(Message.GRANT, released=_digest_agreement(charge.identity, setup))
             store = paid.open_rows(setup.plan, _own(setup))
             if group is not None:
                 group.check_coverage(setup.plan.units, store.numbers)
@@ -238,7 +238,7 @@ def work_for_first(params: Params, folder: Path) -> None:
         job = RunPlan.read(params, partitions).model
         setup = training_setup(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)
-        if not torch.equal(_agreed(identity, setup), granted):
+        if not torch.equal(_digest_agreement(identity, setup), granted):
             raise PipelineError(
                 "data/plan.json, data/partitions or the project's code differ from those of the "
                 "first process; give all processes the same"
@@ -265,7 +265,7 @@ def _own(setup: TrainingSetup) -> slice:
     return slice(setup.execution.rank, None, setup.execution.ranks)
 
 
-def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
+def _digest_agreement(identity: str, setup: TrainingSetup) -> Tensor:
     """Digest what all processes must have the same: identity, settings and code, as 32 numbers."""
     agreed = hashlib.sha256(f"{identity} {setup.digest}".encode())
     for file in sorted(Path(primorl.__file__).parent.rglob("*.py")):
