@@ -18,7 +18,7 @@ from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve
 from primorl.work.data import Partitions
-from primorl.work.jobs import ModelJob, QuestionJob, RunPlan, identity_of
+from primorl.work.jobs import QuestionJob, RunPlan, identity_of
 from tests.data.builders import episode
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import RememberingRun
@@ -123,6 +123,8 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     plan.body(params, FakeRun())
     for name in ("fit_model", "model_job", "clone_job", "solve_noise", "check_choices"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
+    quicker = edited(params, compute={"threads": 1})
+    assert jobs.digest_of_settings(quicker) == RunPlan.load().asked
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
     opened, open_ledger = [], Ledger.open
@@ -169,18 +171,6 @@ def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> No
     assert (policy["starts"], policy["target_entropy"]) == ("public", -1.0)
     assert policy["penalty"] == 0.7
     assert 5000 <= policy["epochs"] * policy["updates_per_epoch"] <= 16_000
-
-
-def test_a_plan_decided_from_other_settings_is_not_shown(data: Params) -> None:
-    params = with_changes(data)
-    plan.body(params, FakeRun())
-    partitions = Partitions.open(PARTITIONS, params)
-    written = RunPlan.load()
-    assert resolve.decide_plan(params, partitions) == written
-    other = resolve.decide_plan(with_changes(data, privacy={"rounds": 3}), partitions)
-    assert other.model.mechanism.rounds == 3
-    assert jobs.digest_of_settings(edited(params, compute={"threads": 1})) == written.asked
-    assert isinstance(other.paid_jobs[0], ModelJob)
 
 
 def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
