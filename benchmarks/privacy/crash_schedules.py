@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stderr
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace as Stub
 from typing import Any, Self
@@ -57,6 +57,8 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Budget, Version
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.tracking import MlflowStore as Tracking
 from primorl.tracking import RunLog, StageRun
 from primorl.work.desk import Desk, open_to_charge
@@ -136,9 +138,7 @@ def settings(world: World) -> tuple[Any, Any, Any]:
     )
     stopping = Stub(patience=None, every=1)
 
-    def asked(source: object) -> torch.Tensor:
-        world.compute("the query")
-        return torch.zeros(2, dtype=torch.int64)
+    nothing = torch.zeros(2, dtype=torch.int64)
 
     def asked_late(*_: object) -> torch.Tensor:
         world.compute("the late query")
@@ -152,7 +152,9 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         shrink=lambda weights: weights,
         shape=lambda vector: (vector,),
         make_normaliser=lambda public, answers: Stub(to=lambda device: None),
-        early_queries=lambda answers: {SCALES: Stub(total=asked)},
+        early_queries=lambda answers: {
+            SCALES: Stub(total=lambda _: torch.zeros(2, dtype=torch.int64))
+        },
         late_queries=lambda: {LENGTHS: Stub(total=asked_late)},
     )
     return params, partitions, setup
@@ -205,6 +207,16 @@ def process(world: World, identity: str) -> None:
     )
 
 
+_ANSWER = Plan.answer
+
+
+def _answer(plan: Plan, world: World, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
+    """Draw a query's noise, which a charge pays for once; its rows may be read again."""
+    if query.what == SCALES:
+        world.compute("the query")
+    return _ANSWER(plan, query, total)
+
+
 def live(world: World, identity: str, *, last: bool = False) -> str:
     """Run one process with its faults; return how it ended: an empty string if well."""
     world.begin_life(last)
@@ -214,7 +226,8 @@ def live(world: World, identity: str, *, last: bool = False) -> str:
     said = ""
     try:
         rounds = patch.object(training, "Rounds", partial(Rounds, world))
-        with in_world(world), rounds, redirect_stderr(io.StringIO()):
+        answers = patch.object(Plan, "answer", partialmethod(_answer, world))
+        with in_world(world), rounds, answers, redirect_stderr(io.StringIO()):
             process(world, identity)
     except (DiedError, StoppedError, PipelineError, OSError) as ended:
         said = str(ended) or "stopped"

@@ -51,7 +51,8 @@ class TrainingState(DataclassState):
         started: rounds that began. A round counts as spent from here on, also where its process
             died.
         finished: no round is left to run.
-        asked: the plan's queries were asked, or may have been. They count as spent from here on.
+        asked: number of the plan's queries that were answered, or may have been. They count as
+            spent from here on.
         engine: version of the engine that began the training.
         settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not
             written down.
@@ -68,18 +69,18 @@ class TrainingState(DataclassState):
     done: int = 0
     started: int = 0
     finished: bool = False
-    asked: bool = False
+    asked: int = 0
     engine: int = ENGINE_VERSION
     settings: str | None = None
     answers: Answers = field(default_factory=dict)
 
     @property
     def lost(self) -> bool:  # type: ignore[override]
-        """Whether queries were asked and their answers are gone.
+        """Whether a query may have been answered and its answer is gone.
 
-        The same charge cannot ask them again.
+        The same charge cannot ask it again.
         """
-        return self.asked and not self.answers
+        return self.asked > len(self.answers)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return a checkpoint's tensors: the weights, and the answers."""
@@ -303,8 +304,9 @@ def answer_queries(
     """Answer the plan's queries that are asked before the rounds, once; answers that are known
     already stay.
 
-    The queries count as spent from the moment they are announced to ``save_checkpoint``, before any
-    private row is read. A process that dies before the answers are saved leaves a state that is
+    A query counts as spent from the moment it is announced to ``save_checkpoint``, after its rows
+    were summed and before any noise is drawn. So a process that dies while it reads rows has
+    released nothing, and goes on; one that dies before the answer is saved leaves a state that is
     `TrainingState.lost`.
 
     Args:
@@ -320,20 +322,18 @@ def answer_queries(
     queries = [query for query in plan.queries if query.what not in LATE]
     if not queries:
         return state
-    if state.answers:
-        # A file of answers does not keep their order; other processes count on the plan's.
-        names = [query.what for query in plan.queries if query.what in state.answers]
-        return replace(state, answers={name: state.answers[name] for name in names})
     if state.lost:
-        raise ValueError(
-            "the queries of this charge were asked and their answers are lost: it cannot go on"
-        )
-    save_checkpoint(replace(state, asked=True))
-    answers: dict[str, Tensor] = {}
-    for query in queries:
-        answers[query.what] = plan.answer(query, total(query.what, answers))
-    state = replace(state, asked=True, answers=answers)
-    save_checkpoint(state)
+        raise ValueError("a query of this charge was asked and its answer is lost: it cannot go on")
+    # A file of answers does not keep their order; other processes count on the plan's.
+    names = [query.what for query in plan.queries if query.what in state.answers]
+    state = replace(state, answers={name: state.answers[name] for name in names})
+    for query in queries[len(names) :]:
+        found = total(query.what, state.answers)
+        state = replace(state, asked=state.asked + 1)
+        save_checkpoint(state)
+        answers = {**state.answers, query.what: plan.answer(query, found)}
+        state = replace(state, answers=answers)
+        save_checkpoint(state)
     return state
 
 

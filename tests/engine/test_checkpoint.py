@@ -25,7 +25,9 @@ def state() -> TrainingState:
     }
     vectors = {name: torch.randn(PARAMETERS) for name in VECTORS}
     counts: dict[str, Any] = {"mass": 0.3, "best_loss": 1.25, "since_best": 1}
-    return TrainingState(**vectors, **counts, done=11, started=13, asked=True, answers=answers)
+    return TrainingState(
+        **vectors, **counts, done=11, started=13, asked=len(answers), answers=answers
+    )
 
 
 def write(file: Path, state: TrainingState) -> None:

@@ -149,27 +149,52 @@ def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
 QUERY = GaussianQuery("normaliser", 1.0, 4.0)
 
 
-def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> None:
+def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kill while its rows are read has released nothing, and costs nothing."""
     plan = plan_for(queries=(QUERY,))
     kept: list[TrainingState] = []
     begun = TrainingState.begin(SHAPE.initial_weights(0))
-    touched: list[bool] = []
+    drawn: list[bool] = []
+    answer = Plan.answer
+
+    def draw(self: Plan, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
+        drawn.append(kept[-1].lost)
+        return answer(self, query, total)
 
     def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
         assert (name, answers) == ("normaliser", {})
-        touched.append(kept[-1].asked and kept[-1].lost)
+        assert kept == [], "nothing is spent yet"
         return torch.zeros(3, dtype=torch.int64)
 
+    monkeypatch.setattr(Plan, "answer", draw)
     done = answer_queries(plan, total, begun, kept.append)
-    assert touched == [True]
+    assert drawn == [True]
     assert not done.lost
     assert kept == [kept[0], done]
     known = answer_queries(plan, total, done, kept.append)
-    assert (known.asked, list(known.answers)) == (True, ["normaliser"])
-    with pytest.raises(ValueError, match="asked and their answers are lost"):
+    assert (known.asked, list(known.answers)) == (1, ["normaliser"])
+    with pytest.raises(ValueError, match="asked and its answer is lost"):
         answer_queries(plan, total, kept[0], kept.append)
-    assert touched == [True], "nothing was touched again"
-    assert answer_queries(plan_for(), total, begun, kept.append) is begun, "nothing is asked"
+    assert drawn == [True], "nothing was drawn again"
+    assert answer_queries(plan_for(), total, begun, kept.append) == begun, "nothing is asked"
+
+
+def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -> None:
+    queries = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
+    begun = TrainingState.begin(SHAPE.initial_weights(0))
+    first = torch.ones(2)
+    half = dataclasses.replace(begun, asked=1, answers={"scales": first})
+    asked: list[str] = []
+
+    def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        asked.append(name)
+        return torch.zeros(2, dtype=torch.int64)
+
+    done = answer_queries(plan_for(queries=queries), total, half)
+    assert asked == ["finer_scales"]
+    assert done.answers["scales"] is first
 
 
 def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
@@ -177,7 +202,7 @@ def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     queries = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
     answers = {query.what: torch.full((2,), place) for place, query in enumerate(queries)}
     begun = TrainingState.begin(SHAPE.initial_weights(0))
-    restored = dataclasses.replace(begun, asked=True, answers=dict(reversed(answers.items())))
+    restored = dataclasses.replace(begun, asked=2, answers=dict(reversed(answers.items())))
     known = answer_queries(plan_for(queries=queries), lambda name, so_far: so_far[name], restored)
     assert list(known.answers) == list(answers) != list(restored.answers)
 

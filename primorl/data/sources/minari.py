@@ -251,11 +251,23 @@ def flattened(space: Space[Any], values: Any) -> Array:
     if isinstance(space, Box):
         array = np.asarray(values)
         return array.reshape(len(array), math.prod(space.shape))
+    if len(set(_lengths(values))) != 1:  # `iterate` would stop at the shortest in silence
+        raise ValueError("entries of several numbers of rows")
     several = batch_space(space, 1)
     rows = list(iterate(several, values))
     if not all(space.contains(row) for row in rows):
         raise ValueError
     return np.stack([np.asarray(flatten(space, row)) for row in rows])
+
+
+def _lengths(values: Any) -> Iterator[int]:
+    """Yield the number of rows of every array of nested dictionaries and tuples."""
+    inner = values.values() if isinstance(values, dict) else values
+    if isinstance(values, dict | tuple):
+        for part in inner:
+            yield from _lengths(part)
+    else:
+        yield len(values)
 
 
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
