@@ -18,7 +18,8 @@ from primorl.base.errors import PipelineError
 from primorl.config.datasets import MinariDataset
 from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
-from primorl.data.sources import minari, source_of
+from primorl.data.sources import source_of
+from primorl.data.sources.minari import flattened as flatten_rows
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
@@ -113,7 +114,7 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     np.testing.assert_array_equal(vectors(table["observation"])[0], make("Ordered-v0").reset()[0])
     longer = observations | {"c": np.stack([first["c"]] * 4)}
     with pytest.raises(ValueError, match="rows"):  # and not cut to the shortest
-        minari.flattened(spaces["observation_space"], longer)
+        flatten_rows(spaces["observation_space"], longer)
 
 
 def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path) -> None:
