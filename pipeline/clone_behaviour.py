@@ -42,7 +42,9 @@ def body(params: Params, run: StageRun) -> None:
             engine = training.begun_by(paid)
             paid.finish(
                 BEHAVIOUR,
-                paid.state_privacy(setup.plan, manifest.info.termination),
+                training.state_scales(
+                    job, paid.state_privacy(setup.plan, manifest.info.termination)
+                ),
                 lambda folder: write_clone(folder, job, setup, trained, manifest, engine),
                 logged=["config.json", BEHAVIOUR_FILE],
             )

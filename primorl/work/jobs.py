@@ -487,6 +487,11 @@ class RunPlan:
         others |= set() if self.clone is None else {self.clone.scaled_by}
         if others - {None, model}:
             return "about, scaled_by: of another model"
+        trainings = (self.model,) if self.clone is None else (self.model, self.clone)
+        for training in trainings:
+            noisy = training.mechanism.noise_multiplier > 0
+            if training.variant != self.model.variant or noisy != (training.variant == "private"):
+                return f"{training.name}: variant {training.variant}: not of its noise or the model"
         try:
             for job in self.paid_jobs:
                 event_of(job, manifest)

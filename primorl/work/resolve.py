@@ -142,7 +142,7 @@ _HEADS_SERVER = replace(
 _RESIDUALS_SHARE = 0.1
 _EPOCHS, _UPDATES = 24, 250  # of the policy
 _MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")  # settings of jobs
-_LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 5  # see `resolve`
+_LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 8  # see `resolve`
 
 
 def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
@@ -158,7 +158,10 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
     with suppress(PipelineError):  # there is none, or one that this version cannot read
         kept = RunPlan.read(params, partitions, paid_plan(params, partitions))
         known = paid_identities(partitions.account.charges)
-        if any(job.identity in known for job in kept.jobs):
+        paid = any(job.identity in known for job in kept.jobs)
+        # A plan that was edited before it was paid must not come back for the jobs that are due.
+        dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
+        if paid and not (dear and kept.model.variant == "private"):
             return replace(
                 kept,
                 can_learn=decided.can_learn,
@@ -182,12 +185,12 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
     total, left = params.privacy.target_epsilon, 1.0
     if len(params.privacy.shares) > 1:
         left = max(_LEFT - _LEFT_PER_EPSILON * total, _LEAST_LEFT)
-    for _ in range(_TRIES):
+    for attempt in range(1, _TRIES + 1):
         found = _decide(params, partitions, left * total)
         together = cost_of(found, partitions.manifest)
         if together <= total or found.model.variant != "private":
             return found
-        left *= 0.99 * total / together
+        left *= (0.99 * total / together) ** attempt
     raise BudgetExceeded(
         f"params.yaml: privacy.target_epsilon: found {at_most(total, 6)}, and the jobs cost "
         f"about {at_most(together, 4)} together; lower privacy.shares. Nothing was charged"

@@ -47,6 +47,10 @@ from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
+_HOLDS_SCALES = (
+    "that models/dynamics is released as well: these files hold its scales, whose cost is in its "
+    "own statement; of both together spent_on_dataset holds"
+)
 
 # ---- a job's training
 
@@ -453,6 +457,19 @@ def write_clone(
         engine_version=engine_version,
         public_loss=trained.public_loss,
     )
+
+
+def state_scales(job: CloneJob, own: Statement) -> Statement:
+    """State of a clone in the scales of the released model that its files hold these scales.
+
+    They are the model's answers, which the model's own statement counts, and not the clone's.
+    """
+    if job.scaled_by is None:
+        return own
+    void = own.void
+    if not Statement.read(MODEL).sound:
+        void = (*void, "the model whose scales the files hold has no sound guarantee of its own")
+    return replace(own, void=void, public_assumptions=(*own.public_assumptions, _HOLDS_SCALES))
 
 
 def begun_by(paid: Paid[TrainingState]) -> int:

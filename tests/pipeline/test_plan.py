@@ -184,6 +184,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
     model, clone, (price, *_) = found.model, found.clone, found.jobs
     assert clone is not None
+    silent = replace(clone.mechanism, noise_multiplier=0.0)
     mechanism, twice = model.mechanism, replace(QUESTION, noise_multiplier=5.0)
     other = replace(QUESTION, question="model_check", discount=0.8)
     for says, changes in (
@@ -191,6 +192,8 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
         ("which they share", {"questions": (QUESTION, other)}),
         ("another model", {"questions": (replace(QUESTION, about="a" * 64),)}),
         ("another model", {"clone": replace(clone, scaled_by="a" * 64)}),
+        ("not of its noise", {"model": replace(model, variant="no_privacy")}),
+        ("not of its noise", {"clone": replace(clone, mechanism=silent)}),
         ("bogus", {"model": replace(model, mechanism=replace(mechanism, queries={"bogus": 9.0}))}),
         ("clipped", {"model": replace(model, mechanism=replace(mechanism, clipping_norm=None))}),
     ):

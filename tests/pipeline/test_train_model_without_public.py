@@ -189,6 +189,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     clone_behaviour.body(params, RememberingRun())
     clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
     assert [query["what"] for query in clone["queries"]] == ["residuals"]
+    assert "models/dynamics is released as well" in clone["public_assumptions"][-1]
     assert 0.9 < clone["epsilon"] / epsilon_of(params, "clone") <= 1.0
     assert [charge.event for charge in charged(data)] == [said["event"], clone["event"]]
     other = edited(params, privacy={"draw": 1})
