@@ -35,8 +35,8 @@ def body(params: Params, run: StageRun) -> None:
 
         setup = training_setup(job, data, params.compute)
         training.check_before_charge(setup, BEHAVIOUR)
-        restore = training.restore_for(setup)
-        with desk.pay(Order.of(job, data), training.begin(setup), restore) as paid:
+        order = Order.of(job, data)
+        with desk.pay(order, training.begin(setup), training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, run)
             training.refuse_diverged(paid, trained, "behaviour")
             engine = training.begun_by(paid)

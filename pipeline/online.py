@@ -38,29 +38,27 @@ def body(params: Params, run: StageRun) -> None:
     from primorl.work.desk import Desk
 
     started = time.perf_counter()
-    asked = online.online_run(params)
+    learning = online.online_run(params)
     run.params({"seed": params.seed, "online": plain(params.online)})
-    begin = online.begin(asked)
-    with Desk.open_for(params, run, asked.arrivals.version) as desk:
-        first = begin if asked.plan.is_private else None
-        with desk.pay(online.order_of(params, asked), first, OnlineState.restore) as paid:
-            state = online.learn_for(
-                paid, asked, begin, choose_device(params.compute.device, params.compute.threads)
-            )
-            policies = [asked.start.network.export(parameters) for parameters in state.kept]
-            returns = online.evaluate_online(params, asked, state, policies)
-            own = online.users_statement(params, asked)
-            statement = after_offline(
-                asked.start.statement, own.with_payment(paid.charge.id, paid.spent)
-            )
+    device = choose_device(params.compute.device, params.compute.threads)
+    start = online.begin(learning)
+    with Desk.open_for(params, run, learning.arrivals.version) as desk:
+        saved = start if learning.plan.is_private else None  # else nothing is resumed
+        with desk.pay(online.order_of(params, learning), saved, OnlineState.restore) as paid:
+            state = online.learn_for(paid, learning, start, device)
+            policies = [learning.start.network.export(parameters) for parameters in state.kept]
+            returns = online.evaluate_online(params, learning, state, policies)
+            of_users = online.users_statement(params, learning)
+            of_users = of_users.with_payment(paid.charge.id, paid.spent)
+            statement = after_offline(learning.start.statement, of_users)
             paid.finish(
                 ONLINE,
                 statement,
-                lambda folder: online.write_policies(folder, params, asked, policies),
+                lambda folder: online.write_policies(folder, params, learning, policies),
                 logged=["config.json"],
             )
     seconds = time.perf_counter() - started
-    summary = online.summarise_online(params, asked, own, statement, returns, seconds)
+    summary = online.summarise_online(params, learning, of_users, statement, returns, seconds)
     write_online_results(summary, returns.users, returns.curve)
     online.log_online(run, summary, returns)
 

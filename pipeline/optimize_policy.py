@@ -31,42 +31,38 @@ from primorl.work.policy import (
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``."""
-    policy, variant = planned_policy(), params.dynamics.variant
+    # The released model, the clone if one was made, and the public rows.
+    planned, variant = planned_policy(), params.dynamics.variant
     released = ReleasedModel.read(MODEL, variant=variant, environment=params.chosen.environment)
-    near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
-    model = GaussianEnsemble.load(MODEL, cpu)
+    model = GaussianEnsemble.load(MODEL, torch.device("cpu"))
+    near_clone = BehaviourConfig.read(BEHAVIOUR).made
+    undecided = is_undecided(planned) or planned.starts == "public"
+    looks = near_clone or undecided or model.termination == LEARNED
+    public = PublicLog.open(params) if looks else PublicLog(MODEL, None)
 
-    asks = is_undecided(policy) or policy.starts == "public" or model.termination == LEARNED
-    public = PublicLog.open(params) if near_clone or asks else PublicLog(MODEL, None)
-    believed = public.believes(model)
-    decided = decide_policy(policy, public, model, near_clone=near_clone)
-    run.params({"seed": params.seed, "policy": plain(decided)})
+    # How episodes end, and what the plan left to the released model.
+    ends = None if public.believes(model) else NONE
+    model = model.with_ends(ends)
+    policy = decide_policy(planned, public, model, near_clone=near_clone)
+    run.params({"seed": params.seed, "policy": plain(policy)})
 
-    one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
-    width = len(params.policy_seeds) * max(decided.hidden)
+    # What policies are trained in, where rollouts begin, and what holds them near the clone.
+    width = len(params.policy_seeds) * max(policy.hidden)
     device = choose_device(params.compute.device, params.compute.threads, width)
-    reference = None
-    if near_clone:
-        released = released.with_clone(BEHAVIOUR)
-        own = model if believed else model.without_head()
-        reference = clone_reference(params, public, own, device)
-    model = GaussianEnsemble.load(MODEL, device)
-    model = model if believed else model.without_head()
-    assert decided.uncertainty is not None  # as the stage `plan` decided it
-    assert decided.penalty is not None
-    pessimistic = PessimisticModel(model, uncertainty=decided.uncertainty, penalty=decided.penalty)
-    starts = public.start_states(params, str(decided.starts)).to(device)
+    assert policy.uncertainty is not None  # as the stage `plan` decided it
+    assert policy.penalty is not None
+    on_device = GaussianEnsemble.load(MODEL, device).with_ends(ends)
+    world = PessimisticModel(on_device, uncertainty=policy.uncertainty, penalty=policy.penalty)
+    starts = public.start_states(params, str(policy.starts)).to(device)
+    resets = policy.pool_reset_fraction if policy.starts == "pool" else 1.0
+    reference = clone_reference(params, public, model, device) if near_clone else None
+
     policies = optimise(
-        pessimistic,
-        starts,
-        sac_config(decided),
-        params.policy_seeds,
-        decided.pool_reset_fraction if decided.starts == "pool" else 1.0,
-        reference,
-        run,
+        world, starts, sac_config(policy), params.policy_seeds, resets, reference, run
     )
-    released = replace(released, ends=None if believed else NONE, one_hot=one_hot)
-    write(POLICY, policies, released, pessimistic, run)
+    one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
+    released = released.with_clone(BEHAVIOUR) if near_clone else released
+    write(POLICY, policies, replace(released, ends=ends, one_hot=one_hot), world, run)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from primorl.config.params import Params, load
 from primorl.tracking import StageRun
 from primorl.work import training
 from primorl.work.desk import Desk
-from primorl.work.jobs import RunPlan, paid_plan
+from primorl.work.jobs import Order, RunPlan, paid_plan
 from primorl.work.training import training_setup, work_for_first, write_model
 
 
@@ -23,15 +23,14 @@ def body(params: Params, run: StageRun) -> None:
     with Desk.open(params, run) as desk:
         data, manifest = desk.partitions, desk.partitions.manifest
         plan = RunPlan.read(params, data)
-        order, *_ = plan.orders(data)
-        desk.quote(params, plan).refuse()
-        plan.write(paid_plan(params, data))
+        order = Order.of(plan.model, data)
+        desk.quote(params, plan).refuse_beyond_budget()  # the model, or what is asked after it
+        plan.write(paid_plan(params, data))  # once paid, the stage `plan` keeps to these numbers
         run.params({"model": to_json(plan.model)})
 
         setup = training_setup(plan.model, data, params.compute)
         training.check_before_charge(setup, MODEL)
-        restore = training.restore_for(setup)
-        with desk.pay(order, training.begin(setup), restore) as paid:
+        with desk.pay(order, training.begin(setup), training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, run)
             training.refuse_diverged(paid, trained, "dynamics")
             engine = training.begun_by(paid)

@@ -139,7 +139,7 @@ class Bill:
         """Whether the budget allows all that is unpaid."""
         return self.budget is None or not self.unpaid or self.after <= self.budget.epsilon
 
-    def refuse(self) -> None:
+    def refuse_beyond_budget(self) -> None:
         """Refuse to pay for a model where the clone or the questions after it could not be paid for
         any more.
 

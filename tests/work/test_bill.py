@@ -71,7 +71,7 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 def check(params: Params) -> None:
     partitions = Partitions.open(PARTITIONS, params)
     with read_ledger(params) as ledger:
-        Bill.of(params, resolve(params, partitions), partitions, ledger).refuse()
+        Bill.of(params, resolve(params, partitions), partitions, ledger).refuse_beyond_budget()
 
 
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(
@@ -92,14 +92,14 @@ def test_what_another_process_charges_after_the_plan_counts(here: Params) -> Non
     with closing(open_to_charge(params)) as ledger:
         partitions = Partitions.read(PARTITIONS, ledger)
         plan = resolve(params, partitions)
-        Bill.of(params, plan, partitions, ledger).refuse()
+        Bill.of(params, plan, partitions, ledger).refuse_beyond_budget()
         event = Training(1.0, 2.9, 1).event
         ledger.reserve(
             Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None),
             None,
         )
         with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
-            Bill.of(params, plan, partitions, ledger).refuse()
+            Bill.of(params, plan, partitions, ledger).refuse_beyond_budget()
 
 
 def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
