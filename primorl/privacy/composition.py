@@ -36,6 +36,13 @@ without it.
 """
 
 
+HOLDS_SCALES = (
+    "that models/dynamics is released as well: these files hold its scales, whose cost is in its "
+    "own statement; of both together spent_on_dataset holds"
+)
+"""Assumption of the ε of a clone that acts in the scales of the released model."""
+
+
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
     """Make the entry of one mechanism from its own statement."""
     own = {

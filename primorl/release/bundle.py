@@ -29,7 +29,7 @@ from primorl.base.files import file_sha256, finite
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.composition import check_parts
+from primorl.privacy.composition import HOLDS_SCALES, check_parts
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.mechanism.queries import query_types
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -285,7 +285,11 @@ def _check_charged(bundle: Bundle) -> None:
     paid: set[str | None] = set()
     for name, statement in bundle.charged.items():
         path = bundle.folder / name
-        _refuse_other(path, statement, _select(bundle.of_model, _SAME_DATA), MODEL[2])
+        assumed = statement.public_assumptions
+        if name == CLONE and assumed[-1:] == (HOLDS_SCALES,):
+            assumed = assumed[:-1]  # which the model's own has not
+        own = replace(statement, public_assumptions=assumed)
+        _refuse_other(path, own, _select(bundle.of_model, _SAME_DATA), MODEL[2])
         for place, query in enumerate(statement.queries):
             if query.what not in query_types():
                 raise PipelineError(f"{path}: not as declared: queries.{place}.what")

@@ -37,6 +37,7 @@ from primorl.model.architecture import CloneNetwork, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
+from primorl.privacy.composition import HOLDS_SCALES
 from primorl.privacy.ledger.checkpoint import Restore
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
@@ -47,10 +48,6 @@ from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-_HOLDS_SCALES = (
-    "that models/dynamics is released as well: these files hold its scales, whose cost is in its "
-    "own statement; of both together spent_on_dataset holds"
-)
 
 # ---- a job's training
 
@@ -469,7 +466,7 @@ def state_scales(job: CloneJob, own: Statement) -> Statement:
     void = own.void
     if not Statement.read(MODEL).sound:
         void = (*void, "the model whose scales the files hold has no sound guarantee of its own")
-    return replace(own, void=void, public_assumptions=(*own.public_assumptions, _HOLDS_SCALES))
+    return replace(own, void=void, public_assumptions=(*own.public_assumptions, HOLDS_SCALES))
 
 
 def begun_by(paid: Paid[TrainingState]) -> int:
