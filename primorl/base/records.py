@@ -82,9 +82,6 @@ NonNegative = Annotated[float, Within(ge=0, le=1e12)]  # penalties
 LearningRate = Annotated[float, Within(ge=1e-9, le=10)]
 WeightDecay = Annotated[float, Within(ge=0, le=1)]
 ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]  # C
-Multiplier = Annotated[
-    float, Within(ge=0.1, le=1e6)
-]  # z; less noise than 0.1 C is no useful protection
 Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]  # targets and budgets
 Delta = Annotated[float, Within(ge=1e-30, lt=1)]  # δ
 Probability = Annotated[float, Within(ge=1e-9, le=1)]  # q and other probabilities that are not zero

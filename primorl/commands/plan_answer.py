@@ -20,12 +20,11 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
-from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill, whose_account
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
-from primorl.work.resolve import decide_plan
+from primorl.work.resolve import cost_of, decide_plan
 
 T = TypeVar("T")
 _BY_RULE = (RULE, PUBLIC)
@@ -280,15 +279,14 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
     if plan.model.variant != "private":
         yield f"dynamics.variant is {plan.model.variant}: a run of it has no guarantee at all"
         return
-    events = [event_of(job, own.partitions.manifest) for job in plan.paid_jobs]
-    delta = plan.model.mechanism.delta
-    together = total_of(events, delta).epsilon
+    manifest, delta = own.partitions.manifest, plan.model.delta
+    together = cost_of(plan, manifest)
     parts = ", ".join(f"{each.name} {at_most(each.epsilon or 0, 4)}" for each in plan.jobs)
     yield f"this run costs ε {at_most(together, 4)} at δ {at_most(delta)}: {parts}"
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "
-        f"{at_most(right_guesses(events))} times in 100 whether one "
-        f"{own.partitions.manifest.info.unit} took part (a coin: 50)"
+        f"{at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
+        f"{manifest.info.unit} took part (a coin: 50)"
     )
     if together >= _LARGE:
         yield f"  warning: ε {at_most(together, 4)} is large: this promises little"

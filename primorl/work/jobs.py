@@ -146,6 +146,11 @@ class TrainingJob:
     server: ServerTraining
     mechanism: Mechanism
 
+    @property
+    def delta(self) -> float:
+        """At which ε is stated."""
+        return self.mechanism.delta
+
 
 @record
 class ModelJob(TrainingJob):
@@ -360,7 +365,8 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
         data: see `Partitions.identity`.
     """
     content = to_json(job)
-    del (content if isinstance(job, QuestionJob) else content["mechanism"])["delta"]
+    holder = content if isinstance(job, QuestionJob) else content["mechanism"]
+    del holder["delta"]
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 
@@ -383,10 +389,8 @@ class Order:
     @classmethod
     def of(cls, job: AnyJob, partitions: "Partitions") -> "Order":
         """Make the order of a job on the units of the partitions."""
-        manifest = partitions.manifest
-        delta = job.delta if isinstance(job, QuestionJob) else job.mechanism.delta
-        identity = identity_of(job, partitions.identity)
-        return cls(job.name, event_of(job, manifest), delta, identity)
+        event = event_of(job, partitions.manifest)
+        return cls(job.name, event, job.delta, identity_of(job, partitions.identity))
 
 
 @record
@@ -439,6 +443,10 @@ class RunPlan:
         """The jobs in the order in which they are paid."""
         clone = () if self.clone is None else (self.clone,)
         return (self.model, *clone, *self.questions)
+
+    def events(self, manifest: Manifest) -> list[DpEvent]:
+        """Return the events of all jobs on the units of the manifest, in the same order."""
+        return [event_of(job, manifest) for job in self.paid_jobs]
 
     def orders(self, partitions: "Partitions") -> list[Order]:
         """Make the orders of all jobs, in the order in which they are paid."""
@@ -493,8 +501,7 @@ class RunPlan:
             if training.variant != self.model.variant or noisy != (training.variant == "private"):
                 return f"{training.name}: variant {training.variant}: not of its noise or the model"
         try:
-            for job in self.paid_jobs:
-                event_of(job, manifest)
+            self.events(manifest)
         except (KeyError, ValueError) as impossible:
             return f"no mechanism: {printable(str(impossible))}"
         return None

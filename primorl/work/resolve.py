@@ -39,12 +39,12 @@ from primorl.work.jobs import (
     CloneJob,
     Mechanism,
     ModelJob,
+    Order,
     Price,
     QuestionJob,
     RunPlan,
     Setting,
     digest_of_settings,
-    event_of,
     identity_of,
     noise_of_share,
     paid_plan,
@@ -199,8 +199,7 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
 
 def cost_of(plan: RunPlan, manifest: Manifest) -> float:
     """Compute the ε of all jobs of a plan together, as the ledger counts."""
-    events = [event_of(job, manifest) for job in plan.paid_jobs]
-    return total_of(events, plan.model.mechanism.delta).epsilon
+    return total_of(plan.events(manifest), plan.model.delta).epsilon
 
 
 def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
@@ -267,15 +266,14 @@ def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
 
 
 def _price(job: AnyJob, partitions: Partitions) -> Price:
-    event = event_of(job, partitions.manifest)
-    delta = job.delta if isinstance(job, QuestionJob) else job.mechanism.delta
-    epsilon = spent(event, delta).epsilon_pld
+    order = Order.of(job, partitions)
+    epsilon = spent(order.event, order.delta).epsilon_pld
     return Price(
-        name=job.name,
+        name=order.name,
         epsilon=epsilon if math.isfinite(epsilon) else None,
-        delta=delta,
-        event=event_to_json(event),
-        identity=identity_of(job, partitions.identity),
+        delta=order.delta,
+        event=event_to_json(order.event),
+        identity=order.identity,
     )
 
 

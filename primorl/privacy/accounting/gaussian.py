@@ -1,10 +1,9 @@
-"""ε of one Gaussian release, in closed form, and of several together.
+"""ε of one Gaussian release, in closed form.
 
 Imports nothing that is slow.
 """
 
 import math
-from collections.abc import Iterable
 
 from scipy.special import log_ndtr, ndtr
 
@@ -38,14 +37,3 @@ def gaussian_mean(epsilon: float, delta: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
     return low
-
-
-def composed_epsilon(epsilons: Iterable[float], delta: float) -> float:
-    """Compute the ε at ``delta`` of Gaussian releases that cost these ε at it one by one (their
-    means add in squares).
-
-    It is rounded up.
-    """
-    return gaussian_epsilon(
-        math.hypot(*(gaussian_mean(epsilon, delta) for epsilon in epsilons)), delta
-    )
