@@ -14,6 +14,7 @@ import torch
 
 from pipeline import clone_behaviour
 from primorl.base.errors import PipelineError
+from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.rounds import Rounds
@@ -26,6 +27,9 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.work.bill import Bill
+from primorl.work.data import Partitions, read_ledger
+from primorl.work.jobs import RunPlan
 from primorl.work.policy import PublicLog
 from primorl.work.resolve import epsilon_of
 from tests.data.builders import INFO, episode, table
@@ -146,14 +150,24 @@ def test_what_needs_public_units_charges_nobody(
 
 
 def test_nothing_is_asked_twice_under_one_charge(
-    data: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor is anybody charged anew for an answer that is lost; another draw is charged."""
     params = with_statistics(data, PRIVATE)
-    for method, at, left in (("answer", 2, ["reserved"]), ("release", 3, ["aborted", "reserved"])):
-        with killed(at, method):
-            trained(params)
-        assert states(data) == left
-    assert "pays for one answer only; it stays spent" in capfd.readouterr().err
+    with killed(2, "answer"):
+        trained(params)
+    with pytest.raises(PipelineError, match=r"one answer only; it stays spent; .*privacy\.draw"):
+        trained(params)
+    assert states(data) == ["reserved"]
+    with read_ledger(params) as ledger:
+        partitions = Partitions.read(PARTITIONS, ledger)
+        plan = RunPlan.read(params, partitions)
+        assert Bill.of(params, plan, partitions, ledger).unpaid == []
+
+    params = edited(params, privacy={"draw": 1})
+    with killed(3, "release"):
+        trained(params)
+    assert states(data) == ["reserved"] * 2
     answer = Plan.answer
 
     def of_late(plan: Plan, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
@@ -162,7 +176,7 @@ def test_nothing_is_asked_twice_under_one_charge(
 
     monkeypatch.setattr(Plan, "answer", of_late)
     trained(params)
-    assert states(data) == ["aborted", "committed"]
+    assert states(data) == ["reserved", "committed"]
     assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
     once, spent = event_from_json(statement()["event"]), statement()["spent_on_dataset"]
     twice = adaptive(once, once, delta=spent["delta"])

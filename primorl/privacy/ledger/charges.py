@@ -103,15 +103,15 @@ def pay_or_resume(
     charge.
 
     Formal property: a process may die at any line, by any signal, and the next call with the same
-    identity goes on with the same charge. For the checkpoint is on the disk before the reservation
-    is asked for, and is deleted only where the ledger is known to hold no such charge: after a
-    refusal (`Refused`), or as an orphan. (One exception: a process that dies between asking its
-    queries and saving the answers has spent the charge, see `State.lost`.)
+    identity goes on with the same charge, or is refused where an answer is lost. For the checkpoint
+    is on the disk before the reservation is asked for, and is deleted only where the ledger is
+    known to hold no such charge: after a refusal (`Refused`), or as an orphan.
 
     | case | what happens |
     |----------------------------------------------------|---------------------------------------------------------|
     | completed before | restored; nothing is spent, no lock is needed |
     | begun by a process that died | resumed from its checkpoint; nothing is spent |
+    | it died between a query's noise and its answer | refused; the charge stays spent |
     | another living process works on it | refused; an experiment in DVC's copy waits for it |
     | its checkpoint is not here, or is an old copy | refused; the charge stays spent |
     | two processes begin at once, here or elsewhere | one is granted, the other is refused |
@@ -221,13 +221,11 @@ def _resumed(
         last = ledger.last_take(charge.id)
         old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)
         if found.state.lost and not old:
-            if charge.state == "reserved":
-                ledger.abort(charge.id, "died while it asked its queries")
-            _say(
-                f"warning: {file}: the run died after asking its queries and before saving the "
-                "answers; a charge pays for one answer only; it stays spent"
+            raise PipelineError(
+                f"{file}: the run died after a query's noise and before its answer was saved, and "
+                f"charge {charge.id} of {charge.time} pays for one answer only; it stays spent; "
+                f"{_ANOTHER_DRAW}"
             )
-            continue
         save = (
             None if old or charge.state != "reserved" else _taken(ledger, charge, file, found, last)
         )
