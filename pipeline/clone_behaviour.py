@@ -5,10 +5,11 @@ plan has a clone.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR
+from primorl.base.paths import BEHAVIOUR, MODEL
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.policy.config import BEHAVIOUR_FILE, write_nothing
+from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 from primorl.work.jobs import Order, RunPlan
 
@@ -23,6 +24,7 @@ def idle(_: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
+    from primorl.privacy.composition import count_held, held_by_clone
     from primorl.work import training
     from primorl.work.desk import Desk
     from primorl.work.training import training_setup, write_clone
@@ -40,11 +42,11 @@ def body(params: Params, run: StageRun) -> None:
             trained = training.train_for(paid, setup, data, run)
             training.refuse_diverged(paid, trained, "behaviour")
             engine = training.begun_by(paid)
+            own = paid.state_privacy(setup.plan, manifest.info.termination)
+            held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
             paid.finish(
                 BEHAVIOUR,
-                training.state_scales(
-                    job, paid.state_privacy(setup.plan, manifest.info.termination)
-                ),
+                count_held(own, held),
                 lambda folder: write_clone(folder, job, setup, trained, manifest, engine),
                 logged=["config.json", BEHAVIOUR_FILE],
             )

@@ -36,8 +36,9 @@ from primorl.model.architecture import Variant
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import seed_folders
+from primorl.privacy.composition import check_held, check_parts, held_by_clone
 from primorl.privacy.statement import FILE, Statement
-from primorl.privacy.verification import verify, verify_with_parts
+from primorl.privacy.verification import verify
 from primorl.work.data import open_public
 
 _REMEDY = "run `dvc repro`"
@@ -141,12 +142,14 @@ class VerifiedRun:
     def _check_statements(self) -> None:
         """Refuse statements that their parts or the accountant contradict."""
         if self.policy.private:
-            parts = {
-                str(folder): each for folder, each in self.statements.items() if folder != POLICY
-            }
-            verify_with_parts(
-                POLICY, self.policy, parts, near_clone=self.config.clone_error is not None
-            )
+            near_clone = self.config.clone_error is not None
+            clone = {str(BEHAVIOUR): self.clone} if near_clone else {}
+            check_parts(POLICY / FILE, self.policy, {str(MODEL): self.model, **clone})
+            if self.clone is not None:
+                check_held(BEHAVIOUR / FILE, self.clone, held_by_clone(self.model))
+            for folder, each in self.statements.items():
+                if each.private:
+                    verify(folder / FILE, each, curves=folder == POLICY)
         for statement in self.answers.statements.values():
             if statement.private:
                 verify(PRIVATE_EVALUATION, statement, curves=False)

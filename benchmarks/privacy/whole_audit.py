@@ -372,7 +372,11 @@ def whole(
     files = GaussianEnsemble.load(bundle / "dynamics", torch.device("cpu")).weights
     first = torch.cat([part[0, :, : OBSERVED + 1].flatten() for part in files])
     ledger = json.loads((bundle / "ledger-statement.json").read_text(encoding="utf-8"))
-    claims = {artefact: each.epsilon or 0.0 for artefact, each in stated.items()}
+    # of a clone its own mechanism, which is the last
+    claims = {
+        artefact: (each.mechanisms or (each,))[-1].epsilon or 0.0
+        for artefact, each in stated.items()
+    }
     claims |= {"answers": answers["estimates"][0]["epsilon"], "together": ledger["epsilon_fixed"]}
     claims |= dict.fromkeys(("policy file", "random"), claims["together"]) | {
         "model file": claims["model"]

@@ -1,9 +1,10 @@
 """Composition: the statement of a result of several releases."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dp_accounting import dp_event
 
@@ -34,13 +35,9 @@ BEFOREHAND = (
 """Assumption of the ε of several mechanisms together; `Statement.spent_on_dataset` does
 without it.
 """
+_MODEL, _CLONE = "models/dynamics", "models/behaviour"
 
-
-HOLDS_SCALES = (
-    "that models/dynamics is released as well: these files hold its scales, whose cost is in its "
-    "own statement; of both together spent_on_dataset holds"
-)
-"""Assumption of the ε of a clone that acts in the scales of the released model."""
+Part = TypeVar("Part")
 
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
@@ -82,30 +79,58 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
     )
 
 
-def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) -> None:
-    """Check that a statement at ``path`` is of the releases in other folders: the first one's, or
-    of several together.
+def held_by_clone(model: Statement) -> dict[str, Statement]:
+    """Return the releases whose answers the files of a clone hold: those of the model, if private
+    people told it the scales that the clone acts in.
+    """
+    told = any(query.what == "scales" for query in model.queries)  # `primorl.engine.heads.SCALES`
+    return {_MODEL: model} if told else {}
+
+
+def count_held(clone: Statement, held: Mapping[str, Statement]) -> Statement:
+    """Make the statement of a clone and of the releases whose answers its files hold, all of each;
+    its charge stays its own.
+    """
+    if not held:
+        return clone
+    return replace(compose_statement({**held, _CLONE: clone}), charge=clone.charge)
+
+
+def check_held(path: Path, statement: Statement, held: Mapping[str, Statement]) -> None:
+    """Check that a statement at ``path`` of what one charge paid for counts, before that, the
+    releases whose answers its files hold, and no other.
+    """
+    *others, own = statement.mechanisms or (statement,)
+    counted = [mechanism(what, each) for what, each in held.items()]
+    if others != counted or own.charge != statement.charge:
+        raise PipelineError(
+            f"{path}: mechanisms: not those of {' and '.join(held) or 'no other release'} and of "
+            "its own charge: of another run, or edited; run `dvc repro`"
+        )
+
+
+def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement | None]) -> None:
+    """Check that a statement at ``path`` is that of a release in another folder, or of several
+    together.
 
     Figures of several together (`FIGURES`) are left to the accountant.
 
     Raises:
-        PipelineError: a release is gone or is another one, or a key is not that of these releases
-            together.
+        PipelineError: a release is gone (None) or is another one, or a key is not that of these
+            releases together.
         ValueError: an event is not of a kind that this project accounts.
     """
-    names = [each.what for each in whole.mechanisms] or list(parts)[:1]
-    if not names or names != [each for each in parts if each in names]:
+    found = {name: each for name, each in parts.items() if each is not None}
+    if len(found) < len(parts):
         raise PipelineError(
-            f"{path}: mechanisms: found {' and '.join(names) or 'none'}; there are statements of "
-            f"{' and '.join(parts) or 'none'}, and each counts once, in this order; run `dvc repro`"
+            f"{path}: made of {' and '.join(parts)}, and there are statements of "
+            f"{' and '.join(found) or 'none'}; run `dvc repro`"
         )
-    several = bool(whole.mechanisms)
-    expected = (
-        compose_statement({name: parts[name] for name in names}) if several else parts[names[0]]
-    )
+    several = len(found) > 1
+    (expected,) = [compose_statement(found)] if several else found.values()
     for key in (each.name for each in fields(Statement)):
         if getattr(whole, key) != getattr(expected, key) and not (several and key in FIGURES):
-            of = " and ".join(f"{name}/privacy.json" for name in names)
+            of = " and ".join(f"{name}/privacy.json" for name in found)
             raise PipelineError(
                 f"{path}: {key}: not that of {of}: of another run, or edited; run `dvc repro`"
             )
@@ -133,27 +158,43 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
 def _one_after_another(
     facts: Statement, statements: Mapping[str, Statement], assumption: str
 ) -> Statement:
-    event = joint_event([statement.event for statement in statements.values()])
+    mechanisms = count_once(
+        each
+        for what, statement in statements.items()
+        for each in statement.mechanisms or (mechanism(what, statement),)
+    )
+    event = joint_event([each.event for each in mechanisms])
     spent = None
     if facts.delta is not None and not isinstance(event, dp_event.NonPrivateDpEvent):
         spent = compose([event], facts.delta)
-    mechanisms: list[MechanismStatement] = []
-    for what, statement in statements.items():
-        mechanisms += statement.mechanisms or (mechanism(what, statement),)
     return replace(
         facts,
         private=all(statement.private for statement in statements.values()),
         **stated(event, spent),
         **NO_ROUNDS,
         clipping=None,
-        public_assumptions=(
-            *_unite(statement.public_assumptions for statement in statements.values()),
-            assumption,
+        public_assumptions=_unite(
+            [*(statement.public_assumptions for statement in statements.values()), (assumption,)]
         ),
         void=_unite(statement.void for statement in statements.values()),
         charge=None,
         mechanisms=tuple(mechanisms),
     )
+
+
+def count_once(mechanisms: Iterable[Part], get: Callable[[Part, str], Any] = getattr) -> list[Part]:
+    """List the mechanisms of several statements, each once: what has charge and event in common is
+    one.
+
+    Args:
+        mechanisms: to be listed; those that name no charge all count.
+        get: reads a key of a mechanism.
+    """
+    found: dict[tuple[object, str], Part] = {}
+    for each in mechanisms:
+        charge = get(each, "charge") or object()
+        found.setdefault((charge, json.dumps(get(each, "event"), sort_keys=True)), each)
+    return list(found.values())
 
 
 def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:

@@ -3,7 +3,7 @@ its events.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +15,9 @@ from primorl.base.records import printable
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import deltas, figures
-from primorl.privacy.composition import check_parts, joint_event
+from primorl.privacy.composition import joint_event
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.statement import (
-    FILE,
     Accountant,
     MechanismStatement,
     Statement,
@@ -68,32 +67,6 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
         raise PipelineError(
             f"{path}: {wrong}: not what the accountant makes of the event in the same file"
         )
-
-
-def verify_with_parts(
-    folder: Path, statement: Statement, parts: Mapping[str, Statement], *, near_clone: bool
-) -> None:
-    """Check a policy's statement and those of model and clone, and that it counts what it was made
-    from.
-
-    Args:
-        folder: of the policy.
-        statement: its own.
-        parts: statements by folder, the model's first, then the clone's; empty: they are not here.
-        near_clone: the policy was chosen near the clone, so its statement must count both.
-    """
-    path = folder / FILE
-    if near_clone and not statement.mechanisms:
-        raise PipelineError(
-            f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc "
-            "repro`"
-        )
-    if parts:
-        check_parts(path, statement, parts)
-    for place, each in parts.items():
-        if each.private:
-            verify(Path(place) / FILE, each, curves=False)
-    verify(path, statement)
 
 
 def _account_whole(

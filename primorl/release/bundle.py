@@ -30,10 +30,10 @@ from primorl.base.files import file_sha256, finite
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.composition import HOLDS_SCALES, check_parts
+from primorl.privacy.composition import BEFOREHAND, check_held, check_parts, held_by_clone
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.mechanism.queries import query_types
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.statement import MechanismStatement, SpentOnDataset, Statement
 from primorl.privacy.verification import (
     FILTER_ROUNDING,
     ROUNDING,
@@ -285,13 +285,12 @@ def _check_charged(bundle: Bundle) -> None:
     """Account the statements of model, clone and answers again, and find the charge of each."""
     paid: set[str | None] = set()
     for name, statement in bundle.charged.items():
-        path = bundle.folder / name
-        assumed = statement.public_assumptions
-        if name == CLONE and assumed[-1:] == (HOLDS_SCALES,):
-            assumed = assumed[:-1]  # which the model's own has not
-        own = replace(statement, public_assumptions=assumed)
-        _refuse_other(path, own, _select(bundle.of_model, _SAME_DATA), MODEL[2])
-        for place, query in enumerate(statement.queries):
+        path, expected = bundle.folder / name, _select(bundle.of_model, _SAME_DATA)
+        held = held_by_clone(bundle.of_model) if name == CLONE else {}
+        expected["public_assumptions"] += (BEFOREHAND,) if held else ()
+        check_held(path, statement, held)
+        _refuse_other(path, statement, expected, MODEL[2])
+        for place, query in enumerate(_own_part(statement).queries):
             if query.what not in query_types():
                 raise PipelineError(f"{path}: not as declared: queries.{place}.what")
         verify_statement(path, statement)
@@ -299,6 +298,11 @@ def _check_charged(bundle: Bundle) -> None:
         if statement.charge in paid:  # one charge pays for one thing
             raise PipelineError(f"{path}: charge: found a charge that paid for something else")
         paid.add(statement.charge)
+
+
+def _own_part(statement: Statement) -> Statement | MechanismStatement:
+    """Return what the charge of a statement paid for, without what else its files hold."""
+    return statement.mechanisms[-1] if statement.mechanisms else statement
 
 
 def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) -> None:
@@ -313,7 +317,7 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
     places = [place for place, each in enumerate(ledger.records) if each.id == statement.charge]
     own = ledger.records[places[0]] if len(places) == 1 else None
     if own is None or (own.event, own.state, own.same_version) != (
-        statement.event,
+        _own_part(statement).event,
         "committed",
         True,
     ):
@@ -338,18 +342,14 @@ def _check_policy_statement(bundle: Bundle) -> None:
             f"{path}: public_assumptions: {CHOSEN!r}: needed last with a recommendation from "
             f"{ANSWERS}"
         )
-    parts = {} if bundle.holds_clone else {"models/dynamics": bundle.of_model}
-    if bundle.clone is not None:
+    parts: dict[str, Statement | None] = {}
+    if not bundle.holds_clone:
+        parts["models/dynamics"] = bundle.of_model
+    if bundle.holds_clone or bundle.policy.candidates:
         parts["models/behaviour"] = bundle.clone
     check_parts(path, made, parts)
     if made.mechanisms:
         verify_statement(path, made)
-    counted = {each.what for each in made.mechanisms}
-    near_clone = bool(bundle.policy.candidates) and not bundle.holds_clone
-    if near_clone and "models/behaviour" not in counted:
-        raise PipelineError(
-            f"{path}: mechanisms: found no clone, yet {POLICY[1]} names candidates near one"
-        )
 
 
 def _check_recommendation(bundle: Bundle) -> None:

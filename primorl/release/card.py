@@ -41,7 +41,7 @@ from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most
-from primorl.privacy.composition import joint_event
+from primorl.privacy.composition import count_once, joint_event
 from primorl.release.contents import (
     ANSWERS,
     CARD,
@@ -168,7 +168,10 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
         doubts.setdefault(answer["bias"], {})[source(answer)] = None
-    mechanisms = [] if clone is None else [("clone of the behaviour", clone)]
+    mechanisms = []
+    if clone is not None:  # by itself, without what else its files hold
+        own = (clone.get("mechanisms") or [clone])[-1]
+        mechanisms.append(("clone of the behaviour", {**clone, **own}))
     for name, own in (answers["statements"] if answers else {}).items():
         mechanisms.append((f"private evaluation: {name}", own))
     compared: Sequence[str] = ()
@@ -340,7 +343,7 @@ def combine(
     combined = {**statement, "void": list(void)}
     if not all(each["private"] for each in everything):
         return _drop_bounds(combined)
-    costs = [cost(event_from_json(each["event"])) for each in everything]
+    costs = [cost(event_from_json(each["event"])) for each in _list_mechanisms(everything)]
     return _with_figures(combined, total(costs), delta)
 
 
@@ -358,7 +361,9 @@ def add_account(
     """
     if not released["private"]:
         return released
-    stated = [(each.get("charge"), cost(event_from_json(each["event"]))) for each in own]
+    stated = [
+        (each.get("charge"), cost(event_from_json(each["event"]))) for each in _list_mechanisms(own)
+    ]
     spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
     if not math.isfinite(spent.epsilon(delta)):
         return _drop_bounds(released)
@@ -369,6 +374,11 @@ def add_account(
     if nothing_else and spent.epsilon(delta) <= own_epsilon * (1 + 1e-9):
         return released
     return _with_figures(released, spent, delta)
+
+
+def _list_mechanisms(statements: Sequence[Content]) -> list[Content]:
+    parts = (part for each in statements for part in each.get("mechanisms") or (each,))
+    return count_once(parts, lambda part, key: part.get(key))
 
 
 def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:

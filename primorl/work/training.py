@@ -37,7 +37,6 @@ from primorl.model.architecture import CloneNetwork, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.privacy.composition import HOLDS_SCALES
 from primorl.privacy.ledger.checkpoint import Restore
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
@@ -454,19 +453,6 @@ def write_clone(
         engine_version=engine_version,
         public_loss=trained.public_loss,
     )
-
-
-def state_scales(job: CloneJob, own: Statement) -> Statement:
-    """State of a clone in the scales of the released model that its files hold these scales.
-
-    They are the model's answers, which the model's own statement counts, and not the clone's.
-    """
-    if job.scaled_by is None:
-        return own
-    void = own.void
-    if not Statement.read(MODEL).sound:
-        void = (*void, "the model whose scales the files hold has no sound guarantee of its own")
-    return replace(own, void=void, public_assumptions=(*own.public_assumptions, HOLDS_SCALES))
 
 
 def begun_by(paid: Paid[TrainingState]) -> int:

@@ -25,7 +25,10 @@ from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.privacy.composition import compose_statement
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.figures import stated
+from primorl.privacy.composition import compose_statement, count_held, held_by_clone
+from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import results, stage_run
 from tests import statements
@@ -103,18 +106,38 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     state(policy=STATEMENT, dynamics=STATEMENT)
     refused("found a policy of variant 'private'", chosen("no_privacy"))
 
-    model = replace(OF_TRAINING, charge="model")
-    clone = replace(OF_TRAINING, charge="clone")
+    model, clone = replace(OF_TRAINING, charge="model"), replace(OF_TRAINING, charge="clone")
     both = compose_statement({"models/dynamics": model, "models/behaviour": clone})
-    other = replace(model, charge="other")
-    for beside in ((model, other), (other, clone)):
-        own = [each.to_json() for each in beside]
-        state(policy=both.to_json(), dynamics=own[0], behaviour=own[1])
+    own, other = both.to_json(), replace(model, charge="other").to_json()
+    of_model, of_clone = model.to_json(), clone.to_json()
+    config = POLICY / "config.json"
+    write_json(config, read_json(config) | {"clone_error": 0.5})
+    for beside in ((of_model, other), (other, of_clone)):
+        state(policy=own, dynamics=beside[0], behaviour=beside[1])
         refused("mechanisms: not that of models/dynamics/privacy.json and models/beh")
-    state(policy=both.to_json(), dynamics=model.to_json())
-    refused("mechanisms: found models/dynamics and models/behaviour; there are statements of")
-    write_json(POLICY / "privacy.json", both.to_json())
-    write_json(Path("models/behaviour/privacy.json"), clone.to_json())
+    for policy in (own, of_model):
+        state(policy=policy, dynamics=of_model)
+        refused("made of models/dynamics and models/behaviour, .* statements of models/dynamics;")
+    state(policy=of_model, dynamics=of_model, behaviour=of_clone)
+    refused("not that of models/dynamics/privacy.json and models/behaviour/privacy.json")
+    state(policy=own, dynamics=of_model, behaviour=of_clone)
+    run(chosen())
+
+
+@pytest.mark.usefixtures("project")
+def test_a_clone_in_scales_that_private_people_told_counts_the_model() -> None:
+    """Twin: of a model that asked nobody for scales, the clone counts itself alone."""
+    training = Training(0.1, 4.083, 150, (14.0,))
+    asked = (GaussianQuery("scales", 1.0, 14.0).statement(1e-5),)
+    figures = stated(training.event, training.spent(1e-5))
+    model = replace(OF_TRAINING, charge="model", queries=asked, **figures)
+    clone = replace(OF_TRAINING, charge="clone")
+    counted = count_held(clone, held_by_clone(model))
+    assert held_by_clone(clone) == {}
+    for folder, own in (("dynamics", model), ("policy", model), ("behaviour", clone)):
+        write_json(Path(f"models/{folder}/privacy.json"), own.to_json())
+    refused("behaviour/privacy.json: mechanisms: not those of models/dynamics and of its own")
+    write_json(Path("models/behaviour/privacy.json"), counted.to_json())
     run(chosen())
 
 

@@ -202,10 +202,14 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     assert StartModel.load(OUTPUT, CPU).survival is None
     clone_behaviour.body(params, RememberingRun())
     clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
-    assert [query["what"] for query in clone["queries"]] == ["residuals"]
-    assert "models/dynamics is released as well" in clone["public_assumptions"][-1]
-    assert 0.9 < clone["epsilon"] / epsilon_of(params, "clone") <= 1.0
-    assert [charge.event for charge in charged(data)] == [said["event"], clone["event"]]
+    of_model, of_clone = clone["mechanisms"]  # it acts in the scales that the model was told
+    assert [query["what"] for query in of_clone["queries"]] == ["residuals"]
+    assert 0.9 < of_clone["epsilon"] / epsilon_of(params, "clone") <= 1.0
+    events = [charge.event for charge in charged(data)]
+    assert events == [said["event"], of_clone["event"]] == [of_model["event"], of_clone["event"]]
+    both = [event_from_json(event) for event in events]
+    assert clone["epsilon"] == accounting.compose(both, clone["delta"]).epsilon_pld
+    assert [clone["charge"], said["charge"]] == [of_clone["charge"], of_model["charge"]]
     other = edited(params, privacy={"draw": 1})
     asked, answer = [], Plan.answer
     monkeypatch.setattr(

@@ -12,8 +12,8 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.composition import BEFOREHAND, compose_statement
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.composition import BEFOREHAND, compose_statement, count_held, held_by_clone
+from primorl.privacy.statement import QueryStatement, SpentOnDataset, Statement
 from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 
 DELTA = 1e-5
@@ -54,6 +54,24 @@ def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
     assert parts == [("models/dynamics", "a", 9.0), ("models/behaviour", "b", 14.0)]
     assert (whole.noise_multiplier, whole.rounds, whole.charge) == (None, None, None)
     assert whole.spent_on_dataset == clone.spent_on_dataset
+
+
+def test_what_a_clone_and_its_policy_share_counts_once() -> None:
+    """A clone in the model's scales costs both charges, and a policy near it no more.
+
+    Twin: under another charge the same event counts again.
+    """
+    asked = QueryStatement(what="scales", noise_multiplier=14.0, sensitivity=1.0, epsilon=0.3)
+    model = replace(statement(9.0, queries=(14.0,)), queries=(asked,), void=("noise is seeded",))
+    own = statement(14.0, charge="b", charges=2)
+    clone = count_held(own, held_by_clone(model))
+    assert clone.epsilon == compose_statement({"a": model, "b": own}).epsilon
+    assert (clone.charge, clone.void, count_held(own, held_by_clone(own))) == ("b", model.void, own)
+    near = compose_statement({"models/dynamics": model, "models/behaviour": clone})
+    assert near == replace(clone, charge=None)
+    other = compose_statement({"models/dynamics": replace(model, charge="c"), "b": clone})
+    events = [event_from_json(each.event) for each in (model, model, own)]
+    assert other.epsilon == compose(events, DELTA).epsilon_pld
 
 
 def test_what_voids_one_voids_the_whole() -> None:

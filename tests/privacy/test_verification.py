@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
@@ -19,8 +17,8 @@ from primorl.privacy.statement import (
     Statement,
     our_accountant,
 )
-from primorl.privacy.verification import find_misstatement, verify_with_parts
-from tests.statements import OF_TRAINING, PRIVATE
+from primorl.privacy.verification import find_misstatement
+from tests.statements import PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)
 
@@ -83,10 +81,3 @@ def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_fig
         find_misstatement(replace(ours, profile=scaled(ours.profile, 10, "delta", 1.001)))
         == "profile"
     )
-
-
-def test_a_policy_near_a_clone_must_count_the_clone() -> None:
-    """The model's own statement is sound, but it is not of a policy that the clone had a say in."""
-    verify_with_parts(Path(), OF_TRAINING, {}, near_clone=False)
-    with pytest.raises(PipelineError, match="chosen near a clone"):
-        verify_with_parts(Path(), OF_TRAINING, {}, near_clone=True)

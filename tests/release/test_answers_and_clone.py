@@ -23,6 +23,7 @@ from primorl.evaluate.summary import Summary, repeat
 from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.figures import stated
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
@@ -38,10 +39,11 @@ from primorl.release.contents import (
     MODEL,
     NEEDED,
     SPREAD,
+    STARTS,
     is_bundle,
 )
 from primorl.work.desk import open_to_charge
-from tests.data.builders import snapshot
+from tests.data.builders import episode, snapshot
 from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
 from tests.evaluate.test_recommendation import answer
 from tests.pipeline.training_project import quick_clone
@@ -100,9 +102,11 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     assert sum(each["chosen"] for each in read_json(near / "out" / CONFIG)["candidates"]) == 1
 
 
+@pytest.mark.parametrize("of", ["near", "scaled"])
 def test_a_bundle_of_the_clone_has_its_deviation_and_no_room_for_more(
-    near: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    near: Path = request.getfixturevalue(of)
     quoted, weights = build._quote, file_sha256(near / BEHAVIOUR / "policy.safetensors")
     monkeypatch.setattr(build, "choose_policy", lambda *_: BEHAVIOUR)
     monkeypatch.setattr(
@@ -111,7 +115,7 @@ def test_a_bundle_of_the_clone_has_its_deviation_and_no_room_for_more(
     shutil.copytree(near, tmp_path / "project", ignore=shutil.ignore_patterns("out"))
     with inside(tmp_path / "project"):
         folder = made().absolute()
-    assert set(snapshot(folder)) == NEEDED | {MANIFEST, CLONE, *SPREAD}
+    assert set(snapshot(folder)) - {STARTS} == NEEDED | {MANIFEST, CLONE, *SPREAD}
     mean, std = load_policy(folder / "policy").mean_and_std([[1.0, 0.0, 0.0]])
     assert (mean.shape, bool((std > 0).all())) == ((1, 1), True)
     table: list[tuple[Change, str]] = [
@@ -120,6 +124,59 @@ def test_a_bundle_of_the_clone_has_its_deviation_and_no_room_for_more(
         (at(SPREAD[1], "log_variance", [-9.0, 9.0]), "not the file that charge"),
     ]
     each_refused(folder, tmp_path, table)
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project without public people, whose clone acts in the scales that the model was told, with
+    a bundle in ``out``; read only.
+    """
+    folder = tmp_path_factory.mktemp("scaled") / "project"
+    raw = tiny_params()
+    raw["partition"] = {"public_fraction": 0, "public": None}
+    raw["privacy"]["shares"] = {"model": 0.6, "clone": 0.4}
+    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
+    raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
+    raw["policy"]["starts"] = "released"
+    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
+    with inside(folder):
+        made()
+    return folder
+
+
+def leave_the_model_out(folder: Path) -> None:
+    """Write the statement of a clone that paid for everything its files hold."""
+    clone = Statement.read(folder)
+    own = clone.mechanisms[-1]
+    event = event_from_json(own.event)
+    alone = {name: value for name, value in vars(own).items() if name != "what"}
+    alone |= stated(event, compose([event], 1e-3))
+    public = clone.public_assumptions[:-1]
+    replace(clone, mechanisms=(), public_assumptions=public, **alone).write(folder)
+
+
+def test_a_clone_in_the_models_scales_counts_the_model_once(scaled: Path, tmp_path: Path) -> None:
+    """In its statement, in that of the policy near it, and on the card.
+
+    Twin: a clone that leaves the model out leaves neither the project nor passes a check.
+    """
+    model, clone, policy = (
+        Statement.read(scaled / "models" / name) for name in ("dynamics", "behaviour", "policy")
+    )
+    own = clone.mechanisms[-1]
+    assert (clone.epsilon, clone.mechanisms) == (policy.epsilon, policy.mechanisms)
+    assert [each.charge for each in clone.mechanisms] == [model.charge, clone.charge]
+    out = scaled / "out"
+    assert bundle.verify(out) == policy
+    card, ledger = (out / "card.md").read_text(encoding="utf-8"), read_json(out / LEDGER)
+    assert f"clone of the behaviour | ε {at_most(cast(float, own.epsilon), 4)}; " in card
+    assert f"**ε = {at_most(ledger['epsilon'])}, " in card, "both charges, each once"
+    says = "behaviour/privacy.json: mechanisms: not those of models/dynamics"
+    each_refused(out, tmp_path, [(lambda it: leave_the_model_out(it / "behaviour"), says)])
+    shutil.copytree(scaled, tmp_path / "project", ignore=shutil.ignore_patterns("out"))
+    with inside(tmp_path / "project"):
+        leave_the_model_out(BEHAVIOUR)
+        refused_at_home(says)
 
 
 def of_clone(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -135,9 +192,9 @@ def count_the_model_alone(folder: Path) -> None:
 LIES: list[tuple[Change, str]] = [
     (
         lambda folder: shutil.copyfile(folder / MODEL[2], folder / STATEMENT),
-        "mechanisms: found no clone",
+        ": not that of models/dynamics/privacy.json and models/behaviour/",
     ),
-    (count_the_model_alone, "mechanisms: found no clone"),
+    (count_the_model_alone, ": not that of models/dynamics/privacy.json and models/behaviour/"),
     (at(STATEMENT, "mechanisms", lambda parts: parts[::-1]), "mechanisms: "),
     (
         at(STATEMENT, "public_assumptions", lambda lines: [*lines, CHOSEN]),
@@ -147,7 +204,7 @@ LIES: list[tuple[Change, str]] = [
         at(LEDGER, "records", lambda records: [each | {"state": "reserved"} for each in records]),
         "found no committed charge",
     ),
-    (lambda folder: shutil.rmtree(folder / "behaviour"), "mechanisms: found models/dynamics and"),
+    (lambda folder: shutil.rmtree(folder / "behaviour"), "are statements of models/dynamics;"),
 ]
 
 
