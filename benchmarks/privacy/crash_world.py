@@ -251,7 +251,7 @@ class World:
         found: dict[str, tuple[str, str]] = {}
         for (body,) in bodies:
             record = json.loads(body)
-            if record["kind"] in ("reserved", "committed", "aborted"):
+            if record["kind"] in ("reserved", "committed"):
                 _, identity = found.get(record["charge"], ("", record.get("identity")))
                 found[record["charge"]] = (record["kind"], identity)
         return found

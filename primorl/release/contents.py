@@ -81,8 +81,8 @@ class ChargeRecord:
     """ε of this charge alone, by `accountant`; `null`: no guarantee."""
     delta: _Delta
     """δ at which it is read."""
-    state: Literal["reserved", "committed", "aborted"]
-    """All three count as spent."""
+    state: Literal["reserved", "committed"]
+    """Both count as spent."""
     day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d")]
     """Day of the charge."""
     same_version: bool

@@ -368,7 +368,7 @@ def open_private(
         own: the units of this process; all are read, and compared with the account.
 
     Raises:
-        ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.
+        ValueError: the charge is not of a stage in `ALLOWED_STAGES`.
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
     if charge is not None:
@@ -386,7 +386,5 @@ def open_private(
 def _refuse_charge(charge: Charge) -> None:
     """Refuse (ValueError) a charge that opens no private rows."""
     stage = charge.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
-    if stage not in ALLOWED_STAGES or charge.state == "aborted":
-        raise ValueError(
-            f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows"
-        )
+    if stage not in ALLOWED_STAGES:
+        raise ValueError(f"charge {charge.id} of {charge.stage} opens no private rows")

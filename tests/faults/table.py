@@ -129,8 +129,8 @@ privacy/accounting/test_privacy_filter.py
 privacy/ledger/test_ledger.py
     test_a_sweep_of_ten_under_a_budget_for_seven
         ledger-each-run-alone: account Account.with_events: expression self.cost => Cost()
-        ledger-aborted-is-free: account account_of: condition sharing => _ and each.state !=
-            'aborted'
+        ledger-open-is-free: account account_of: condition sharing => _ and each.state !=
+            'reserved'
     test_the_refusal_says_what_is_left
         ledger-filter-by-pld: account Account.with_events: returned fixed_epsilon([*self.events,
             *events], delta)

@@ -47,7 +47,7 @@ def released(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle ``out`` of a project; a run failed on other data that share a unit, and one on
+    """The bundle ``out`` of a project; a run died on other data that share a unit, and one on
     data that share none; read only.
     """
     folder = tmp_path_factory.mktemp("edited") / "project"
@@ -60,7 +60,7 @@ def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             for stage, digit, unit in (("audit", "5", member), ("elsewhere", "6", bytes(32))):
                 version = Version(digit * 64, "trajectory", 1, unit)
                 request = Request(version, "other-data", stage, event=event, delta=1e-3, **SECRETS)
-                ledger.abort(ledger.reserve(request, None).id, "note of ana")
+                ledger.reserve(request, None)
         return made().absolute()
 
 

@@ -262,7 +262,7 @@ def account_of(directory: Directory, version: Version | Registered, roster: Rost
 def refuse_second(request: Request, history: History) -> None:
     """Refuse work that a charge already pays for. Work without an identity is never the same."""
     for charge in history.charges.values():
-        if request.identity and charge.identity == request.identity and charge.state != "aborted":
+        if request.identity and charge.identity == request.identity:
             raise Refused(
                 f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait "
                 "for the process that works on it; to pay for another draw of the noise, set "

@@ -361,9 +361,7 @@ def _without_charge(ledger: Ledger, files: list[Path]) -> list[Path]:
 
 
 def _paid(ledger: Ledger, identity: str) -> list[Charge]:
-    return [
-        c for c in reversed(ledger.charges()) if c.identity == identity and c.state != "aborted"
-    ]
+    return [charge for charge in reversed(ledger.charges()) if charge.identity == identity]
 
 
 def _busy(charge: Charge, file: Path) -> Busy:

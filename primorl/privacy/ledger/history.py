@@ -108,11 +108,10 @@ class Charge:
     epsilon: float | None
     delta: float
     cost: dict[str, Any]
-    state: Literal["reserved", "committed", "aborted"]
+    state: Literal["reserved", "committed"]
     time: str
     git_commit: str | None
     mlflow_run: str | None
-    note: str | None
     made: tuple[dict[str, str], ...] = ()
 
     def refuse_another_draw(self, made: Mapping[str, str]) -> None:
@@ -132,8 +131,8 @@ class Charge:
 
 
 def paid_identities(charges: Iterable["Charge"]) -> set[str]:
-    """Collect the identities of work that is paid for; an aborted charge pays for nothing."""
-    return {charge.identity for charge in charges if charge.state != "aborted"}
+    """Collect the identities of work that is paid for."""
+    return {charge.identity for charge in charges}
 
 
 @dataclass(frozen=True)
@@ -193,12 +192,10 @@ class History:
                 )
             case "taken":
                 self.last_take[content["charge"]] = content["token"]
-            case "committed" | "aborted" as state:
+            case "committed":
                 charge = self.charges[content["charge"]]
                 made = (*charge.made, content["made"]) if "made" in content else charge.made
-                self.charges[charge.id] = replace(
-                    charge, state=state, note=content.get("note"), made=made
-                )
+                self.charges[charge.id] = replace(charge, state="committed", made=made)
             case unknown:
                 raise self.chain.broken(
                     content["sequence"], f"of kind {unknown!r}, which this version does not know"
@@ -207,7 +204,7 @@ class History:
 
 def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge:
     of_version = ("unit", "units", "population")
-    given = {*of_version, "id", "dataset_fingerprint", "state", "note", "made"}
+    given = {*of_version, "id", "dataset_fingerprint", "state", "made"}
     found: dict[str, Any] = {name: getattr(version, name) for name in of_version}
     found |= {
         each.name: content.get(each.name) for each in fields(Charge) if each.name not in given
@@ -216,6 +213,5 @@ def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge
         id=content["charge"],
         dataset_fingerprint=version.fingerprint,
         state="reserved",
-        note=None,
         **found,
     )

@@ -240,20 +240,20 @@ class Ledger:
         recorded beside the first.
 
         Raises:
-            PipelineError: no such charge, it was aborted, or its tensors are not those that it made
-                first.
+            PipelineError: no such charge, or its tensors are not those that it made first.
         """
         content: dict[str, Any] = {"kind": "committed", "charge": charge_id}
-        if made:
-            content["made"] = dict(made)
-        self._end(charge_id, content)
+        content |= {"made": dict(made)} if made else {}
 
-    def abort(self, charge_id: str, note: str) -> None:
-        """Record that a run failed; its charge stays spent.
+        def decide() -> _Entries | None:
+            charge = self._charge(charge_id)
+            if charge.state == "committed":
+                if not made or made in charge.made:
+                    return None
+                charge.refuse_another_draw(made)
+            return [{**content, "time": _now()}], {}, None
 
-        Raise PipelineError if there is no such open charge.
-        """
-        self._end(charge_id, {"kind": "aborted", "charge": charge_id, "note": note})
+        self._write(decide)
 
     def charges(self) -> list[Charge]:
         """Return every charge, oldest first."""
@@ -334,22 +334,6 @@ class Ledger:
     def close(self) -> None:
         """Close the database."""
         self._store.close()
-
-    def _end(self, charge_id: str, content: Mapping[str, Any]) -> None:
-        def decide() -> _Entries | None:
-            charge, made = self._charge(charge_id), content.get("made")
-            if charge.state == content["kind"] == "committed":
-                if made is None or made in charge.made:
-                    return None
-                charge.refuse_another_draw(made)
-            elif charge.state != "reserved":
-                raise PipelineError(
-                    f"charge {charge_id}: already {charge.state}, it cannot be {content['kind']} "
-                    "any more"
-                )
-            return [{**content, "time": _now()}], {}, None
-
-        self._write(decide)
 
     def _write(self, decide: Callable[[], _Entries | None]) -> bool:
         """Append the decision of ``decide`` on the present history; decide anew if another process

@@ -46,14 +46,12 @@ def raising(*_: object) -> None:
     raise KilledError
 
 
-def test_other_work_beside_it_and_after_an_abort_is_paid_for(one_file: Place) -> None:
+def test_other_work_beside_it_is_paid_for(one_file: Place) -> None:
     ledger = opened(one_file.url, one_file.folder)
     first = ledger.reserve(request(DATA), None, new_charge_id())
     ledger.reserve(request(DATA, identity="another"), None, new_charge_id())
     with pytest.raises(Refused, match=f"charge {first.id} of .* set privacy.draw"):
         ledger.reserve(request(DATA), None, new_charge_id())
-    ledger.abort(first.id, "its answers are lost")
-    ledger.reserve(request(DATA), None, new_charge_id())
     ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
 
 
