@@ -15,6 +15,7 @@ from primorl.base.dvc import changed_stages
 from primorl.base.paths import MANIFEST, PARTITIONS, PLAN
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
+from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, paid_identities
@@ -33,16 +34,14 @@ UNKNOWN = (
 
 @dataclass(frozen=True)
 class Due:
-    """One job of a run, and its price.
+    """One job of a run.
 
     Attributes:
         order: what it is charged as.
-        epsilon: of it; None: it has no guarantee.
         paid: whether a charge in the ledger pays for it already.
     """
 
     order: Order
-    epsilon: float | None
     paid: bool
 
 
@@ -108,10 +107,9 @@ class Bill:
         # read again: another process may have charged since the partitions were opened
         account = Account(()) if ledger is None else ledger.account(partitions.version)
         known = paid_identities(account.charges)
-        jobs = zip(plan.orders(partitions), plan.jobs, strict=True)
         return cls(
             variant=plan.model.variant,
-            jobs=tuple(Due(own, cost.epsilon, own.identity in known) for own, cost in jobs),
+            jobs=tuple(Due(own, own.identity in known) for own in plan.orders(partitions)),
             account=account,
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
@@ -164,10 +162,11 @@ class Bill:
 
 
 def name_charges(jobs: Sequence[Due]) -> str:
-    """List names of charges, with their ε."""
+    """List names of charges, with the ε of their events."""
     names = []
     for each in jobs:
-        price = f" ({at_most(each.epsilon, 4)})" if each.epsilon else ""
+        epsilon = spent(each.order.event, each.order.delta).epsilon_pld
+        price = f" ({at_most(epsilon, 4)})" if math.isfinite(epsilon) else ""
         names.append(f"{each.order.name}{price}")
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 

@@ -15,9 +15,11 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
 from primorl.config.params import RULED, Params, plain
 from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve
 from primorl.work.data import Partitions
+from primorl.work.desk import Desk
 from primorl.work.jobs import QuestionJob, RunPlan, identity_of
 from tests.data.builders import episode
 from tests.pipeline.fakes import FakeRun
@@ -99,7 +101,7 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
 
 
 def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: Params) -> None:
-    """The price that the file states is for readers: the event is of the numbers that run."""
+    """And so they are quoted: the price that the file states is for readers."""
     params = with_changes(data, privacy={"sampling_probability": 1.0})
     plan.body(params, FakeRun())
     found = RunPlan.load()
@@ -109,9 +111,12 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     (price,) = found.jobs
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
     replace(found, model=model, jobs=jobs_).write()
+    honest = spent(training_event(1.0, 0.5, 4), 1e-3).epsilon_pld
+    with Desk.open(params, FakeRun()) as desk:
+        bill = desk.quote(params, RunPlan.read(params, desk.partitions))
+    assert f"charges train_model ({at_most(honest, 4)}): " in str(bill)
     train_model.body(params, FakeRun())
     (charge,) = charged(params)
-    honest = spent(training_event(1.0, 0.5, 4), 1e-3).epsilon_pld
     assert charge.epsilon == pytest.approx(honest, rel=1e-3)
     assert statement()["epsilon"] == pytest.approx(honest, rel=1e-3)
 
