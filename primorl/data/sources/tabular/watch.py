@@ -75,7 +75,8 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     """Say how the files of a log differ from those that ``data/raw`` was made of.
 
     None: they do not; or nothing of this dataset was collected; or no file is where the entry says,
-    as with a log that was moved away; or one cannot be read.
+    as with a log that was moved away; or one cannot be read. What ``data/raw`` says in the format
+    of another version cannot be compared, which is said too.
     """
     if (own := source_files(dataset)) is None or not COPIES.exists():
         return None
@@ -83,12 +84,17 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     try:
         copied = read_json(COPIES)
         folder, files = find_files(named)
-        if copied.get("dataset") != name or not files:
+        if copied["dataset"] != name or not files:
             return None
         before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
         edited = sum(_differs(now[file], before[file]) for file in before.keys() & now.keys())
-    except (OSError, KeyError, PipelineError):
+    except (OSError, PipelineError):
         return None
+    except (AttributeError, KeyError, TypeError):
+        return (
+            f"{COPIES}: not of this version, so whether the source changed is unknown; `dvc repro "
+            "-f collect` reads it again"
+        )
     gone, new = len(before.keys() - now.keys()), len(now.keys() - before.keys())
     if not (gone or new or edited):
         return None
