@@ -27,11 +27,11 @@ def body(params: Params, run: StageRun) -> None:
     found = VerifiedRun.read(params, params.dynamics.variant)
     evaluation = evaluate(found, params)
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
-    seconds["evaluate"] = round(time.perf_counter() - started, 3)
-    summary = summarise(found, params, evaluation, seconds)
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
         write_curve(fresh, evaluation.overall.curve, score)
+    seconds["evaluate"] = round(time.perf_counter() - started, 3)
+    summary = summarise(found, params, evaluation, seconds)
     summary.write(SUMMARY)
     log_summary(
         run,

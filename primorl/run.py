@@ -17,6 +17,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import (
     BEHAVIOUR,
+    CURVES,
     MANIFEST,
     MODEL,
     POLICY,
@@ -130,6 +131,8 @@ class VerifiedRun:
             return
         if (stale := found.other_files(MODEL, POLICY)) is not None:
             raise PipelineError(f"{SUMMARY}: {stale}")
+        if CURVES.exists() and file_sha256(CURVES) != found.curve_sha256:
+            raise PipelineError(f"{CURVES}: not that of {SUMMARY}; run `dvc repro evaluate`")
         repeated = repeat(self.policy, self.answers)
         repeated["recommendation"] = recommend_for(self.answers, BEHAVIOUR, found.env_id)
         for key, value in repeated.items():
@@ -230,6 +233,7 @@ def summarise(
         seconds=seconds,
         statement=run.policy,
         answers=run.answers,
+        curve_sha256=file_sha256(CURVES),
         private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
         public_returns=np.array([]) if run.recorded is None else run.recorded.reward.sum(1).numpy(),
         recommendation=recommend_for(run.answers, BEHAVIOUR, environment),

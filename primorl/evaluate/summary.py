@@ -149,6 +149,8 @@ class Summary(PolicyResult):
     """Values by the private units and in the released model, where something was asked."""
     private_evaluation_sha256: Hexadecimal | None = None
     """SHA-256 of metrics/private_evaluation.json, whose answers were judged."""
+    curve_sha256: Hexadecimal | None = None
+    """SHA-256 of plots/curves.csv, the values after every epoch."""
     model_verdict: Verdict | None = None
     """Whether the model can be believed, and what bars a trial."""
 

@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
-from primorl.base.paths import MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import CURVES, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
 from primorl.evaluate.private.results import (
     Answer,
@@ -173,6 +173,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
         "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
         "episodes": 5,
         "policy_sha256": file_sha256(POLICY / "policy.safetensors"),
+        "curve_sha256": file_sha256(CURVES),
         "public_return_mean": pytest.approx(ROWS["reward"].to_numpy().sum() / 3),
         "public_trajectories": 3,
     }
