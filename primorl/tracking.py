@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIPELINE_TAG = "primorl.pipeline"
+PIPELINE_TAG, PLACE_TAG = "primorl.pipeline", "primorl.place"
+_PARENT_TAG = "mlflow.parentRunId"
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 _FLUSH_SECONDS = 5.0
 _MLFLOW = {
@@ -184,7 +185,9 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
                 client = _connect(uri)
                 experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
                 pipeline_id, first = _pipeline_run(client, experiment, params)
-                tags = {"mlflow.parentRunId": pipeline_id, "stage": stage}
+                tags = {PLACE_TAG: _digest(socket.gethostname(), str(workspace())), "stage": stage}
+                _end_killed(client, experiment, tags, pipeline_id)
+                tags[_PARENT_TAG] = pipeline_id
                 begun = client.create_run(experiment, tags=tags, run_name=stage)
                 run_id, store.client = str(begun.info.run_id), client
         except _store_errors() as broken:
@@ -210,8 +213,8 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
     """
     process = _enclosing_process()
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
-    identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
-    pipeline = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
+    place = socket.gethostname(), str(process.pid), str(workspace())
+    pipeline = _digest(*place, experiment_name)
     # a process id may have been another's before
     since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS
     known = client.search_runs(
@@ -232,6 +235,22 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
         name += f"/ε={at_most(params.privacy.target_epsilon, 6)}"
     name += f" ({experiment_name})" if experiment_name else ""
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
+
+
+def _end_killed(
+    client: "MlflowClient", experiment: str, tags: Mapping[str, str], pipeline: str
+) -> None:
+    """End the runs with these tags that a kill left open, and their pipelines', all but this one;
+    one that still lives ends its own again.
+    """
+    wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+    for left in client.search_runs([experiment], f"{wanted} and attributes.status = 'RUNNING'"):
+        for run_id in {left.info.run_id, left.data.tags[_PARENT_TAG]} - {pipeline}:
+            client.set_terminated(run_id, "KILLED")
+
+
+def _digest(*names: str) -> str:
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
 
 
 def _enclosing_process() -> psutil.Process:

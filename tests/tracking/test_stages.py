@@ -87,6 +87,20 @@ def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(
     )
 
 
+def test_a_killed_stage_is_marked_when_it_runs_again(project: Path, chosen: Params) -> None:
+    """Its pipeline too. Twin: another stage of it, which may still run, is left alone."""
+    for stage in ("train_model", "ingest"):
+        child = os.fork()
+        if child == 0:
+            with stage_run(stage, chosen):
+                os._exit(0)
+        os.waitpid(child, 0)
+    with stage_run("train_model", chosen):
+        pass
+    for found in runs(project):
+        assert [run.info.status for run in found] == ["KILLED", "RUNNING", "FINISHED"]
+
+
 def test_experiments_in_dvcs_copies_log_to_the_project(
     project: Path, chosen: Params, monkeypatch: Any
 ) -> None:
