@@ -51,14 +51,20 @@ def body(params: Params, run: StageRun) -> None:
     device = choose_device(params.compute.device, params.compute.threads, width)
     assert policy.uncertainty is not None  # as the stage `plan` decided it
     assert policy.penalty is not None
+    assert policy.reset_fraction is not None
     on_device = GaussianEnsemble.load(MODEL, device).with_ends(ends)
     world = PessimisticModel(on_device, uncertainty=policy.uncertainty, penalty=policy.penalty)
     starts = public.start_states(params, str(policy.starts)).to(device)
-    resets = policy.pool_reset_fraction if policy.starts == "pool" else 1.0
     reference = clone_reference(params, public, model, device) if near_clone else None
 
     policies = optimise(
-        world, starts, sac_config(policy), params.policy_seeds, resets, reference, run
+        world,
+        starts,
+        sac_config(policy),
+        params.policy_seeds,
+        policy.reset_fraction,
+        reference,
+        run,
     )
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
     released = released.with_clone(BEHAVIOUR) if near_clone else released

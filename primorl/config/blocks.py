@@ -175,7 +175,7 @@ class Dynamics(Block):
 
     variant: Variant = "private"
     train_anyway: bool = False
-    model: Literal["linear", "network"]
+    model: Literal["linear", "network"] | None = None
     degree: Annotated[int, Within(ge=1, le=3)] | None = None
     start: Literal["random", "public"] | None = None
     ensemble_size: Members | None = None
@@ -215,7 +215,8 @@ class Policy(Block):
         uncertainty: of the members, by which rewards are lowered.
         penalty: λ.
         starts: where rollouts begin.
-        pool_reset_fraction: share of rollouts from a pool that begin at a reset.
+        reset_fraction: share of rollouts that begin at a start; the others go on where one of the
+            batch before ended.
     """
 
     seeds: Seeds | None = None
@@ -223,11 +224,11 @@ class Policy(Block):
         Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"] | None
     ) = None
     penalty: NonNegative | None = None
-    starts: Literal["reset", "public", "pool", "released"] | None = None
-    pool_reset_fraction: Probability = 0.1
+    starts: Literal["reset", "public", "released"] | None = None
+    reset_fraction: Probability | None = None
     hidden: HiddenSizes = (64, 64)
-    learning_rate: LearningRate = 3e-4
-    discount: Share = 0.99
+    learning_rate: LearningRate | None = None
+    discount: Share | None = None
     target_rate: Probability = 0.005
     target_entropy: Finite | None = None
     discrete_target_entropy: Share = 0.3

@@ -68,10 +68,10 @@ RULED = frozenset(
     f"{block}.{key}"
     for block, keys in {
         "privacy": "sampling_probability rounds clipping_norm",
-        "dynamics": "ensemble_size degree hidden log_variance_bounds beta_nll learning_rate "
+        "dynamics": "model ensemble_size degree hidden log_variance_bounds beta_nll learning_rate "
         "max_transitions_per_unit server_momentum server_averaging start",
-        "policy": "uncertainty penalty horizon starts epochs updates_per_epoch rollout_batch "
-        "buffer_size target_entropy reward_scale",
+        "policy": "uncertainty penalty horizon starts reset_fraction discount learning_rate "
+        "epochs updates_per_epoch rollout_batch buffer_size target_entropy reward_scale",
     }.items()
     for key in keys.split()
 )
@@ -122,7 +122,7 @@ class Params(Block):
         Found out after training, another model would have to be paid for.
         """
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
-        if starts in ("reset", "pool") and self.chosen.environment is None:
+        if starts == "reset" and self.chosen.environment is None:
             nowhere = f"{DATASETS}/{self.dataset}.yaml says environment: null"
         elif starts == "public" and nobody:
             nowhere = "partition.public_fraction is 0"
@@ -130,7 +130,7 @@ class Params(Block):
             nowhere = "privacy.statistics.starts is false"
         if nowhere is not None:
             raise ValueError(
-                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with "
+                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset with "
                 "an environment, public with a public split, released with "
                 "privacy.statistics.starts: true"
             )
@@ -448,24 +448,21 @@ def _put(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _decide_kind(said: dict[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
-    """Decide the model's class, and what is asked of the private units beside the rounds; yield the
-    keys.
+    """Decide what is asked of the private units beside the rounds, and the model's class where a
+    key tells it; yield the keys.
 
-    Where no unit is public, or only people who consented and may differ from the others, heads are
-    linear, unless ``dynamics.hidden`` or ``dynamics.start`` asks for a network. Of linear heads the
-    private people tell scales, and first states where no environment does. Networks begin with a
-    public split that a hash drew, which tells both for nothing.
+    A public split that a hash drew tells scales and first states for nothing, and a network begins
+    with it. Where no unit is public, or only people who consented and may differ from the others,
+    the private people tell scales, and first states where no environment does; the class of the
+    model is a rule's (`primorl.work.resolve`).
     """
-    nobody = said.get(_FRACTION) == 0
-    drawn = not nobody and _PUBLIC not in said
-    network = drawn or "dynamics.hidden" in said or "dynamics.start" in said
+    drawn = said.get(_FRACTION) != 0 and _PUBLIC not in said
+    if (drawn or "dynamics.hidden" in said or "dynamics.start" in said) and _KIND not in said:
+        said[_KIND] = "network"
+        yield _KIND
+    asked = not drawn or said.get(_KIND) == "linear"
     alone = entry.get("environment") is None
-    kind = said.get(_KIND, "network" if network else "linear")
-    decided = {
-        _KIND: kind,
-        _NORMALISER: "private" if kind == "linear" or nobody else "public",
-        _STARTS: (nobody or kind == "linear") and alone,
-    }
+    decided = {_NORMALISER: "private" if asked else "public", _STARTS: asked and alone}
     for key, value in decided.items():
         if key not in said:
             said[key] = value

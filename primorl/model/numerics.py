@@ -71,10 +71,17 @@ class Adam:
         learning_rate: float,
         weight_decay: float = 0.0,
     ) -> None:
-        self._settings = _USUAL | {"lr": learning_rate, "weight_decay": weight_decay}
+        self._learning_rate = learning_rate
+        # a tensor, so that a step that was recorded on a GPU follows it, too
+        self._rate = torch.tensor(learning_rate, device=tensors[0].device)
+        self._settings = _USUAL | {"lr": self._rate, "weight_decay": weight_decay}
         self._steps = [torch.zeros((), device=tensor.device) for tensor in tensors]
         first, second = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
         self._state: Any = list(tensors), list(gradients), first, second, [], self._steps
+
+    def slow_down(self, share: float) -> None:
+        """Make steps of this share of the learning rate from here on."""
+        self._rate.fill_(share * self._learning_rate)
 
     @torch.no_grad()
     def step(self) -> None:

@@ -91,6 +91,8 @@ FILE, BEHAVIOUR_FILE, SPREAD = "config.json", "behaviour.json", "spread.safetens
 NO_BEHAVIOUR = (
     "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
 )
+DISCOUNT = 0.99
+"""γ, of trajectories that are not long."""
 DOUBT_SHARE = 3.0
 """A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond
 the clone.

@@ -40,6 +40,7 @@ _LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 _CONSTRAINT_RATE = 3e-3
 _CONSTRAINT_GRADIENT = 1.0
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
+_SLOWER = 1 / 3  # of all updates, the last, in which learning rates fall to 0
 _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
 
 
@@ -190,6 +191,14 @@ class ActorCritic(ABC):
         self._sums += torch.stack(
             (critic_loss, actor_loss, value, log_density, self.log_alpha.exp())
         )
+
+    def slow_down(self, left: float) -> None:
+        """Let steps shrink to nothing over the last updates, so that the last policy is no worse
+        than those before; ``left`` is the share of updates that is left.
+        """
+        share = min(1.0, left / _SLOWER)
+        self._critic_adam.slow_down(share)
+        self._actor_adam.slow_down(share)
 
     def pop_figures(self) -> tuple[dict[str, float], ...]:
         """Return for each seed the means over the updates since the last call; waits for a GPU."""
@@ -482,6 +491,7 @@ def train(
             if done % config.rollout_every == 0:
                 transitions, rewards, uncertainties = rollouts.collect(sac.act)
                 buffer.extend(transitions)
+                sac.slow_down(1 - done / (config.epochs * config.updates_per_epoch))
             until_rollout = config.rollout_every - done % config.rollout_every
             updates = min(until_rollout, number * config.updates_per_epoch - done)
             for rows in sampler(buffer, updates, config.batch_size, generators):

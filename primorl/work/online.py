@@ -49,7 +49,7 @@ from primorl.online.learning import (
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import make_update
 from primorl.policy import exported
-from primorl.policy.config import PolicyConfig
+from primorl.policy.config import DISCOUNT, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.mechanism.plan import Plan
@@ -245,7 +245,7 @@ def online_run(params: Params) -> OnlineRun:
         asked.algorithm,
         learning_rate=asked.learning_rate,
         clipping_norm=asked.clipping_norm,
-        discount=params.policy.discount,
+        discount=params.policy.discount or DISCOUNT,
     )
     plan = _plan(params, update, arrivals)
     # Norm of the noise in one release over the largest norm of a mean, z √d / m.

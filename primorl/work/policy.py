@@ -24,7 +24,7 @@ from primorl.model.ensemble import GaussianEnsemble, evidence
 from primorl.model.numerics import SeedGenerators
 from primorl.model.termination import LEARNED, NONE
 from primorl.policy.behaviour import BehaviourPolicy, released
-from primorl.policy.config import SacConfig
+from primorl.policy.config import DISCOUNT, SacConfig
 from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
 from primorl.policy.optimisation import CloneReference
 from primorl.simulators.environments import reset_states
@@ -35,9 +35,17 @@ _RETURN = 10.0
 _LONGEST_RETURN = 100
 # times as large without a clone: entropy starts high and falls slowly
 _ALONE = 3.0
-_LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
+_LONGEST_ROLLOUT, _PART, _TRANSITIONS = 20, 5, 5_000
+_FAR = 0.2  # share of a trajectory that γ looks ahead, at least
+_OF_MODEL = (
+    "reward_scale",
+    "horizon",
+    "reset_fraction",
+    "discount",
+    "rollout_batch",
+    "buffer_size",
+)
 _BUFFER = 100_000
-_BOUNDS_IN_STD = 6.0
 
 
 @dataclass(frozen=True)
@@ -83,14 +91,10 @@ class PublicLog(Recordings[UnitStore]):
     def reward_std(self, model: GaussianEnsemble) -> float:
         """Standard deviation of public rewards; 1 for 0.
 
-        Where nothing is public: the charged scale of linear heads, or a sixth of the declared
-        range.
+        Where nothing is public: the charged scale.
         """
-        bounds = model.bounds
-        if self.public is None and model.architecture.features is not None:
-            spread = float(model.normaliser.target_scale[-1])  # of a charged query
-        elif self.public is None:
-            spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
+        if self.public is None:
+            spread = float(model.normaliser.target_scale[-1])
         else:
             spread = float(
                 self.public.flat()[1][:, self.public.observation_size].double().std(correction=0)
@@ -121,7 +125,7 @@ class PublicLog(Recordings[UnitStore]):
         if self.public is None:
             raise PipelineError(
                 "params.yaml: policy.starts: found public, and no unit is public "
-                "(partition.public_fraction); allowed: reset, pool, released "
+                "(partition.public_fraction); allowed: reset, released "
                 "(privacy.statistics.starts)"
             )
         return self.public.flat()[0][:, : self.public.observation_size]
@@ -200,7 +204,7 @@ def planned_policy() -> Policy:
 
 def is_undecided(policy: Policy) -> bool:
     """Whether the released model is to decide a key."""
-    return None in (policy.reward_scale, policy.horizon, policy.rollout_batch, policy.buffer_size)
+    return None in (getattr(policy, name) for name in _OF_MODEL)
 
 
 def decide_policy(
@@ -211,18 +215,29 @@ def decide_policy(
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about
     10, which the entropy and the divergence are measured against. A batch of rollouts has about
     5,000 transitions.
+
+    A rollout has 20 steps, or a fifth of a long trajectory. Where states of public people do not
+    spread over all that happens, rollouts go on where others ended, so that starts are as frequent
+    as in trajectories.
     """
     if not is_undecided(policy):
         return policy
     length = float(public.step_shares(NONE).sum())
     scaled = _RETURN * (1.0 if near_clone else _ALONE)
     scale = scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN))
-    horizon = policy.horizon or max(1, min(_LONGEST_ROLLOUT, round(length)))
+    longest = _LONGEST_ROLLOUT
+    if policy.starts != "public":
+        longest = max(longest, round(length / _PART))
+    horizon = policy.horizon or max(1, min(longest, round(length)))
+    resets = 1.0 if policy.starts == "public" else min(1.0, horizon / length)
     batch = policy.rollout_batch or max(64, math.ceil(_TRANSITIONS / horizon))
+    discount = max(DISCOUNT, 1 - 1 / (_FAR * length))
     return replace(
         policy,
         reward_scale=policy.reward_scale or scale,
         horizon=horizon,
+        reset_fraction=policy.reset_fraction or resets,
+        discount=policy.discount or discount,
         rollout_batch=batch,
         buffer_size=policy.buffer_size or max(_BUFFER, batch * horizon),
     )

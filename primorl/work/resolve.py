@@ -61,17 +61,18 @@ _SMALL = ((64, 64), (32, 32), (32,), (16,))
 _FROM_SCRATCH: dict[str, Any] = {
     "dynamics.start": "random",
     "dynamics.beta_nll": 0.0,
-    "dynamics.learning_rate": 0.01,
-    "privacy.rounds": 100,
-    "privacy.clipping_norm": 1.0,
+    "dynamics.log_variance_bounds": (-10.0, 0.5),
+    "privacy.rounds": 200,
 }
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves
 room for.
 """
-_LARGE_STEPS, _NOISE_OF_CLIP = 0.03, 0.1
-"""Learning rate of local steps where there is little noise, and s C, of which C is made: at
-most 1.
-"""
+_COHORT, _LONGEST = 300, 250  # people of a round, and rows of each
+_WAY, _SHORT_WAY = 0.12, 0.06
+"""Learning rate times local steps of a unit, where there is little noise and where there is
+much."""
+_NOISE_OF_CLIP = 0.12
+"""s C, of which C is made: at most 1."""
 _FROM_PUBLIC: dict[str, Any] = {
     "dynamics.start": "public",
     "dynamics.beta_nll": 1.0,
@@ -106,6 +107,8 @@ _LOST_NO = 1.0
 """Share of a target's variance that the noise adds to predictions, from which heads do not learn
 (`heads.LOST_YES`).
 """
+_ROOM = 0.04
+"""s up to which networks learned more than linear heads of the same noise."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 _MOST_ROWS = 256  # of a unit and round of linear heads
@@ -482,7 +485,10 @@ class Fit(NamedTuple):
 
 
 def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
-    """Decide the settings of the model that are left open, and judge all of them.
+    """Decide the model's class and its settings where they are left open, and judge all of them.
+
+    The class is an ensemble of networks where the noise leaves room for one, else linear heads,
+    which are made of far fewer noised numbers.
 
     Returns:
         The choices with decided values in place, and their expected success.
@@ -491,8 +497,19 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
         PipelineError: the choices fit neither each other nor the data, or no noise multiplier
             reaches the target ε.
     """
-    rule = _of_heads if params.dynamics.model == "linear" else _of_network
-    return rule(params, manifest, public)
+    if params.dynamics.model == "linear":
+        return _of_heads(params, manifest, public)
+    chosen, noise = _of_network(
+        params.with_decided({"dynamics.model": "network"}), manifest, public
+    )
+    if params.dynamics.model is None and noise > _ROOM:
+        return _of_heads(params.with_decided({"dynamics.model": "linear"}), manifest, public)
+    answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
+    why = (
+        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
+        f"{_NOISE_NO})"
+    )
+    return chosen, _judge(answer, why)
 
 
 def model_job(params: Params, manifest: Manifest) -> ModelJob:
@@ -502,7 +519,8 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, dynamics = params.privacy, params.dynamics
-    linear, asked, decided = dynamics.model == "linear", privacy.statistics, _list_decided(params)
+    asked, decided = privacy.statistics, _list_decided(params)
+    linear = decided["dynamics.model"] == "linear"
     names = [heads.SCALES, heads.FINER_SCALES] if asked.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.FIRST_STATES] if asked.starts else []
@@ -523,7 +541,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         seed=params.seed,
         draw=privacy.draw,
         bounds=params.chosen.bounds,
-        model=dynamics.model,
+        model=decided["dynamics.model"],
         degree=decided["dynamics.degree"] if linear else None,
         hidden=() if linear else decided["dynamics.hidden"],
         members=decided["dynamics.ensemble_size"],
@@ -578,18 +596,27 @@ def noise_share(plan: Plan, shape: Network) -> float:
     return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 
 
-def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
-    """Decide for the largest network that the noise leaves room for."""
+def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, float]:
+    """Decide for the largest network that the noise leaves room for; return its `noise_share`,
+    too.
+    """
     from_public = (
         public.units >= LEAST_UNITS
         and params.privacy.statistics.normaliser == "public"
         and ("dynamics.start" in params.undecided or params.dynamics.start == "public")
     )
-    usual = min(_ROWS, math.ceil(public.size / public.units)) if public.units else _ROWS
-    share = _MOST_TRANSITIONS / (manifest.private_units * usual * _MOST_ROUNDS)
-    common = _COMMON | (_FROM_PUBLIC if from_public else _FROM_SCRATCH)
-    common["dynamics.max_transitions_per_unit"] = _ROWS
-    common["privacy.sampling_probability"] = _round(min(max(share, _SHARES[0]), _SHARES[1]), 2)
+    units = manifest.private_units
+    if from_public:
+        usual = min(_ROWS, math.ceil(public.size / public.units))
+        rows, share = _ROWS, _MOST_TRANSITIONS / (units * usual * _MOST_ROUNDS)
+        common = _COMMON | _FROM_PUBLIC
+        share = min(max(share, _SHARES[0]), _SHARES[1])
+    else:
+        rows = min(_LONGEST, manifest.info.horizon or _ROWS)
+        common, share = _COMMON | _FROM_SCRATCH, min(_COHORT / units, _SHARES[1])
+        common["dynamics.learning_rate"] = common["privacy.clipping_norm"] = 1.0  # see below
+    common["dynamics.max_transitions_per_unit"] = rows
+    common["privacy.sampling_probability"] = _round(share, 2)
     check_choices(params.with_decided(common), manifest, public)
     chosen, noise = params, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
@@ -599,17 +626,13 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
         if noise <= _NOISE_SOME:
             break
     if not from_public:
-        norm = _round(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 4)
-        steps = {"privacy.clipping_norm": norm}
-        if noise <= _NOISE_YES:
-            steps["dynamics.learning_rate"] = _LARGE_STEPS
-        chosen = params.with_decided(common | {"dynamics.hidden": chosen.dynamics.hidden} | steps)
-    answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
-    why = (
-        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
-        f"{_NOISE_NO})"
-    )
-    return chosen, _judge(answer, why)
+        way = _WAY if noise <= _NOISE_YES else _SHORT_WAY
+        steps = math.ceil(rows / params.dynamics.batch_size) * params.dynamics.local_epochs
+        common["dynamics.hidden"] = chosen.dynamics.hidden
+        common["dynamics.learning_rate"] = _round(way / steps, 2)
+        common["privacy.clipping_norm"] = _round(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 2)
+        chosen = params.with_decided(common)
+    return chosen, noise
 
 
 def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
@@ -674,7 +697,8 @@ def clone_job(
     """
     if not params.clones:
         return None
-    make = _clone_of_heads if params.dynamics.model == "linear" else _clone_of_network
+    public_scales = params.privacy.statistics.normaliser == "public"
+    make = _clone_of_network if public_scales else _clone_of_heads
     job = make(params, manifest, public)
     if params.dynamics.variant != "private":
         silent = dict.fromkeys(job.mechanism.queries, 0.0)
@@ -698,10 +722,9 @@ def _clone(params: Params, **own: Any) -> CloneJob:
 
 
 def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
-    """Decide for a network, whose clip is what its noise leaves room for."""
+    """Decide for a network in public scales, whose clip is what its noise leaves room for."""
     epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
-    normaliser = params.privacy.statistics.normaliser
-    begun = normaliser == "public" and public.units >= LEAST_UNITS
+    begun = public.units >= LEAST_UNITS
     noise = solve_noise(epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
     mechanism = Mechanism(
         sampling_probability=_CLONE_Q,
@@ -719,7 +742,7 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
         hidden=params.behaviour.hidden,
         taught=(),
         start="public" if begun else "random",
-        normaliser="public" if normaliser == "public" else "model",
+        normaliser="public",
         local=replace(_CLONE_LOCAL, learning_rate=0.1) if begun else _CLONE_LOCAL,
         server=_CLONE_SERVER,
         mechanism=mechanism,
@@ -815,6 +838,7 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
             "policy.uncertainty": "standardised_difference",
             "policy.penalty": 1.0,
             "policy.starts": starts,
+            "policy.learning_rate": 3e-4 if params.clones else 1e-3,
             "policy.epochs": _EPOCHS if params.clones else 2 * _EPOCHS,
             "policy.updates_per_epoch": _UPDATES,
             "policy.target_entropy": -float(manifest.info.spaces.action_size),

@@ -99,7 +99,7 @@ def test_consent_takes_the_place_of_a_draw() -> None:
         None,
         "data/consent/a.txt",
     )
-    assert (heads.dynamics.model, heads.privacy.statistics.normaliser) == ("linear", "private"), (
+    assert (heads.dynamics.model, heads.privacy.statistics.normaliser) == (None, "private"), (
         "they may differ"
     )
     rest = params.parse(with_keys(partition__public_fraction=0.1))
@@ -145,7 +145,7 @@ def test_a_key_that_is_empty_and_one_that_is_not_there_are_the_same() -> None:
 def test_only_what_nobody_gives_is_left_to_a_rule_and_a_rule_touches_nothing_else() -> None:
     cook({"privacy": {"rounds": 9}})
     checked = params.parse(with_keys(dynamics__hidden=[7]))
-    assert checked.undecided == RULED - {"privacy.rounds", "dynamics.hidden"}
+    assert checked.undecided == RULED - {"privacy.rounds", "dynamics.hidden", "dynamics.model"}
     found = checked.with_decided({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
     assert (found.dynamics.learning_rate, found.privacy.clipping_norm) == (0.02, 0.7)
     assert (found.privacy.rounds, found.dynamics.hidden) == (9, (7,))

@@ -39,6 +39,9 @@ PLANNED = {
     "penalty": 0.5,
     "target_entropy": -1.0,
     "reward_scale": 0.1,
+    "reset_fraction": 1.0,
+    "discount": 0.99,
+    "learning_rate": 3e-4,
 }
 
 
@@ -56,15 +59,15 @@ def trained(params: Params, stage: ModuleType = optimize_policy) -> RememberingR
     return run
 
 
-@pytest.mark.parametrize("starts", ["reset", "pool"])
-def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
+@pytest.mark.parametrize("resets", [1.0, 0.1])
+def test_it_needs_no_data_at_all(small: Params, resets: float) -> None:
     ensemble = write_model(STATEMENT)
-    run = trained(tiny(small, starts=starts))
+    run = trained(tiny(small, starts="reset", reset_fraction=resets))
     assert [path.name for path in Path("data").iterdir()] == ["plan.json"]
     assert read_json(POLICY / "privacy.json") == STATEMENT
     assert sorted(item.name for item in POLICY.iterdir()) == list(FILES)
     assert run.logged["epsilon"] == "1.19"
-    assert run.logged["policy"]["starts"] == starts
+    assert run.logged["policy"]["reset_fraction"] == resets
     assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
     policy, epochs = DeterministicPolicy.load(POLICY), DeterministicPolicy.load_epochs(POLICY)
     assert (policy.policies, epochs.policies) == (1, 2)
