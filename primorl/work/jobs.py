@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from dp_accounting.dp_event import DpEvent
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home
+from primorl.base.files import finite, home
 from primorl.base.paths import PAID_PLANS, PARAMS, PLAN
 from primorl.base.records import (
     AnyHiddenSizes,
@@ -46,7 +46,8 @@ from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
-from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -347,6 +348,18 @@ class Price:
     delta: Delta
     event: dict[str, Any]
     identity: Hexadecimal
+
+    @classmethod
+    def of(cls, job: AnyJob, partitions: "Partitions") -> "Price":
+        """Price a job on the units of the partitions."""
+        order = Order.of(job, partitions)
+        return cls(
+            name=order.name,
+            epsilon=finite(spent(order.event, order.delta).epsilon_pld),
+            delta=order.delta,
+            event=event_to_json(order.event),
+            identity=order.identity,
+        )
 
 
 def event_of(job: AnyJob, manifest: Manifest) -> DpEvent:

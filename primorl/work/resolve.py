@@ -26,8 +26,6 @@ from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.model.architecture import CanLearn, Network
 from primorl.model.termination import LEARNED, NONE, RULES
-from primorl.privacy.accounting.epsilon import spent
-from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
@@ -39,7 +37,6 @@ from primorl.work.jobs import (
     CloneJob,
     Mechanism,
     ModelJob,
-    Order,
     Price,
     QuestionJob,
     RunPlan,
@@ -171,6 +168,7 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
                 reason=decided.reason,
                 warnings=decided.warnings,
                 policy=decided.policy,
+                jobs=tuple(Price.of(job, partitions) for job in kept.paid_jobs),
             )
     return decided
 
@@ -232,7 +230,7 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
         clone=clone,
         questions=questions,
         policy=_policy(params, manifest),
-        jobs=tuple(_price(job, partitions) for job in (model, *beside)),
+        jobs=tuple(Price.of(job, partitions) for job in (model, *beside)),
         settings=_settings(chosen, params.privacy.target_epsilon),
     )
 
@@ -266,18 +264,6 @@ def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
         for key, origin in sorted(chosen.origins.items())
         if key.startswith(_MADE_OF) and not key.startswith("privacy.budget")
     }
-
-
-def _price(job: AnyJob, partitions: Partitions) -> Price:
-    order = Order.of(job, partitions)
-    epsilon = spent(order.event, order.delta).epsilon_pld
-    return Price(
-        name=order.name,
-        epsilon=epsilon if math.isfinite(epsilon) else None,
-        delta=order.delta,
-        event=event_to_json(order.event),
-        identity=order.identity,
-    )
 
 
 def epsilon_of(params: Params, job: JobName) -> float:
