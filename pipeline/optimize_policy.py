@@ -47,7 +47,8 @@ def body(params: Params, run: StageRun) -> None:
     run.params({"seed": params.seed, "policy": plain(policy)})
 
     # What policies are trained in, where rollouts begin, and what holds them near the clone.
-    width = len(params.policy_seeds) * max(policy.hidden)
+    config = sac_config(policy)
+    width = len(params.policy_seeds) * max(config.hidden)
     device = choose_device(params.compute.device, params.compute.threads, width)
     assert policy.uncertainty is not None  # as the stage `plan` decided it
     assert policy.penalty is not None
@@ -58,13 +59,7 @@ def body(params: Params, run: StageRun) -> None:
     reference = clone_reference(params, public, model, device) if near_clone else None
 
     policies = optimise(
-        world,
-        starts,
-        sac_config(policy),
-        params.policy_seeds,
-        policy.reset_fraction,
-        reference,
-        run,
+        world, starts, config, params.policy_seeds, policy.reset_fraction, reference, run
     )
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
     released = released.with_clone(BEHAVIOUR) if near_clone else released

@@ -226,7 +226,7 @@ class Policy(Block):
     penalty: NonNegative | None = None
     starts: Literal["reset", "public", "released"] | None = None
     reset_fraction: Probability | None = None
-    hidden: HiddenSizes = (64, 64)
+    hidden: HiddenSizes | None = None
     learning_rate: LearningRate | None = None
     discount: Share | None = None
     target_rate: Probability = 0.005

@@ -70,8 +70,9 @@ RULED = frozenset(
         "privacy": "sampling_probability rounds clipping_norm",
         "dynamics": "model ensemble_size degree hidden log_variance_bounds beta_nll learning_rate "
         "max_transitions_per_unit server_momentum server_averaging start",
-        "policy": "uncertainty penalty horizon starts reset_fraction discount learning_rate "
-        "epochs updates_per_epoch rollout_batch buffer_size target_entropy reward_scale",
+        "policy": "uncertainty penalty horizon starts reset_fraction discount hidden "
+        "learning_rate epochs updates_per_epoch rollout_batch buffer_size target_entropy "
+        "reward_scale",
     }.items()
     for key in keys.split()
 )

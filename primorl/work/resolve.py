@@ -140,7 +140,9 @@ _HEADS_SERVER = replace(
     _CLONE_SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING
 )
 _RESIDUALS_SHARE = 0.1
-_EPOCHS, _UPDATES = 24, 250  # of the policy
+_EPOCHS, _UPDATES, _HIDDEN = 24, 250, (64, 64)  # of the policy
+_USUAL_LENGTH, _LONG_UPDATES, _LONG_HIDDEN = 200, 1600, (128, 128)
+"""Steps of a trajectory from which on a policy that begins at random has more of both."""
 _MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")  # settings of jobs
 _LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 8  # see `resolve`
 
@@ -814,8 +816,10 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
 def _policy(params: Params, manifest: Manifest) -> Policy:
     """Decide the settings of the policy that need no released model; the others are None.
 
-    Without a clone epochs are twice as many, as entropy starts high and falls slowly.
+    Without a clone epochs are twice as many, as entropy starts high and falls slowly, or longer
+    where trajectories are long.
     """
+    long = not params.clones and (manifest.info.horizon or 0) > _USUAL_LENGTH
     starts = "public" if manifest.public_units else "reset"
     if params.privacy.statistics.starts:
         starts = "released"
@@ -825,8 +829,9 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
             "policy.penalty": 1.0,
             "policy.starts": starts,
             "policy.learning_rate": 3e-4 if params.clones else 1e-3,
-            "policy.epochs": _EPOCHS if params.clones else 2 * _EPOCHS,
-            "policy.updates_per_epoch": _UPDATES,
+            "policy.epochs": _EPOCHS if params.clones or long else 2 * _EPOCHS,
+            "policy.updates_per_epoch": _LONG_UPDATES if long else _UPDATES,
+            "policy.hidden": _LONG_HIDDEN if long else _HIDDEN,
             "policy.target_entropy": -float(manifest.info.spaces.action_size),
         }
     )

@@ -94,12 +94,12 @@ def test_consent_takes_the_place_of_a_draw() -> None:
     ).partition
     assert by_column.public_fraction is None
     assert (by_column.public.column, by_column.public.values) == ("consent", ("yes", "1", "true"))
-    heads = params.parse(with_keys(partition__public=listed, **empty))
-    assert (heads.partition.public_fraction, heads.partition.public.file) == (
+    found = params.parse(with_keys(dataset="csv-log", partition__public=listed, **empty))
+    assert (found.partition.public_fraction, found.partition.public.file) == (
         None,
         "data/consent/a.txt",
     )
-    assert (heads.dynamics.model, heads.privacy.statistics.normaliser) == (None, "private"), (
+    assert (found.dynamics.model, found.privacy.statistics.normaliser) == (None, "private"), (
         "they may differ"
     )
     rest = params.parse(with_keys(partition__public_fraction=0.1))
@@ -131,7 +131,7 @@ def test_what_decided_each_key_is_known() -> None:
             "dynamics.model": PUBLIC,
         }.items()
     )
-    assert (checked.privacy.target_epsilon, checked.policy.hidden) == (0.9, (64, 64))
+    assert (checked.privacy.target_epsilon, checked.policy.batch_size) == (0.9, 256)
 
 
 def test_a_key_that_is_empty_and_one_that_is_not_there_are_the_same() -> None:

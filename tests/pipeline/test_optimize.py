@@ -42,6 +42,7 @@ PLANNED = {
     "reset_fraction": 1.0,
     "discount": 0.99,
     "learning_rate": 3e-4,
+    "hidden": [64, 64],
 }
 
 

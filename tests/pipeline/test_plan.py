@@ -172,7 +172,8 @@ def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> No
     plan.body(left_open, FakeRun())
     policy = plain(RunPlan.load().policy)
     unknown = {key for key, value in policy.items() if value is None} - {"seeds"}
-    assert unknown == {"reward_scale", "horizon", "rollout_batch", "buffer_size"}
+    rollouts = {"horizon", "reset_fraction", "rollout_batch", "buffer_size"}
+    assert unknown == {"reward_scale", "discount"} | rollouts
     assert (policy["starts"], policy["target_entropy"]) == ("public", -1.0)
     assert policy["penalty"] == 0.7
     assert 5000 <= policy["epochs"] * policy["updates_per_epoch"] <= 16_000
