@@ -24,11 +24,18 @@ Correlated features have directions of several times curvature 1: 1 overshoots.
 _ROWS_OF_A_UNIT = 32  # as is usual
 _UNEXPLAINED = 0.5  # share of a target that no features explain, as is usual
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
-FIRST_STATES, LENGTHS = "first_states", "lengths"
+EXPLAINED, FIRST_STATES, LENGTHS = "explained", "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
-LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
+LATE = (RESIDUALS, EXPLAINED, FIRST_STATES, LENGTHS)
 """Queries that are asked after the rounds: they need the weights, or the released scales."""
-SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, LENGTHS: 0.03}
+SHARES = {
+    SCALES: 0.15,
+    FINER_SCALES: 0.15,
+    RESIDUALS: 0.07,
+    EXPLAINED: 0.03,
+    FIRST_STATES: 0.06,
+    LENGTHS: 0.03,
+}
 """Shares of the ε that the queries take."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
@@ -40,6 +47,8 @@ WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
 # squared norms that few units exceed: of a number in its windows, of a change, of a residual
 _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2
+# of a target's mean, its square and what a model leaves of it, in scales
+_USUAL_VARIANCE = 2.25
 
 
 def scales_contribution(
@@ -69,6 +78,11 @@ def residual_contribution(targets: int) -> BoundedSum:
     return BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets))
 
 
+def explained_contribution(targets: int) -> BoundedSum:
+    """Return the contribution of a unit to the query of what a model explains."""
+    return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * targets))
+
+
 def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:
     """Return the contribution of a unit to the query of first states: numbers count with their
     usual size, categories with 1.
@@ -95,6 +109,7 @@ def contributions(
             observations, actions, one_hot, discrete=discrete, finer=True
         ),
         RESIDUALS: residual_contribution(observations + 1),
+        EXPLAINED: explained_contribution(observations + 1),
         FIRST_STATES: first_state_contribution(observations, one_hot),
         LENGTHS: length_contribution(),
     }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from primorl.engine import heads
 from primorl.engine.local_update import CohortSource, TrajectorySource
+from primorl.model.architecture import Explained
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
 from primorl.model.features import FARTHEST, OneHot, one_hot_inputs
 from primorl.model.starts import CONTINUOUS, StartModel
@@ -32,6 +33,8 @@ _MEAN_ROOT_OF_NORMAL = 0.82218  # E √|x| of a standard normal
 _MEAN_ROOT_OF_CHANGE = 0.676
 _WIDEST_CHANGE = 6.0  # in their scale, that the finer query looks at
 _LARGEST_RESIDUAL = 2.0  # in scales of the target
+_FARTHEST_TARGET = 10.0  # in its scale
+_LARGEST_ERROR = 0.2  # of a share that is told
 _SEEN = 3.5  # standard deviations of its noise, above which a mean square is told from nothing
 _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is told from nothing
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
@@ -356,6 +359,24 @@ def _read_bytes(normaliser: Normaliser) -> int:
     return _READ_BYTES * (len(normaliser.input_mean) + len(normaliser.target_mean) + 1)
 
 
+def _predict_units(
+    source: CohortSource, normaliser: Normaliser, weights: Weights, targets: int
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield the mean of the members' means and the standardised targets of every unit, two ``[rows,
+    targets]``, some units at a time. Sensitive.
+    """
+    row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets)
+    maps, parts = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
+    for inputs, known, own in all_rows(source, 0, row):
+        features, wanted = maps.inputs(inputs), maps.targets(known)[..., :targets]
+        # Products unit by unit: their last bits could depend on how many rows others have.
+        found = []
+        for unit, rows in enumerate(own.sum(1).tolist()):
+            seen = features[unit : unit + 1, :rows].expand(len(parts[0]), -1, -1).contiguous()
+            found.append((outputs(parts, seen)[..., :targets].mean(0), wanted[unit, :rows]))
+        yield found
+
+
 @register_query(heads.RESIDUALS)
 @dataclass(frozen=True)
 class ResidualQuery:
@@ -375,17 +396,10 @@ class ResidualQuery:
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
-        row = _ROW_BYTES * (weights[0].shape[1] + 4 * self.targets)
-        maps, linear = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
-        for inputs, targets, own in all_rows(source, 0, row):
-            features, known = maps.inputs(inputs), maps.targets(targets)[..., : self.targets]
-            # Products and means unit by unit: their last bits could depend on how many rows others
-            # have.
+        for units in _predict_units(source, normaliser, weights, self.targets):
             means = []
-            for unit, rows in enumerate(own.sum(1).tolist()):
-                found = outputs(linear, features[unit : unit + 1, :rows].contiguous())
-                gap = found[0, :, : self.targets] - known[unit, :rows]
-                size = (gap.abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
+            for predicted, known in units:
+                size = ((predicted - known).abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
                 means.append(_roots_and_squares(size).mean(0))
             total += self.contribution.total(torch.stack(means))
         return total
@@ -400,6 +414,54 @@ class ResidualQuery:
         few = torch.where(squares > _SEEN * noise, squares.sqrt(), 0.0)
         usual = (roots / _MEAN_ROOT_OF_NORMAL).square()
         return (_LARGEST_RESIDUAL * usual.maximum(few)).float()
+
+
+@register_query(heads.EXPLAINED)
+@dataclass(frozen=True)
+class ExplainedQuery:
+    """Asks every unit how much its targets vary and what the model leaves of it: mean y, y² and g²
+    of each target.
+
+    y is the target in its scale and g its distance from the mean of the members' means, both held
+    within ±10. Held closer, rare large values would hardly count, though they may be most of the
+    variance. A unit is scaled as a whole, so that a ratio of the three stays what it is.
+    """
+
+    targets: int
+
+    @property
+    def contribution(self) -> BoundedSum:
+        """A unit's contribution."""
+        return heads.explained_contribution(self.targets)
+
+    def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
+        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        total = torch.zeros(self.contribution.size, dtype=torch.int64)
+        for units in _predict_units(source, normaliser, weights, self.targets):
+            means = []
+            for predicted, known in units:
+                pair = torch.stack((known, predicted - known)).double()
+                target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
+                means.append(torch.cat((target, target.square(), gap.square()), 1).mean(0))
+            total += self.contribution.total(torch.stack(means))
+        return total
+
+    def explain(self, answer: Tensor, noise: float) -> tuple[Explained | None, ...]:
+        """Estimate the share of each target's variance that the model explains: post-processing.
+
+        It is 1 - E g² / (E y² - (E y)²), with its standard error by the noise on every number of
+        the answer, to first order. None: the noise hides it.
+        """
+        mean, square, left = answer.chunk(3)
+        variance = square - mean.square()
+        of_variance = noise * (1 + 4 * mean.square()).sqrt()
+        open_share = (left / variance).clamp(0, 1)
+        error = (noise**2 + (open_share * of_variance).square()).sqrt() / variance
+        seen = (variance > _SEEN * of_variance) & (error <= _LARGEST_ERROR)
+        found = zip(seen.tolist(), (1 - open_share).tolist(), error.tolist(), strict=True)
+        return tuple(
+            Explained(share=share, error=one) if known else None for known, share, one in found
+        )
 
 
 @register_query(heads.FIRST_STATES)

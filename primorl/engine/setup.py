@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.engine.heads import (
+    EXPLAINED,
     FINER_SCALES,
     FIRST_STATES,
     LENGTHS,
@@ -21,6 +22,7 @@ from primorl.engine.heads import (
 from primorl.engine.linear import make_members, shrink_weights
 from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.queries import (
+    ExplainedQuery,
     FirstStatesQuery,
     LengthsQuery,
     ObservationColumns,
@@ -31,7 +33,7 @@ from primorl.engine.queries import (
     make_normaliser,
 )
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
-from primorl.model.architecture import Architecture, CloneNetwork, Network
+from primorl.model.architecture import Architecture, CloneNetwork, Explained, Network
 from primorl.model.ensemble import Bounds, Normaliser, Weights
 from primorl.model.numerics import unflatten
 from primorl.model.starts import StartModel
@@ -40,7 +42,7 @@ from primorl.privacy.mechanism.plan import Plan
 
 Answers = Mapping[str, Tensor]
 """Answers to a plan's queries, by name; released."""
-LateQuery = ResidualQuery | FirstStatesQuery | LengthsQuery
+LateQuery = ResidualQuery | ExplainedQuery | FirstStatesQuery | LengthsQuery
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class TrainingSetup:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
         made: dict[str, LateQuery] = {
             RESIDUALS: ResidualQuery(self.architecture.targets),
+            EXPLAINED: ExplainedQuery(self.architecture.targets),
             FIRST_STATES: FirstStatesQuery(self.columns),
         }
         if self.horizon is not None:
@@ -193,6 +196,13 @@ class TrainingSetup:
             return torch.ones(query.targets)
         least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
         return query.spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
+
+    def explain(self, answers: Answers) -> tuple[Explained | None, ...] | None:
+        """Estimate what the model explains of each target; None where it was not asked for."""
+        if EXPLAINED not in answers:
+            return None
+        query = ExplainedQuery(self.architecture.targets)
+        return query.explain(answers[EXPLAINED], self.noise_of(EXPLAINED))
 
     @property
     def noise_in_weights(self) -> float:

@@ -107,6 +107,34 @@ def is_believed(summary: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
+class ExplainedColumn:
+    """Share of a column's variance that a model explains; None: the noise hides it."""
+
+    name: str
+    share: float | None
+    error: float = 0.0
+
+    def __str__(self) -> str:
+        if self.share is None:
+            return "not known: the noise hides it"
+        return f"{self.share:.0%} ± {at_most(100 * self.error, 1)}%"
+
+
+def list_explained(model: Mapping[str, Any]) -> list[ExplainedColumn]:
+    """List what a model explains of each column, the reward first, by the content of its
+    ``config.json``; empty where nobody was asked.
+    """
+    found = model.get("explained") or ()
+    generated = [f"observation_{place}" for place in range(len(found) - 1)]
+    names = [*(model.get("observation_names") or generated), "reward"]
+    columns = [
+        ExplainedColumn(name, None) if each is None else ExplainedColumn(name, **each)
+        for name, each in zip(names, found, strict=False)
+    ]
+    return [*columns[-1:], *columns[:-1]]
+
+
+@dataclass(frozen=True)
 class Shown:
     """A value beside others of the same length and discount.
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 FILE = "config.json"
 Variant = Literal["private", "no_privacy", "no_clip"]
 
+LITTLE_EXPLAINED, LITTLE_OF_REWARD = 0.2, 0.1
+"""Shares of a column's variance that a model must explain, or a warning is printed; and of the
+reward's, or no trial is recommended.
+"""
+
 CanLearn = Literal["yes", "marginal", "no"]
 """Whether the settings of a training can learn, as far as is known before it."""
 
@@ -49,6 +54,16 @@ class PublicLosses:
         prediction.
         """
         return not self.final < min(self.initial, self.constant)
+
+
+@record
+class Explained:
+    """What a model explains of one column, by a charged query."""
+
+    share: Annotated[float, Within(ge=0, le=1)]
+    """Share of the variance over people's rows."""
+    error: Annotated[float, Within(ge=0)]
+    """Standard error of it, by the public noise."""
 
 
 @record
@@ -102,7 +117,11 @@ class ModelConfig:
     can_learn: CanLearn | None = None
     """The verdict before training; `null`: there is none."""
     warnings: tuple[Line, ...] = ()
-    """What was warned of before the charge, and bars a trial of a policy."""
+    """What was warned of before the charge or after training, and bars a trial of a policy."""
+    explained: tuple[Explained | None, ...] | None = None
+    """What the model explains of the change of every dimension of the observation, then of the
+    reward; `null` for one that the noise hides.
+    """
     degree: _Count | None = None
     """Largest degree of the features of linear heads; `null`: a network."""
     one_hot: tuple[tuple[int, int], ...] = ()

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import CURVES, PARAMS, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import CURVES, MODEL, PARAMS, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.evaluate.wording import plural
+from primorl.model.architecture import ModelConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
@@ -91,6 +92,7 @@ class Facts:
         actions: of the public rows and of the policy, if they have finite bounds.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
+        model: likewise of the model.
         declared: texts that people declared for the card, by key.
         discount: of the private units' answers.
         day: of the report.
@@ -107,6 +109,7 @@ class Facts:
     actions: Actions | None = None
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     discount: float = 1.0
     day: date = field(default_factory=date.today)
@@ -170,6 +173,7 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         actions=actions,
         mlflow=mlflow,
         policy=to_json(run.config),
+        model=to_json(ModelConfig.read(MODEL)),
         declared=params.chosen.card.stated,
         discount=answers.discount,
     )

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from primorl.evaluate.wording import comparable, is_believed, plural
+from primorl.evaluate.wording import comparable, is_believed, list_explained, plural
+from primorl.model.architecture import LITTLE_EXPLAINED
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import trace_curve
 from primorl.report.facts import EpochValue, Facts
@@ -34,6 +35,7 @@ def draw_figures(facts: Facts) -> dict[str, Figure]:
         "attack": _draw_attack(facts),
         "values": _draw_values(facts),
         "learning": _draw_learning(facts),
+        "explained": _draw_explained(facts),
         "actions": _draw_actions(facts),
         "budget": _draw_budget(facts),
     }
@@ -94,6 +96,25 @@ def _draw_learning(facts: Facts) -> Figure | None:
     last = _points([EpochValue(final.number, summary[key], low, high)], "final policy", RED)
     last["marker"] |= {"symbol": "diamond", "size": 11}
     return _figure([*data, last], "epoch", "value")
+
+
+def _draw_explained(facts: Facts) -> Figure | None:
+    columns = list_explained(facts.model)
+    if not columns:
+        return None
+    little = [each.share is not None and each.share < LITTLE_EXPLAINED for each in columns]
+    bars: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [each.share for each in columns],
+        "y": [each.name for each in columns],
+        "text": [str(each) for each in columns],
+        "marker": {"color": [RED if few else BLUE for few in little]},
+        "error_x": {"type": "data", "array": [each.error for each in columns], "color": GREY},
+    }
+    figure = _rows_figure([bars], "share of the variance", len(columns), tickformat=".0%")
+    figure["layout"]["xaxis"]["range"] = [0, 1]
+    return figure
 
 
 def _draw_actions(facts: Facts) -> Figure | None:

@@ -511,6 +511,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     linear = decided["dynamics.model"] == "linear"
     names = [heads.SCALES, heads.FINER_SCALES] if asked.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
+    names += [heads.EXPLAINED]
     names += [heads.FIRST_STATES] if asked.starts else []
     names += [heads.LENGTHS] if asked.starts and params.chosen.horizon is not None else []
     mechanism = Mechanism(

@@ -5,7 +5,7 @@ Nothing here charges; see `primorl.work.desk`.
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,12 @@ from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Message, Processes
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
-from primorl.model.architecture import CloneNetwork, ModelConfig
+from primorl.model.architecture import (
+    LITTLE_EXPLAINED,
+    LITTLE_OF_REWARD,
+    CloneNetwork,
+    ModelConfig,
+)
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
@@ -206,7 +211,7 @@ def train_for(
             if group is not None:
                 group.check_coverage(setup.plan.units, store.numbers)
             rows = setup.view(store)
-        return train(
+        trained = train(
             setup,
             rows,
             _public_rows(setup, partitions),
@@ -215,6 +220,11 @@ def train_for(
             on_round=report,
             group=group,
         )
+    explained = setup.explain(trained.answers) or ()
+    for name, found in zip(setup.architecture.target_names, explained, strict=False):
+        if found is not None:
+            run.metric(f"explained.{name}", found.share)
+    return trained
 
 
 def work_for_first(params: Params, folder: Path) -> None:
@@ -365,9 +375,34 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
             f"the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
             f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
         )
+    bars = []
     if "reward" in hidden:
-        return ("noise hides how much the reward varies within its declared bounds",)
-    return ()
+        bars.append("noise hides how much the reward varies within its declared bounds")
+    return (*bars, *_warn_of_little(setup, trained, [*spaces.observation_names, "reward"]))
+
+
+def _warn_of_little(
+    setup: TrainingSetup, trained: Trained, columns: Sequence[str]
+) -> tuple[str, ...]:
+    """Print the columns of which the model explains little; return the line that bars a trial where
+    the reward is among them.
+    """
+    explained = setup.explain(trained.answers) or (None,) * len(columns)
+    told = {name: found for name, found in zip(columns, explained, strict=True) if found}
+    little = [
+        f"{name} {found.share:.0%}"
+        for name, found in told.items()
+        if found.share < LITTLE_EXPLAINED
+    ]
+    if little:
+        _warn(
+            f"of how these vary the model explains little: {', '.join(little)}; its policies do "
+            "not count on the rest; dynamics.model, more people or a larger ε may help"
+        )
+    reward = told.get("reward")
+    if reward is None or reward.share >= LITTLE_OF_REWARD:
+        return ()
+    return (f"the model explains {reward.share:.0%} of how the reward varies",)
 
 
 def _warn(line: str) -> None:
@@ -409,7 +444,8 @@ def write_model(
         public_loss=trained.public_loss,
     )
     config = ModelConfig.read(folder)
-    replace(config, warnings=warnings, can_learn=plan.can_learn).write(folder)
+    explained = setup.explain(trained.answers)
+    replace(config, warnings=warnings, can_learn=plan.can_learn, explained=explained).write(folder)
     starts = setup.start_model(trained.answers, trained.normaliser)
     if starts is not None:
         starts.save(folder)

@@ -21,6 +21,7 @@ from primorl.engine.heads import (
 )
 from primorl.engine.linear import distil, shrink_weights
 from primorl.engine.queries import (
+    ExplainedQuery,
     FirstStatesQuery,
     LengthsQuery,
     ObservationColumns,
@@ -165,7 +166,8 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
         assert isinstance(early, ScalesQuery)
         moved = (early.total(more) - early.total(rest)).double() / ONE
         assert float(moved.norm()) <= asked[name].sensitivity * (1 + 1e-12)
-    for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
+    late = ResidualQuery(6), ExplainedQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)
+    for query in late:
         sums = [query.total(log, normaliser, weights) for log in (more, rest)]
         moved = (sums[0] - sums[1]).double() / ONE
         assert float(moved.norm()) <= query.contribution.sensitivity * (1 + 1e-12)

@@ -40,6 +40,9 @@ engine/test_linear.py
         residuals-not-clipped: engine.queries ResidualQuery.total: expression
             self.contribution.total(torch.stack(means)) => (torch.stack(means).nan_to_num(nan=0.0) *
             2.0**20).long().sum(0)
+        explained-not-clipped: engine.queries ExplainedQuery.total: expression
+            self.contribution.total(torch.stack(means)) => (torch.stack(means).nan_to_num(nan=0.0) *
+            2.0**20).long().sum(0)
     test_features_are_orthonormal_and_the_same_in_any_company
         features-not-held: features Polynomials.__call__: call columns.clamp => columns
 hostile/test_round.py

@@ -51,7 +51,7 @@ from tests.units import local_training, training_setup
 
 CPU = torch.device("cpu")
 PRIVATE = {"normaliser": "private", "starts": True}
-ASKED = ["scales", "finer_scales", "first_states"]
+ASKED = ["scales", "finer_scales", "explained", "first_states"]
 
 
 def with_statistics(
@@ -86,10 +86,10 @@ def test_every_query_is_charged_with_the_rounds_and_first(
         Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1]
     )
     trained(with_statistics(data, PRIVATE))
-    assert seen == [["reserved"]] * 3
+    assert seen == [["reserved"]] * 4
     said = statement()
     assert [query["what"] for query in said["queries"]] == ASKED
-    whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 3)
+    whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 4)
     assert event_from_json(said["event"]) == whole.event
     assert said["epsilon"] == whole.spent(1e-3).epsilon_pld
     alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
@@ -171,7 +171,7 @@ def test_nothing_is_asked_twice_under_one_charge(
     answer = Plan.answer
 
     def of_late(plan: Plan, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
-        assert query.what == "first_states", "asked twice under one charge"
+        assert query.what in ("explained", "first_states"), "asked twice under one charge"
         return answer(plan, query, total)
 
     monkeypatch.setattr(Plan, "answer", of_late)
@@ -194,8 +194,8 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     trained(params)
     said = statement()
     asked = [query["what"] for query in said["queries"]]
-    assert asked == ["scales", "finer_scales", "residuals", "first_states"]
-    whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 4)
+    assert asked == ["scales", "finer_scales", "residuals", "explained", "first_states"]
+    whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 5)
     assert event_from_json(said["event"]) == whole.event
     members = GaussianEnsemble.load(OUTPUT, CPU).architecture.members
     assert members == params.dynamics.ensemble_size
