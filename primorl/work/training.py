@@ -37,6 +37,7 @@ from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     LITTLE_OF_REWARD,
     CloneNetwork,
+    Explained,
     ModelConfig,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
@@ -375,31 +376,29 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
             f"the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
             f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
         )
-    bars = []
+    explained, bars = setup.explain(trained.answers) or (), []
     if "reward" in hidden:
         bars.append("noise hides how much the reward varies within its declared bounds")
-    return (*bars, *_warn_of_little(setup, trained, [*spaces.observation_names, "reward"]))
+    return (*bars, *warn_of_little(explained, [*spaces.observation_names, "reward"]))
 
 
-def _warn_of_little(
-    setup: TrainingSetup, trained: Trained, columns: Sequence[str]
+def warn_of_little(
+    explained: Sequence[Explained | None], columns: Sequence[str]
 ) -> tuple[str, ...]:
     """Print the columns of which the model explains little; return the line that bars a trial where
     the reward is among them.
     """
-    explained = setup.explain(trained.answers) or (None,) * len(columns)
-    told = {name: found for name, found in zip(columns, explained, strict=True) if found}
     little = [
         f"{name} {found.share:.0%}"
-        for name, found in told.items()
-        if found.share < LITTLE_EXPLAINED
+        for name, found in zip(columns, explained, strict=False)
+        if found is not None and found.share < LITTLE_EXPLAINED
     ]
     if little:
         _warn(
-            f"of how these vary the model explains little: {', '.join(little)}; its policies do "
-            "not count on the rest; dynamics.model, more people or a larger ε may help"
+            f"of how these vary the model explains little: {', '.join(little)}; the "
+            "rest is chance, noise, or more than such a model can express"
         )
-    reward = told.get("reward")
+    reward = explained[-1] if explained else None
     if reward is None or reward.share >= LITTLE_OF_REWARD:
         return ()
     return (f"the model explains {reward.share:.0%} of how the reward varies",)

@@ -11,6 +11,7 @@ from primorl.engine.queries import ExplainedQuery
 from primorl.model.architecture import Architecture, Explained
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.privacy.mechanism.queries import ONE
+from primorl.work.training import warn_of_little
 from tests.units import Ragged, make_units
 
 UNITS, ROWS = 1000, 40
@@ -98,6 +99,31 @@ def test_what_the_noise_hides_is_unknown() -> None:
     assert None not in query.explain(answer, 0.1)
     assert query.explain(answer, 0.3) == (None,) * TARGETS
     assert query.explain(math.nan * answer, 0.1) == (None,) * TARGETS
+
+
+@pytest.mark.parametrize(
+    ("pulse", "reward", "printed", "barred"),
+    [
+        (0.5, 0.5, [], False),
+        (0.15, 0.15, ["pulse 15%", "reward 15%"], False),
+        (None, 0.05, ["reward 5%"], True),
+        (0.05, None, ["pulse 5%"], False),
+    ],
+)
+def test_columns_of_which_little_is_explained_are_named_and_the_reward_bars_a_trial(
+    pulse: float | None,
+    reward: float | None,
+    printed: list[str],
+    barred: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shares = [
+        None if each is None else Explained(share=each, error=0.1) for each in (pulse, reward)
+    ]
+    assert bool(warn_of_little(shares, ["pulse", "reward"])) == barred
+    said = capsys.readouterr().err
+    assert all(each in said for each in printed)
+    assert bool(said) == bool(printed)
 
 
 def test_a_unit_adds_the_same_in_any_company() -> None:

@@ -18,7 +18,7 @@ from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.rounds import Rounds
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import Architecture, ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting
@@ -97,6 +97,9 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     (charge,) = charged(data)
     assert charge.event == said["event"]
     assert "no unit: there is no public split" in said["public_assumptions"]
+    told = ModelConfig.read(OUTPUT).explained
+    assert told is not None
+    assert len(told) == 4, "the observation's dimensions and the reward"
 
 
 def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params) -> None:

@@ -52,7 +52,7 @@ def card(
     declared: dict[str, Any] | None = None,
 ) -> str:
     content = {
-        MODEL[1]: {"members": 3},
+        MODEL[1]: {"members": 3, "explained": [None] * 3 + [{"share": 0.87, "error": 0.012}]},
         MODEL[2]: STATEMENT | (statement or {}),
         POLICY[1]: ACTS | (policy or {}),
         EVALUATION: SUMMARY | (summary or {}),
@@ -72,6 +72,8 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "-141.8, 95% interval -159.7 to -123.8",
         "3 charges on these data",
         "| 2 × train\\_model | ε = 0.5, δ = 1e-05 each",
+        "| reward | 87% ± 2% |",
+        "| observation\\_2 | not known: the noise hides it |",
     ):
         assert said in made
     assert "would promise nothing" in card(ledger={"epsilon": None})

@@ -56,11 +56,15 @@ FACTS = Facts(
         [[0.0, 0.1, 0.2, 0.3, 0.9]],
         [[0.2, 0.5, 0.8, 1.0, 1.0]],
     ),
+    model={
+        "observation_names": ["pulse", "weight"],
+        "explained": [{"share": 0.12, "error": 0.01}, None, {"share": 0.9, "error": 0.02}],
+    },
     spending=Spending(
         (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}
     ),
 )
-ALL = {"attack", "values", "learning", "actions", "budget"}
+ALL = {"attack", "values", "learning", "explained", "actions", "budget"}
 
 
 def test_every_figure_has_the_numbers_of_its_facts() -> None:
@@ -73,6 +77,12 @@ def test_every_figure_has_the_numbers_of_its_facts() -> None:
     assert drawn["learning"]["data"][-1]["y"] == [-143.96]
     assert drawn["actions"]["data"][1]["median"] == [0.8]
     assert drawn["budget"]["data"][0]["y"] == [1.2, 2.5]
+    (bars,) = drawn["explained"]["data"]
+    assert bars["y"] == ["reward", "pulse", "weight"]
+    assert bars["x"] == [0.9, 0.12, None]
+    assert bars["text"] == ["90% ± 2%", "12% ± 1%", "not known: the noise hides it"]
+    first, little, unknown = bars["marker"]["color"]
+    assert first == unknown != little
     charges = (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", math.inf))
     broken = replace(FACTS, spending=Spending(charges, 4.0, 1e-5, {}))
     assert write_page(broken)
