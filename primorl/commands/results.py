@@ -87,7 +87,9 @@ def _print_explained() -> None:
     from primorl.evaluate.wording import list_explained
     from primorl.model.architecture import ModelConfig
 
-    columns = list_explained(to_json(ModelConfig.read(MODEL))) if MODEL.exists() else []
+    if not (MODEL / "config.json").exists():
+        return
+    columns = list_explained(to_json(ModelConfig.read(MODEL)))
     if not columns:
         return
     reward, *others = columns

@@ -90,10 +90,11 @@ def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
 def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> None:
     """An option changes its own number only."""
     delta = data.privacy.delta
-    assert answered(primorl)["epsilon_pld"] == trained(20.0, 5, delta=delta)
-    assert answered(primorl, "--rounds 9")["epsilon_pld"] == trained(20.0, 9, delta=delta)
+    assert answered(primorl)["epsilon_pld"] == trained(20.0, 5, 14.0, delta=delta)
+    assert answered(primorl, "--rounds 9")["epsilon_pld"] == trained(20.0, 9, 14.0, delta=delta)
     solved = answered(primorl, "--target-epsilon 1")["noise_multiplier"]
-    assert trained(solved, 5, delta=delta) <= 1.0 < trained(0.99 * solved, 5, delta=delta)
+    assert trained(solved, 5, 14.0, delta=delta) <= 1.0
+    assert trained(0.99 * solved, 5, 14.0, delta=delta) > 1.0
     edit("params.yaml", dynamics={"variant": "no_clip"})
     assert "dynamics.variant is no_clip: a run of it has no guarantee at all" in said(primorl)
     answer = answered(primorl)
@@ -110,7 +111,7 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     with closing(open_to_charge(load())) as ledger:
         ledger.reserve(request(partitions.version, earlier, dataset=data.dataset), None)
     lines = said(primorl).splitlines()
-    event = accounting.training_event(1.0, 20.0, 5)
+    event = accounting.training_event(1.0, 20.0, 5, (14.0,))
     assert lines[0].startswith("this run costs ε "), "the cost comes first"
     assert f"rightly at most {at_most(right_guesses([event]))} times in 100" in lines[1]
     spent = accounting.spent(earlier, data.privacy.delta).epsilon_pld
@@ -131,7 +132,7 @@ def test_the_clone_and_the_questions_are_counted_with_the_model(
     alone = float(said(primorl).split("this run costs ε ")[1].split()[0])
     edit("params.yaml", privacy={"shares": {"model": 0.9, "clone": 0.1}})
     both = float(said(primorl).split("this run costs ε ")[1].split()[0])
-    events = [accounting.training_event(1.0, 20.0, 5)] * 2
+    events = [accounting.training_event(1.0, 20.0, 5, asked) for asked in ((14.0,), ())]
     assert both == pytest.approx(accounting.compose(events, data.privacy.delta).epsilon_pld, 0.02)
     assert both > 1.2 * alone
 

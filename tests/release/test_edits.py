@@ -39,12 +39,13 @@ NEEDS_A_SIGNATURE = {
     *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss", "warnings")),
     # How the policy was trained, which its weights do not tell.
     *(f"{POLICY[1]}: {key}" for key in ("epochs", "uncertainty", "penalty")),
-    # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could
-    # be seen.
+    # Public facts of the data, C, and names and sensitivities of queries, of which neither ε nor
+    # the weights depend in a way that could be seen.
     *(
         f"{MODEL[2]}: {key}"
         for key in ("units", "public_units", "public_assumptions", "clipping_norm", "clipping")
     ),
+    f"{MODEL[2]}: queries",
     # The accountant's version: an ε that claims another one may be 0.1% lower than ours.
     *(f"{name}: accountant" for name in (MODEL[2], LEDGER)),
     # Names and days of charges; their events, ε and number are accounted again.
