@@ -15,7 +15,7 @@ from primorl.config.params import Params, plain
 from primorl.data.storage.schema import Manifest
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
-from primorl.model.termination import LEARNED, NONE
+from primorl.model.termination import LEARNED
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.tracking import StageRun
@@ -23,6 +23,7 @@ from primorl.work.policy import (
     PublicLog,
     clone_reference,
     decide_policy,
+    find_ends,
     is_undecided,
     planned_policy,
     sac_config,
@@ -41,7 +42,7 @@ def body(params: Params, run: StageRun) -> None:
     public = PublicLog.open(params) if looks else PublicLog(MODEL, None)
 
     # How episodes end, and what the plan left to the released model.
-    ends = None if public.believes(model) else NONE
+    ends = find_ends(params, public, model, near_clone=near_clone)
     model = model.with_ends(ends)
     policy = decide_policy(planned, public, model, near_clone=near_clone)
     run.params({"seed": params.seed, "policy": plain(policy)})

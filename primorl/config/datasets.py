@@ -586,7 +586,11 @@ class DeclaredBounds(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds(Block):
-    """Public bounds of model states and rewards."""
+    """Public bounds of model states and rewards.
+
+    ``before_end`` bounds the rewards of rows that do not end their trajectory, where those that end
+    it have an outcome; null: no such bounds are known.
+    """
 
     observation: Annotated[
         Annotated[Literal["space", "public"], Tag("word")]
@@ -597,6 +601,16 @@ class Bounds(Block):
         Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")],
         Discriminator(word_or_numbers),
     ]
+    before_end: tuple[Finite, Finite] | None = None
+
+    def __post_init__(self) -> None:
+        inner, outer = self.before_end, self.reward
+        if inner is None:
+            return
+        if isinstance(outer, str) or not outer[0] <= inner[0] <= inner[1] <= outer[1]:
+            raise ValueError(
+                f"before_end: found {list(inner)}; allowed is a range within that of reward"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -331,7 +331,7 @@ class _LossGradient:
 
     A policy's mean is tanh(output), with the factor 1 - mean² in its gradient; of discrete actions
     the gradient is softmax(output) - one-hot action. Linear heads (`primorl.engine.linear`) have
-    ∂/∂output = mean - y.
+    ∂/∂output = output - y, of the flag too.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class _LossGradient:
         if shape.spread or self._discrete:
             parts = [workspace.apart("loss", i, pairs, rows, shape.targets) for i in range(4)]
             self._share, self._precision, self._miss, self._mean = parts
-        if self._flag:
+        if self._flag and shape.spread:
             self._probability = workspace.apart("flag", 0, pairs, rows, 1)
 
     def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
@@ -359,8 +359,7 @@ class _LossGradient:
         size, high = self._shape.targets, self._shape.log_variance_high
         mean, raw = output[..., :size], output[..., size : 2 * size]
         if not self._shape.spread:
-            torch.sub(mean, y[..., :size], out=gradient[..., :size])
-            return self._add_flag(output, y, gradient)
+            return torch.sub(output, y, out=gradient)
         if self._squashed:
             mean = self._mean.copy_(mean).tanh_()
         share = torch.sub(raw, high, out=self._share).sigmoid_()

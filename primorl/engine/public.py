@@ -118,7 +118,9 @@ def constant_loss(network: Network, targets: Tensor) -> float:
     if not network.spread:
         bounded = torch.zeros_like(variance)
     loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
-    if network.columns > network.targets:
+    if network.columns > network.targets and not network.spread:
+        loss += float(0.5 * targets[:, -1].double().var(unbiased=False))
+    elif network.columns > network.targets:
         share = targets[:, -1].double().mean()
         loss += _entropy(torch.stack((share, 1 - share)))
     return loss

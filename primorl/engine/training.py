@@ -24,7 +24,7 @@ from primorl.model.numerics import flatten
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.plan import Plan
 
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 """Version of the private engine.
 
 Developers raise it when a release could differ in distribution: another way to sample, clip, add

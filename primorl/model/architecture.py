@@ -92,6 +92,8 @@ class ModelConfig:
     """Lower bound of rewards."""
     reward_high: float
     """Upper bound of rewards."""
+    before_end: tuple[float, float] | None = None
+    """Bounds of rewards of steps that do not end the episode; `null`: those of all rewards."""
     discrete_actions: bool
     """Whether actions are discrete (one-hot inputs)."""
     termination: Line
@@ -151,8 +153,12 @@ class ModelConfig:
 
 
 TERMINATION_GAIN = 10.0
-"""Logits are the last output times this, since a unit has one row of an end (docs/internals.md
-compares gains).
+"""Of a network, logits are the last output times this, since a unit has one row of an end
+(docs/internals.md compares gains).
+"""
+END_SCALE = 0.25
+"""Linear heads predict whether a step ends the episode in this unit: the spread of such flags where
+episodes have some fifteen steps.
 """
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
@@ -166,9 +172,10 @@ class Architecture:
     4.1, after MOPO). The log-variance bounds are constants: MOPO learns them, but there they would
     be shared by members and lie outside the clipped update.
 
-    With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the
-    logit of the probability that the step ends the episode. Its weights are clipped, noised and
-    charged with all others.
+    With ``learned_termination`` the last layer has one output more, for the probability that the
+    step ends the episode: times `TERMINATION_GAIN` its logit; of linear heads the probability
+    itself in units of `END_SCALE`, which least squares fit as all other targets. Its weights are
+    clipped, noised and charged with all others.
 
     With ``features`` each member is one linear layer of them, without hidden layers. Private rounds
     train its means alone (``spread`` False); the log-variances, the same at every input, join them
@@ -254,7 +261,7 @@ class Architecture:
         if self.features is not None:
             for part in weights:
                 part.zero_()
-        if self.learned_termination:
+        elif self.learned_termination:
             weights[-2][..., -1] = 0.0
             weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
         return weights

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, silu, softplus
 
 from primorl.base.errors import PipelineError
-from primorl.model.architecture import TERMINATION_GAIN, Architecture, ModelConfig
+from primorl.model.architecture import END_SCALE, TERMINATION_GAIN, Architecture, ModelConfig
 from primorl.model.features import Polynomials
 from primorl.model.termination import LEARNED, NONE, RULES
 
@@ -31,9 +31,9 @@ class Normaliser:
     normal's): a few rare jumps may hold most of a target's variance, and scaled by that the usual
     motion would vanish.
 
-    With ``flag``, targets keep one column behind the standardised ones as it is: whether the
-    episode terminated. With ``features``, inputs become these, of columns that are combined by
-    ``basis`` (`Polynomials.basis`).
+    With ``flag``, targets keep one column behind the standardised ones: whether the episode
+    terminated, for linear heads in units of `END_SCALE`. With ``features``, inputs become these, of
+    columns that are combined by ``basis`` (`Polynomials.basis`).
     """
 
     input_mean: Tensor
@@ -108,14 +108,14 @@ class Normaliser:
 
 
 def _by_column(raw: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Standardise all columns that have a mean.
+    """Standardise all columns that have a mean, and divide a flag behind them by `END_SCALE`.
 
     In memory, values of a column follow each other (`Polynomials`).
     """
     rows, size = raw.reshape(-1, raw.shape[-1]).T, len(mean)
     found = rows.new_empty(rows.shape)
     torch.sub(rows[:size], mean.unsqueeze(1), out=found[:size]).div_(scale.unsqueeze(1))
-    found[size:] = rows[size:]
+    torch.div(rows[size:], END_SCALE, out=found[size:])
     return found.T.view(raw.shape)
 
 
@@ -136,6 +136,11 @@ _BROKEN = (
 )
 
 FEWEST_ENDS, END_MARGIN = 20, 0.1
+_RAREST = 1e-3  # probability of an end, where a cross-entropy judges it
+Ends = Literal["none"] | float | None
+"""How rollouts end: not by themselves; by the model's learned termination, with so much taken off
+its output; or as the model says.
+"""
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 
@@ -176,8 +181,8 @@ def row_losses(
 ) -> tuple[Tensor, Tensor]:
     """Compute every member's loss on every row, and its prediction.
 
-    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy if
-    terminations are learned.
+    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy (of linear
+    heads its square) if terminations are learned.
 
     Args:
         shape: sizes of the ensemble.
@@ -198,9 +203,21 @@ def row_losses(
     loss = negative_log_likelihood(mean[..., of], log_variance[..., of], known, beta_nll)
     if not shape.learned_termination:
         return loss, mean
+    if shape.features is not None:
+        loss = loss + 0.5 * (output[..., -1] - targets[..., -1]).square()
+        return loss, torch.cat((mean, output[..., -1:]), dim=-1)
     logit = TERMINATION_GAIN * output[..., -1]
     loss = loss + softplus(logit) - logit * targets[..., -1]
     return loss, torch.cat((mean, torch.sigmoid(logit).unsqueeze(-1)), dim=-1)
+
+
+def end_probability(shape: Architecture, output: Tensor) -> Tensor:
+    """Return the probability that a step ends the episode, of `outputs` whose last column tells
+    it.
+    """
+    if shape.features is None:
+        return torch.sigmoid(TERMINATION_GAIN * output[..., -1])
+    return (END_SCALE * output[..., -1]).clamp(0.0, 1.0)
 
 
 def bound_softly(raw: Tensor, low: float, high: float) -> Tensor:
@@ -227,7 +244,8 @@ class Bounds:
     """Bounds of model states, actions and rewards: declared or public facts.
 
     ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known.
-    Discrete actions are one-hot vectors, with bounds 0 and 1.
+    Discrete actions are one-hot vectors, with bounds 0 and 1. ``before_end`` bounds the rewards of
+    steps that do not end the episode; None: as all rewards.
     """
 
     observation_low: Tensor
@@ -237,6 +255,7 @@ class Bounds:
     reward_low: float
     reward_high: float
     discrete_actions: bool = False
+    before_end: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -270,6 +289,10 @@ class GaussianEnsemble:
     def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Predict (next_observation - observation, reward) with every member, in the data's units.
 
+        An outcome is earned once: where rewards before the end have bounds of their own, and a
+        member gives the step a chance p to be the last, its reward is held within (1 - p) of those
+        and p of those of all rewards.
+
         Args:
             observation: ``[B, S]``.
             action: ``[B, A]``.
@@ -283,20 +306,37 @@ class GaussianEnsemble:
         output = outputs(self.weights, inputs.expand(shape.members, -1, -1))
         mean, log_variance = gaussian(shape, output)
         scale = self.normaliser.target_scale
-        ends = (
-            torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
-        )
-        return (
-            mean * scale + self.normaliser.target_mean,
-            torch.exp(0.5 * log_variance) * scale,
-            ends,
-        )
+        ends = end_probability(shape, output) if shape.learned_termination else None
+        mean = mean * scale + self.normaliser.target_mean
+        if ends is not None and self.bounds.before_end is not None:
+            low, high = (
+                (1 - ends) * before + ends * last
+                for before, last in zip(
+                    self.bounds.before_end,
+                    (self.bounds.reward_low, self.bounds.reward_high),
+                    strict=True,
+                )
+            )
+            reward = torch.minimum(torch.maximum(mean[..., -1], low), high)
+            mean = torch.cat((mean[..., :-1], reward.unsqueeze(-1)), dim=-1)
+        return mean, torch.exp(0.5 * log_variance) * scale, ends
 
-    def with_ends(self, ends: str | None) -> "GaussianEnsemble":
+    def with_ends(self, ends: Ends) -> "GaussianEnsemble":
         """Return the model as a policy's rollouts used it; ``ends`` is from the policy's
         ``config.json``.
         """
-        return self.without_head() if ends == NONE else self
+        if ends == NONE:
+            return self.without_head()
+        return self if ends is None else self.with_rarer_ends(float(ends))
+
+    def with_rarer_ends(self, offset: float) -> "GaussianEnsemble":
+        """Return the model with ``offset`` taken off the output that tells the learned
+        termination.
+        """
+        *others, bias = self.weights
+        bias = bias.clone()
+        bias[..., -1] -= offset
+        return replace(self, weights=(*others, bias))
 
     def without_head(self) -> "GaussianEnsemble":
         """Return the same model without its learned termination: its episodes never end by
@@ -395,7 +435,7 @@ class GaussianEnsemble:
         )
         facts = {
             name: getattr(config, name)
-            for name in ("reward_low", "reward_high", "discrete_actions")
+            for name in ("reward_low", "reward_high", "discrete_actions", "before_end")
         }
         bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
         return cls(shape, weights, normaliser, bounds, config.termination)
@@ -445,7 +485,8 @@ def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> 
     assert ends is not None, "this model learned no termination"
     flags = terminated.to(ends.dtype)
     rate = flags.mean().expand_as(flags)
-    loss, constant = (float(binary_cross_entropy(p, flags)) for p in (ends.mean(0), rate))
+    said = ends.mean(0).clamp(_RAREST, 1 - _RAREST)
+    loss, constant = (float(binary_cross_entropy(p, flags)) for p in (said, rate))
     return Evidence(int(terminated.sum()), loss, constant)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # slow to import, and to name a rule needs none of it
     from torch import Tensor
 
-NONE, LEARNED = "none", "learned"
+NONE: Final = "none"
+LEARNED: Final = "learned"
 
 
 @dataclass(frozen=True)

@@ -168,9 +168,10 @@ class PolicyConfig:
     """
     epochs: _Count
     """Epochs of training, one policy of each in `epochs.safetensors`."""
-    ends: Line | None = None
-    """`none`: rollouts did not end by themselves, since public rows do not support the model's
-    learned termination; `null`: they ended as the model says.
+    ends: Literal["none"] | float | None = None
+    """How rollouts ended. `none`: not by themselves, since nothing supports the model's learned
+    termination; a number: by it, with so much taken off its output that a clone's episodes last as
+    long as the people's; `null`: as the model says.
     """
     uncertainty: Line | None = None
     """Measure u of the penalised reward r - λu that it was trained on; `null`: not stated."""

@@ -9,6 +9,7 @@ Candidates, clone and ensemble are released or made from released files, so the 
 privacy.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,35 @@ def uncertainty_of(
     begin = _draw_starts(starts, rollouts, seed)
     total = _roll_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
     return total * float(ensemble.normaliser.target_scale[-1])
+
+
+@torch.no_grad()
+def survival_in_model(
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    horizon: int,
+    seed: int,
+) -> Tensor:
+    """Compute the share of a policy's rollouts that the model has not ended after t steps, float64
+    ``[horizon]``; the other arguments are those of `returns_by_member`.
+    """
+    model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
+    begin, shares = _draw_starts(starts, rollouts, seed), torch.zeros(horizon, dtype=torch.float64)
+    going = torch.ones(rollouts, dtype=torch.bool)
+    shares[0], seen = 1.0, itertools.count(1)
+
+    def note(step: Step) -> Tensor:
+        assert step.terminated is not None, "this model has no ends"
+        going.logical_and_(~step.terminated)
+        shares[next(seen)] = going.double().mean()
+        return torch.zeros(rollouts, dtype=torch.float64)
+
+    weights = torch.ones(horizon - 1, dtype=torch.float64)
+    _roll_out(model, policy, begin, weights, seed, note)
+    return shares
 
 
 @torch.no_grad()

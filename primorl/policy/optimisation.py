@@ -15,6 +15,7 @@ from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.records import ElapsedTime
 from primorl.base.reporting import Log, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
+from primorl.model.ensemble import Ends
 from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported
@@ -44,7 +45,7 @@ class ReleasedModel:
     names: exported.Names | None = None
     elapsed: ElapsedTime | None = None
     model_sha256: str | None = None
-    ends: str | None = None
+    ends: Ends = None
     one_hot: OneHot = ()
 
     def with_clone(self, folder: Path) -> "ReleasedModel":

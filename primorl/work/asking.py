@@ -38,7 +38,7 @@ from primorl.evaluate.private.results import (
     empty_evaluation,
 )
 from primorl.model.architecture import ModelConfig
-from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.ensemble import Ends, GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
@@ -60,7 +60,7 @@ def evaluation_problem(
     partitions: Partitions,
     policy: Act,
     seed: int,
-    ends: str | None = None,
+    ends: Ends = None,
 ) -> Problem:
     """Set up the subject of the questions: a policy and the released model. Reads no private byte.
 
@@ -70,8 +70,7 @@ def evaluation_problem(
         partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
         seed: of rollouts.
-        ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the
-            model says.
+        ends: how rollouts end, as the policy's ``config.json`` says.
 
     Raises:
         PipelineError: the model is missing or broken.
@@ -214,7 +213,7 @@ def evaluation_record(
     answered: Sequence[Answered],
     free: Sequence[Answer],
 ) -> PrivateEvaluation:
-    """Make the file's content."""
+    """Make the file's content. A learned termination that rollouts do without bars a trial."""
     info = partitions.manifest.info
     record = empty_evaluation(
         info.dataset, info.unit, problem.units, info.horizon, problem.discount
@@ -232,7 +231,13 @@ def evaluation_record(
             record = replace(record, histograms=(question.histogram(problem, each.released),))
         if isinstance(question, ModelCheck):
             check = question.verdict(problem, noise, each.released)
-    warned = [Veto(kind="warned", reason=line) for line in ModelConfig.read(MODEL).warnings]
+    config = ModelConfig.read(MODEL)
+    lines = [*config.warnings]
+    if config.termination != problem.ensemble.termination:
+        lines.append(
+            "how the model ends episodes is not supported, so its rollouts do not end by it"
+        )
+    warned = [Veto(kind="warned", reason=line) for line in lines]
     vetoes = (*signs_against(problem, free), *warned)
     return replace(
         record,

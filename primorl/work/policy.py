@@ -19,14 +19,22 @@ from primorl.config.datasets import checked
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
+from primorl.engine.heads import LENGTHS, PARTS
 from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
-from primorl.model.ensemble import GaussianEnsemble, evidence
+from primorl.model.ensemble import Ends, GaussianEnsemble, evidence
 from primorl.model.numerics import SeedGenerators
+from primorl.model.starts import survival_of
 from primorl.model.termination import LEARNED, NONE
-from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import DISCOUNT, SacConfig
-from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
+from primorl.policy.member_values import (
+    DIVERGENCES,
+    DIVERGENCES_OF_HEADS,
+    CandidateComparison,
+    survival_in_model,
+)
 from primorl.policy.optimisation import CloneReference
+from primorl.privacy.statement import Statement
 from primorl.simulators.environments import reset_states
 from primorl.work.data import open_public
 
@@ -46,6 +54,8 @@ _OF_MODEL = (
     "buffer_size",
 )
 _BUFFER = 100_000
+# of learned ends: how far S(t) may be off beside the noise, rollouts that tell it, and the search
+_GAP, _ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 0.05, 512, 1.0, 12
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ class PublicLog(Recordings[UnitStore]):
         returns = self.trajectories.reward.sum(1)
         return float(returns.mean()), float(returns.std()) / math.sqrt(len(returns))
 
-    def step_shares(self, ends: str | None) -> Tensor:
+    def step_shares(self, ends: Ends) -> Tensor:
         """Estimate S(t), float64 ``[T]``; ones up to the declared horizon where nothing tells it.
 
         Args:
@@ -130,28 +140,72 @@ class PublicLog(Recordings[UnitStore]):
             )
         return self.public.flat()[0][:, : self.public.observation_size]
 
-    def believes(self, model: GaussianEnsemble) -> bool:
-        """Whether the public rows support how the model ends episodes; declared rules need no
-        support. Says so if not.
 
-        A learned end that is wrong is a way out of all costs that would follow.
-        """
-        if model.termination != LEARNED:
-            return True
-        if self.public is None:
-            print(
-                "optimize_policy: no public rows support learned terminations: not used",
-                file=sys.stderr,
-            )
-            return False
-        inputs, targets = self.public.flat()
-        found = evidence(model, inputs, targets[:, -1] > 0)
-        if not found.supports:
-            print(
-                f"optimize_policy: the model's learned terminations are not used: {found.why}",
-                file=sys.stderr,
-            )
-        return found.supports
+def find_ends(
+    params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool
+) -> Ends:
+    """Decide how rollouts end; declared rules need no support. Says so where learned ends are not
+    used: a wrong one is a way out of all costs that would follow.
+
+    Public rows support them; where nobody is public, the released lengths of the people's episodes.
+    """
+    if model.termination != LEARNED:
+        return None
+    found: Ends = None
+    if public.public is not None:
+        inputs, targets = public.public.flat()
+        judged = evidence(model, inputs, targets[:, -1] > 0)
+        supported, why = judged.supports, judged.why
+    elif near_clone and (lengths := survival_of(MODEL, by_model=False)) is not None:
+        found, gap = _fit_ends(params, public.begin(params), model, lengths)
+        allowed = _GAP + _noise_of_lengths() * math.sqrt(PARTS) / 2
+        supported = gap <= allowed
+        why = (
+            f"the share of a clone's episodes that go on differs from the people's by {gap:.2f} "
+            f"(allowed {allowed:.2f})"
+        )
+    else:
+        supported, why = False, "no public rows, or no clone and released lengths, support them"
+    if supported:
+        return found
+    print(f"optimize_policy: the model's learned terminations are not used: {why}", file=sys.stderr)
+    return NONE
+
+
+def _fit_ends(
+    params: Params, starts: Tensor, model: GaussianEnsemble, lengths: Tensor
+) -> tuple[float, float]:
+    """Find the offset of the learned termination at which a clone's episodes last as long as the
+    people's; and how far S(t) is then from the released ``lengths``, on average over the steps.
+    """
+    cpu = torch.device("cpu")
+    behaviour, cut = BehaviourPolicy.load(BEHAVIOUR, cpu), survival_of(MODEL, by_model=True)
+
+    def goes_on(offset: float) -> Tensor:
+        drawn = SampledClone(behaviour, SeedGenerators.of([params.seed], cpu))
+        ended = survival_in_model(
+            model.with_rarer_ends(offset),
+            drawn,
+            starts,
+            rollouts=_ROLLOUTS,
+            horizon=len(lengths),
+            seed=params.seed,
+        )
+        return ended if cut is None else ended * cut
+
+    low, high = -_LARGEST_OFFSET, _LARGEST_OFFSET
+    for _ in range(_HALVINGS):
+        offset = (low + high) / 2
+        too_short = goes_on(offset).sum() < lengths.sum()
+        low, high = (offset, high) if too_short else (low, offset)
+    return offset, float((goes_on(offset) - lengths).abs().mean())
+
+
+def _noise_of_lengths() -> float:
+    """Return the noise of every share of the released lengths."""
+    stated = Statement.read(MODEL)
+    asked = {query.what: query for query in stated.queries}[LENGTHS]
+    return asked.noise_multiplier * asked.sensitivity / stated.units
 
 
 def clone_reference(

@@ -407,12 +407,12 @@ def find_objections(params: Params, manifest: Manifest, public: UnitStore) -> Ob
                 f"{file}: options.end: {_CUT}, and nobody is public to tell whether any is left; "
                 f"{_OUTCOME}"
             )
-        if manifest.info.termination == LEARNED:
+        if manifest.info.termination == LEARNED and dataset.bounds.before_end is None:
             found.warnings.append(
-                f"{file}: termination: learned: nobody is public to tell whether the model's ends "
-                "are right, so rollouts do not end by them, and an outcome score in last rows may "
-                "not be learned; consent of some people (partition.public) helps, or rewards in "
-                "every row"
+                f"{file}: bounds.before_end: not declared, so nothing tells an outcome, which is "
+                "earned once, from rewards of every row, and nobody is public to tell whether the "
+                "model's ends are right; declare what a row that does not end its trajectory can "
+                "earn"
             )
         return found
     inputs, targets = public.arrays()

@@ -121,7 +121,14 @@ def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore
         rewards = public.flat()[1][:, public.observation_size]
         reward = (float(rewards.min()), float(rewards.max()))
     actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
-    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+    return Bounds(
+        low,
+        high,
+        *actions,
+        *reward,
+        discrete_actions=spaces.discrete_actions,
+        before_end=declared.before_end,
+    )
 
 
 def _released_scales(model: str | None, partitions: Partitions) -> Normaliser:

@@ -124,6 +124,8 @@ class Log(ABC):
         horizon: the most steps of a trajectory.
         shortest: the fewest steps of a recording; None: all have as many as the horizon.
         terminates: whether the log has true terminations and a column for them.
+        before_end: bounds of rewards of rows that end no trajectory; None: those of all.
+        outcome: whether instead every trajectory terminates at its last row.
         idle: the action of doing nothing; None: there is no such thing.
     """
 
@@ -137,6 +139,8 @@ class Log(ABC):
     horizon: ClassVar[int]
     shortest: ClassVar[int | None] = None
     terminates: ClassVar[bool] = False
+    before_end: ClassVar[tuple[float, float] | None] = None
+    outcome: ClassVar[bool] = False
     idle: ClassVar[tuple[float, ...] | int | None] = None
 
     def people(self, rng: Generator, n: int) -> State:
@@ -289,7 +293,7 @@ class Log(ABC):
             [np.zeros(len(s.trajectory)) if s.reward is None else s.reward for s in steps]
         )[order]
         columns["reward"] = pa.array(rewards.astype(np.float32), mask=empty)
-        if self.terminates:
+        if self.terminates and not self.outcome:
             columns["terminated"] = pa.array(
                 np.concatenate([step.terminated for step in steps])[order]
             )
@@ -339,7 +343,7 @@ class Log(ABC):
             "observation": observation,
             "action": self.action.entry(),
             "reward": "reward",
-            "terminated": "terminated" if self.terminates else None,
+            "terminated": "terminated" if self.terminates and not self.outcome else None,
         }
         return {
             "source": "tabular",
@@ -354,7 +358,7 @@ class Log(ABC):
                 "files": files,
                 "columns": columns,
                 "trajectory_ids": "per_unit",
-                "end": "last_row",
+                "end": "outcome" if self.outcome else "last_row",
                 "sorted": True,
             },
             "bounds": {
@@ -363,6 +367,7 @@ class Log(ABC):
                     "high": [float(high) for _, high in bounds],
                 },
                 "reward": [float(bound) for bound in self.reward],
+                "before_end": None if self.before_end is None else list(self.before_end),
             },
             "score": None,
             "recipe": {},

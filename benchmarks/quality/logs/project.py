@@ -40,7 +40,14 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Policies
 
 DATA = ("collect", "ingest", "partition")
-LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private", "evaluate")
+LEARNING = (
+    "plan",
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "evaluate_private",
+    "evaluate",
+)
 SPLITS = {"nobody": 0.0, "hash": 0.02}
 """Who is public, and the share of people that a hash makes public."""
 LEARNERS = ("private", "alone")

@@ -148,6 +148,7 @@ class Treatment(Log):
     )
     action = Levels("dose", 4)
     reward = (-12.0, 0.0)
+    before_end = (-0.5, 0.0)
     trajectories = (1, 2)
     horizon = 40
     terminates = True

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import Bounds, GaussianEnsemble
+from primorl.model.ensemble import Bounds, Ends, GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 
@@ -127,15 +127,23 @@ class Problem:
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
         """Bound a trajectory's return by ``declared``; None: by the sums of rewards.
 
-        A trajectory may end early, so 0 is among the sums of rewards.
+        A trajectory may end early, so 0 is among the sums of rewards; and it ends once, so at most
+        one of them is beyond the bounds before the end, where there are some.
         """
         if declared is not None:
             return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
         steps = math.inf if self.horizon is None else float(self.horizon)
         if self.discount < 1.0:
             steps = (1 - self.discount**steps) / (1 - self.discount)
-        low, high = (end * steps for end in (self.bounds.reward_low, self.bounds.reward_high))
-        return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
+        ends = low, high = self.bounds.reward_low, self.bounds.reward_high
+        if (before := self.bounds.before_end) is None:
+            low, high = min(low * steps, 0.0), max(high * steps, 0.0)
+        else:
+            low, high = (
+                min(before[0] * steps, 0.0) + min(ends[0], 0.0),
+                max(before[1] * steps, 0.0) + max(ends[1], 0.0),
+            )
+        return replace(self, return_low=low, return_high=high)
 
     def standardise(self, observation: Tensor) -> Tensor:
         """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and
@@ -418,11 +426,11 @@ class PublicTrajectories:
         padded = [(*rest, pad(reward, (0, most - reward.shape[1]))) for *rest, reward in parts]
         return cls(*map(torch.cat, zip(*padded, strict=True)))
 
-    def in_rollouts(self, ends: str | None) -> Self:
+    def in_rollouts(self, ends: Ends) -> Self:
         """Count recorded terminations as ordinary ends where rollouts do not terminate.
 
         Args:
-            ends: ``none``: rollouts do not end by themselves; None: they end as the model says.
+            ends: ``none``: rollouts do not end by themselves; else they end by the model.
         """
         return replace(self, terminated=torch.zeros_like(self.terminated)) if ends == NONE else self
 
@@ -491,13 +499,13 @@ class Recordings(Generic[Source]):
         generator = torch.Generator().manual_seed(seed)
         return StartModel.load(self.folder, torch.device("cpu")).sample(STARTS, generator)
 
-    def survival(self, horizon: int | None, ends: str | None) -> Tensor | None:
+    def survival(self, horizon: int | None, ends: Ends) -> Tensor | None:
         """Estimate S(t), the share that goes on for more than t steps, float64 ``[horizon]``; None:
         nothing tells it.
 
         Args:
             horizon: of an episode.
-            ends: ``none``: rollouts do not end by themselves; None: they end as the model says, and
+            ends: ``none``: rollouts do not end by themselves; else they end by the model, and
                 recorded terminations are no ends here.
         """
         if self.trajectories is None:

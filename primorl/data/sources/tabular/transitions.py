@@ -82,6 +82,7 @@ class TransitionMaker:
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self._horizon = horizon
         self._options, self._bounds = dataset.options, dataset.bounds
+        self._learned = dataset.termination == "learned"
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = (
@@ -128,9 +129,20 @@ class TransitionMaker:
             too_long = starts[lengths > self._horizon]
             self._log.refuse(rows, too_long, "a trajectory longer than the horizon", allowed)
         truncated[lasts[cut] - 1] = True
+        if self._learned:  # an end at the horizon is no business of the state that it comes in
+            full = lasts[terminated[lasts] & (lengths == self._horizon)]
+            terminated[full], truncated[full] = False, True
         keep = np.ones(rows.num_rows, dtype=bool)
         keep[lasts[cut]] = False
+        ended = np.zeros(rows.num_rows, dtype=bool)
+        ended[lasts[~cut]] = True
         rows, after = rows.filter(pa.array(keep)), after[keep]
+        reward = self._check(rows, numbers(rows["reward"])[:, None], "reward")[:, 0]
+        if self._bounds.before_end is not None:
+            low, high = self._bounds.before_end
+            wrong = ~ended[keep] & ((reward < low) | (reward > high))
+            found = "a reward outside bounds.before_end in a row that ends no trajectory"
+            self._log.refuse(rows, np.flatnonzero(wrong), found, f"{low:g} to {high:g}")
         if self._has_next:
             after = self._check(rows, after, "next_observation")
         return Transitions(
@@ -139,7 +151,7 @@ class TransitionMaker:
             lengths=lengths,
             observation=observation[keep],
             action=self._action(rows),
-            reward=self._check(rows, numbers(rows["reward"])[:, None], "reward")[:, 0],
+            reward=reward,
             next_observation=after,
             terminated=terminated[keep],
             truncated=truncated[keep],
