@@ -1,18 +1,21 @@
 """Settings that follow public rows, and how long recordings go on."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from primorl.config.params import Params, from_plain
 from primorl.data.storage.rows import UnitStore
-from primorl.model.architecture import Architecture
+from primorl.model.architecture import TERMINATION_GAIN, Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
-from primorl.model.termination import NONE
-from primorl.work.policy import PublicLog, decide_policy, is_undecided
+from primorl.model.termination import LEARNED, NONE
+from primorl.work.policy import PublicLog, decide_policy, find_ends, is_undecided
 from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
 from tests.projects import project_settings
@@ -51,6 +54,43 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
     public.__dict__["trajectories"] = replace(recorded, terminated=recorded.length == 5)
     assert public.step_shares(None).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
     assert public.step_shares(NONE)[5] == pytest.approx(1 / 3)
+
+
+def test_learned_ends_are_used_where_episodes_then_last_as_the_peoples_do(
+    auto: Params,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A chance of 5% a step is fitted to lengths of 10%. The twin: lengths that no chance makes."""
+    shape = replace(SHAPE, learned_termination=True)
+    weights = shape.initial_weights(0)
+    weights[-1][..., -1] = math.log(0.05 / 0.95) / TERMINATION_GAIN
+    model = GaussianEnsemble(shape, weights, replace(AS_IS, flag=True), MODEL.bounds, LEARNED)
+    still = SimpleNamespace(policies=1, act=lambda seen: torch.zeros(1, seen.shape[1], 1))
+    tenth = 0.9 ** torch.arange(40, dtype=torch.float64)
+    at_once = (torch.arange(40) < 12).double()
+    place = "primorl.work.policy."
+    monkeypatch.setattr(place + "BehaviourPolicy.load", lambda *_: None)
+    monkeypatch.setattr(place + "SampledClone", lambda *_: still)
+    monkeypatch.setattr(place + "_noise_of_lengths", lambda: 0.0)
+    monkeypatch.setattr(PublicLog, "begin", lambda *_: torch.zeros(4, 3))
+    nobody = PublicLog(tmp_path, None)
+    for lengths, believed in ((tenth, True), (at_once, False)):
+
+        def released(_: Path, *, by_model: bool, lengths: Tensor = lengths) -> Tensor:
+            return torch.ones_like(lengths) if by_model else lengths
+
+        monkeypatch.setattr(place + "survival_of", released)
+        ends = find_ends(auto, nobody, model, near_clone=True)
+        assert (ends != NONE) is believed
+        assert ("not used" in capsys.readouterr().err) is not believed
+        if isinstance(ends, float):
+            state = torch.zeros(1, 3), torch.zeros(1, 1)
+            fitted = model.with_ends(ends).predict(*state)[2]
+            assert fitted is not None
+            assert float(fitted) == pytest.approx(0.1, abs=0.02)
+    assert find_ends(auto, nobody, model, near_clone=False) == NONE, "there is no clone"
 
 
 def test_people_who_consented_do_not_stand_for_those_who_were_asked(

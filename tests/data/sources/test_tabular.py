@@ -177,6 +177,24 @@ def test_recordings_without_end_flags(project: Path) -> None:
     )
 
 
+def test_an_end_at_the_horizon_is_cut_there_and_an_outcome_is_in_last_rows_alone(
+    project: Path,
+) -> None:
+    """What is earned there counts. The twin: the same row before the end is refused."""
+    content = [each | {"died": False, "dose": 0.5, "gain": 0.0} for each in rows()[:5]]
+    write([*content[:-1], content[-1] | {"gain": 7.0}])
+    bounds = BOUNDED["bounds"] | {"reward": [-9, 9], "before_end": [0, 0]}
+    bounds["observation"] = {"low": [1, 0, 0], "high": [9, 1, 1]}
+    outcome: dict[str, Any] = {"end": "outcome", "horizon": 3, "bounds": bounds}
+    written = run(entry(NO_FLAGS, **outcome)).to_pylist()
+    assert [each["truncated"] for each in written] == [False, False, True, False, False]
+    assert [each["terminated"] for each in written] == [False, False, False, False, True]
+    assert written[-1]["reward"] == 7.0
+    write([*content[:-2], content[-2] | {"gain": 7.0}, content[-1]])
+    with pytest.raises(PipelineError, match=r"row 4: .*bounds.before_end"):
+        run(entry(NO_FLAGS, **outcome))
+
+
 BOUNDED: dict[str, Any] = {
     "bounds": {"observation": {"low": [1, 0, 0], "high": [4.5, 1, 1]}, "reward": [0, 4]}
 }

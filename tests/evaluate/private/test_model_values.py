@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from primorl.evaluate.private.model_values import (
     Clone,
@@ -20,6 +21,7 @@ from primorl.evaluate.private.model_values import (
 from primorl.evaluate.private.problem import PublicTrajectories, public_return_bounds
 from primorl.evaluate.private.results import AS_DRAWN, GAIN, MEAN_RETURN, Answer
 from primorl.evaluate.statistics import ModelValue
+from primorl.model.architecture import TERMINATION_GAIN
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
 from primorl.policy import member_values
@@ -192,6 +194,38 @@ def test_free_signs_against_the_model_are_found(
     asked = replace(problem(4), return_low=0.0, return_high=10.0)
     values = said(**{"policy": 9.0, "today": 7.0, "random": 3.0} | changes)
     assert [veto.kind for veto in signs_against(asked, values)] == kinds
+
+
+def test_an_outcome_is_earned_once() -> None:
+    """A model that pays 2 in every step, and ends in one of ten. The twins: without bounds before
+    the end, and without ends, values are impossible, so the model is not believed.
+    """
+    found = model([2.0, 2.0], [0.0, 0.0])
+    *others, weight, bias = found.weights
+    chance = torch.full((2, 1, 1), math.log(0.1 / 0.9) / TERMINATION_GAIN)
+    ending = replace(
+        found,
+        architecture=replace(found.architecture, learned_termination=True),
+        weights=(*others, pad(weight, (0, 1)), torch.cat((bias, chance), -1)),
+        normaliser=replace(found.normaliser, flag=True),
+        termination="learned",
+    )
+    asked = problem(4, ending, reward_low=-2.0, reward_high=2.0, horizon=30, discount=1.0)
+    bounds = replace(asked.bounds, before_end=(0.0, 0.0))
+    sound = replace(asked.ensemble, bounds=bounds)
+    asked = replace(asked, ensemble=sound).with_return_bounds(None)
+    assert (asked.return_low, asked.return_high) == (-2.0, 2.0)
+    unbound = replace(sound, bounds=replace(bounds, before_end=None))
+    impossible = ["beyond_bounds"]
+    for ensemble, vetoes in (
+        (sound, []),
+        (unbound, impossible),
+        (sound.without_head(), impossible),
+    ):
+        each = replace(asked, ensemble=ensemble)
+        of_policy = values_in_model(each, 400)[:1]
+        assert [veto.kind for veto in signs_against(each, of_policy)] == vetoes
+        assert of_policy[0].value > 1.5
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
