@@ -19,7 +19,6 @@ from primorl.config.datasets import checked
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine.heads import LENGTHS, PARTS
 from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
 from primorl.model.ensemble import Ends, GaussianEnsemble, evidence
 from primorl.model.numerics import SeedGenerators
@@ -54,8 +53,10 @@ _OF_MODEL = (
     "buffer_size",
 )
 _BUFFER = 100_000
-# of learned ends: how far S(t) may be off beside the noise, rollouts that tell it, and the search
-_GAP, _ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 0.05, 512, 1.0, 12
+# of learned ends: how far S(t) may be off, and in how many standard deviations of a share's noise;
+# rollouts that tell it, and the search
+_GAP, _OF_NOISE, _ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 0.05, 3.0, 512, 1.0, 12
+_LENGTHS = "lengths"  # the query's name in privacy.json
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def find_ends(
         supported, why = judged.supports, judged.why
     elif near_clone and (lengths := survival_of(MODEL, by_model=False)) is not None:
         found, gap = _fit_ends(params, public.begin(params), model, lengths)
-        allowed = _GAP + _noise_of_lengths() * math.sqrt(PARTS) / 2
+        allowed = _GAP + _OF_NOISE * _noise_of_lengths()
         supported = gap <= allowed
         why = (
             f"the share of a clone's episodes that go on differs from the people's by {gap:.2f} "
@@ -204,7 +205,7 @@ def _fit_ends(
 def _noise_of_lengths() -> float:
     """Return the noise of every share of the released lengths."""
     stated = Statement.read(MODEL)
-    asked = {query.what: query for query in stated.queries}[LENGTHS]
+    asked = {query.what: query for query in stated.queries}[_LENGTHS]
     return asked.noise_multiplier * asked.sensitivity / stated.units
 
 
