@@ -2,7 +2,9 @@
 is paid twice.
 """
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import BLOCK
 from primorl.evaluate.private.results import PrivateEvaluation
+from primorl.model.architecture import ModelConfig
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
@@ -88,6 +91,18 @@ def test_every_answer_is_charged_once_and_first(
     assert again == before != []
     assert evaluated(ready).estimates == found.estimates
     assert (len(charged(ready)), len(released)) == (2, 1)
+
+
+@pytest.mark.parametrize(("termination", "barred"), [("none", False), ("learned", True)])
+def test_learned_ends_that_rollouts_do_without_bar_a_trial(
+    ready: Params, monkeypatch: pytest.MonkeyPatch, termination: str, barred: bool
+) -> None:
+    config = replace(ModelConfig.read(Path("models/dynamics")), termination=termination)
+    stated = SimpleNamespace(read=lambda _: config)
+    monkeypatch.setattr("primorl.work.asking.ModelConfig", stated)
+    verdict = evaluated(ready).verdict
+    assert verdict is not None
+    assert any("ends episodes" in veto.reason for veto in verdict.vetoes) is barred
 
 
 def test_what_is_refused_or_not_asked_reads_nothing(
