@@ -42,7 +42,7 @@ _RETURN = 10.0
 _LONGEST_RETURN = 100
 # times as large without a clone: entropy starts high and falls slowly
 _ALONE = 3.0
-_LONGEST_ROLLOUT, _PART, _TRANSITIONS = 20, 5, 5_000
+_LONGEST_ROLLOUT, _PART, _FEWEST, _TRANSITIONS = 20, 5, 100, 5_000
 _FAR = 0.2  # share of a trajectory that γ looks ahead, at least
 _OF_MODEL = (
     "reward_scale",
@@ -52,7 +52,7 @@ _OF_MODEL = (
     "rollout_batch",
     "buffer_size",
 )
-_BUFFER = 100_000
+_BUFFER, _KEPT = 100_000, 1 / 3  # transitions that are kept, and their share of all, at least
 # of learned ends: how far S(t) may be off, and in how many standard deviations of a share's noise;
 # rollouts that tell it, and the search
 _GAP, _OF_NOISE, _ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 0.05, 3.0, 512, 1.0, 12
@@ -285,7 +285,8 @@ def decide_policy(
         longest = max(longest, round(length / _PART))
     horizon = policy.horizon or max(1, min(longest, round(length)))
     resets = 1.0 if policy.starts == "public" else min(1.0, horizon / length)
-    batch = policy.rollout_batch or max(64, math.ceil(_TRANSITIONS / horizon))
+    batch = policy.rollout_batch or max(_FEWEST, math.ceil(_TRANSITIONS / horizon))
+    batches = (policy.epochs or 0) * (policy.updates_per_epoch or 0) // policy.rollout_every
     discount = max(DISCOUNT, 1 - 1 / (_FAR * length))
     return replace(
         policy,
@@ -294,7 +295,7 @@ def decide_policy(
         reset_fraction=policy.reset_fraction or resets,
         discount=policy.discount or discount,
         rollout_batch=batch,
-        buffer_size=policy.buffer_size or max(_BUFFER, batch * horizon),
+        buffer_size=policy.buffer_size or max(_BUFFER, round(_KEPT * batches) * batch * horizon),
     )
 
 

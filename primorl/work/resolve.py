@@ -104,8 +104,8 @@ _LOST_NO = 1.0
 """Share of a target's variance that the noise adds to predictions, from which heads do not learn
 (`heads.LOST_YES`).
 """
-_ROOM = 0.04
-"""s up to which networks learned more than linear heads of the same noise."""
+_ROOM, _MANY_ROWS = 0.12, 1e6
+"""s up to which, and rows of all people from which on, networks learned more than linear heads."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 _MOST_ROWS = 256  # of a unit and round of linear heads
@@ -475,8 +475,8 @@ class Fit(NamedTuple):
 def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
     """Decide the model's class and its settings where they are left open, and judge all of them.
 
-    The class is an ensemble of networks where the noise leaves room for one, else linear heads,
-    which are made of far fewer noised numbers.
+    The class is an ensemble of networks where the noise leaves room for one and the people have
+    many rows, as far as is declared; else linear heads, which are made of far fewer noised numbers.
 
     Returns:
         The choices with decided values in place, and their expected success.
@@ -490,7 +490,8 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     chosen, noise = _of_network(
         params.with_decided({"dynamics.model": "network"}), manifest, public
     )
-    if params.dynamics.model is None and noise > _ROOM:
+    rows = manifest.private_units * (manifest.info.horizon or 0)
+    if params.dynamics.model is None and (noise > _ROOM or rows < _MANY_ROWS):
         return _of_heads(params.with_decided({"dynamics.model": "linear"}), manifest, public)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     why = (
