@@ -41,6 +41,7 @@ from primorl.model.architecture import (
     ModelConfig,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.termination import LEARNED
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import Restore
@@ -386,7 +387,10 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     explained, bars = setup.explain(trained.answers) or (), []
     if "reward" in hidden:
         bars.append("noise hides how much the reward varies within its declared bounds")
-    return (*bars, *warn_of_little(explained, [*spaces.observation_names, "reward"]))
+    little = warn_of_little(explained, [*spaces.observation_names, "reward"])
+    if manifest.info.termination == LEARNED:
+        little = ()  # in which row an outcome comes is chance, however good a model is
+    return (*bars, *little)
 
 
 def warn_of_little(
