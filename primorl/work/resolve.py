@@ -104,8 +104,8 @@ _LOST_NO = 1.0
 """Share of a target's variance that the noise adds to predictions, from which heads do not learn
 (`heads.LOST_YES`).
 """
-_ROOM, _MANY_ROWS = 0.12, 1e6
-"""s up to which, and rows of all people from which on, networks learned more than linear heads."""
+_MANY_ROWS = 1e6
+"""Rows of all people from which on networks learned more than linear heads, where s is small."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 _MOST_ROWS = 256  # of a unit and round of linear heads
@@ -491,7 +491,7 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
         params.with_decided({"dynamics.model": "network"}), manifest, public
     )
     rows = manifest.private_units * (manifest.info.horizon or 0)
-    if params.dynamics.model is None and (noise > _ROOM or rows < _MANY_ROWS):
+    if params.dynamics.model is None and (noise > _NOISE_YES or rows < _MANY_ROWS):
         return _of_heads(params.with_decided({"dynamics.model": "linear"}), manifest, public)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     why = (
