@@ -5,6 +5,7 @@ charged.
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -106,10 +107,25 @@ def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> N
         "privacy__statistics__normaliser": None,
         "privacy__statistics__starts": None,
     }
-    params = automatic(small, **asked, dynamics__model=None, dynamics__degree=2)
+    params = automatic(small, **asked, dynamics__model="linear", dynamics__degree=2)
     answers = {}
     for units in (20, 100, 3000):
         chosen, found = fit(params, units)
         assert chosen.dynamics.model == "linear"
         answers[units] = found.answer
     assert answers == {20: "no", 100: "marginal", 3000: "yes"}
+
+
+def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) -> None:
+    tiny_policy.write_partitions(
+        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
+    )
+    for units, epsilon, expected in (
+        (10**6, 1.0, "network"),
+        (10**4, 0.001, "linear"),  # too much noise
+        (3000, 100.0, "linear"),  # too few rows
+    ):
+        asked = {"partition__public_fraction": 0, "privacy__target_epsilon": epsilon}
+        params = automatic(small, **asked, privacy__statistics__normaliser=None)
+        left = replace(params, dynamics=replace(params.dynamics, model=None))
+        assert fit(left, units)[0].dynamics.model == expected
