@@ -145,7 +145,8 @@ class VerifiedRun:
     def _check_statements(self) -> None:
         """Refuse statements that their parts or the accountant contradict."""
         if self.policy.private:
-            near_clone = self.config.clone_error is not None
+            # Where a clone is made, policies are trained near it, whatever their own file says.
+            near_clone = self.clone is not None or self.config.clone_error is not None
             clone = {str(BEHAVIOUR): self.clone} if near_clone else {}
             check_parts(POLICY / FILE, self.policy, {str(MODEL): self.model, **clone})
             if self.clone is not None:

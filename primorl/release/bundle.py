@@ -345,7 +345,7 @@ def _check_policy_statement(bundle: Bundle) -> None:
     parts: dict[str, Statement | None] = {}
     if not bundle.holds_clone:
         parts["models/dynamics"] = bundle.of_model
-    if bundle.holds_clone or bundle.policy.candidates:
+    if bundle.clone is not None or bundle.holds_clone or bundle.policy.candidates:
         parts["models/behaviour"] = bundle.clone
     check_parts(path, made, parts)
     if made.mechanisms:

@@ -25,6 +25,7 @@ from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
+from primorl.engine.heads import EXPLAINED
 from primorl.engine.linear import distil
 from primorl.engine.public import PublicEvaluation, make_start
 from primorl.engine.queries import ObservationColumns
@@ -385,6 +386,8 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
             f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
         )
     explained, bars = setup.explain(trained.answers) or (), []
+    if EXPLAINED in lost:
+        bars.append("what the model explains of the reward is not known")
     if "reward" in hidden:
         bars.append("noise hides how much the reward varies within its declared bounds")
     little = warn_of_little(explained, [*spaces.observation_names, "reward"])

@@ -134,11 +134,15 @@ def test_a_clone_in_scales_that_private_people_told_counts_the_model() -> None:
     clone = replace(OF_TRAINING, charge="clone")
     counted = count_held(clone, held_by_clone(model))
     assert held_by_clone(clone) == {}
-    for folder, own in (("dynamics", model), ("policy", model), ("behaviour", clone)):
+    both = compose_statement({"models/dynamics": model, "models/behaviour": counted})
+    for folder, own in (("dynamics", model), ("policy", both), ("behaviour", clone)):
         write_json(Path(f"models/{folder}/privacy.json"), own.to_json())
     refused("behaviour/privacy.json: mechanisms: not those of models/dynamics and of its own")
     write_json(Path("models/behaviour/privacy.json"), counted.to_json())
     run(chosen())
+    SUMMARY.unlink()
+    write_json(POLICY / "privacy.json", model.to_json())  # as if there were no clone
+    refused("not that of models/dynamics/privacy.json and models/behaviour/privacy.json")
 
 
 def test_the_summary_and_mlflow_say_what_the_policy_earns(
