@@ -359,22 +359,30 @@ def _read_bytes(normaliser: Normaliser) -> int:
     return _READ_BYTES * (len(normaliser.input_mean) + len(normaliser.target_mean) + 1)
 
 
-def _predict_units(
-    source: CohortSource, normaliser: Normaliser, weights: Weights, targets: int
-) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Yield the mean of the members' means and the standardised targets of every unit, two ``[rows,
-    targets]``, some units at a time. Sensitive.
+def _sum_predictions(
+    query: "ResidualQuery | ExplainedQuery",
+    source: CohortSource,
+    normaliser: Normaliser,
+    weights: Weights,
+) -> Tensor:
+    """Sum over all units what a query makes of the mean of the members' means and of the
+    standardised targets of one: int64. Sensitive.
     """
+    contribution, targets = query.contribution, query.targets
+    total = torch.zeros(contribution.size, dtype=torch.int64)
     row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets)
     maps, parts = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
     for inputs, known, own in all_rows(source, 0, row):
         features, wanted = maps.inputs(inputs), maps.targets(known)[..., :targets]
-        # Products unit by unit: their last bits could depend on how many rows others have.
+        # Products and means unit by unit: their last bits could depend on how many rows others
+        # have.
         found = []
         for unit, rows in enumerate(own.sum(1).tolist()):
             seen = features[unit : unit + 1, :rows].expand(len(parts[0]), -1, -1).contiguous()
-            found.append((outputs(parts, seen)[..., :targets].mean(0), wanted[unit, :rows]))
-        yield found
+            predicted = outputs(parts, seen)[..., :targets].mean(0)
+            found.append(query.summarise(predicted, wanted[unit, :rows]))
+        total += contribution.total(torch.stack(found))
+    return total
 
 
 @register_query(heads.RESIDUALS)
@@ -395,14 +403,12 @@ class ResidualQuery:
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
-        total = torch.zeros(self.contribution.size, dtype=torch.int64)
-        for units in _predict_units(source, normaliser, weights, self.targets):
-            means = []
-            for predicted, known in units:
-                size = ((predicted - known).abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
-                means.append(_roots_and_squares(size).mean(0))
-            total += self.contribution.total(torch.stack(means))
-        return total
+        return _sum_predictions(self, source, normaliser, weights)
+
+    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """Summarise one unit's rows, ``[rows, targets]`` each."""
+        size = ((predicted - known).abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
+        return _roots_and_squares(size).mean(0)
 
     def spread(self, answer: Tensor, noise: float) -> Tensor:
         """Estimate the residuals' standard deviations ``[targets]`` in scales of the target:
@@ -436,15 +442,13 @@ class ExplainedQuery:
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
-        total = torch.zeros(self.contribution.size, dtype=torch.int64)
-        for units in _predict_units(source, normaliser, weights, self.targets):
-            means = []
-            for predicted, known in units:
-                pair = torch.stack((known, predicted - known)).double()
-                target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
-                means.append(torch.cat((target, target.square(), gap.square()), 1).mean(0))
-            total += self.contribution.total(torch.stack(means))
-        return total
+        return _sum_predictions(self, source, normaliser, weights)
+
+    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """Summarise one unit's rows, ``[rows, targets]`` each."""
+        pair = torch.stack((known, predicted - known)).double()
+        target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
+        return torch.cat((target, target.square(), gap.square()), 1).mean(0)
 
     def explain(self, answer: Tensor, noise: float) -> tuple[Explained | None, ...]:
         """Estimate the share of each target's variance that the model explains: post-processing.

@@ -18,7 +18,7 @@ from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import Answers, TrainingSetup
 from primorl.engine.shards import Alone, Group, Message, Processes, join_answers
-from primorl.model.architecture import PublicLosses
+from primorl.model.architecture import Explained, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten
 from primorl.privacy.ledger.checkpoint import DataclassState
@@ -162,6 +162,7 @@ class Trained:
         normaliser: of inputs and targets.
         answers: to the plan's queries, by name.
         public_loss: of the released weights beside two trivial models; None without a public split.
+        explained: what the model explains of each target; None: it was not asked for.
     """
 
     weights: Weights
@@ -169,6 +170,7 @@ class Trained:
     normaliser: Normaliser
     answers: Answers
     public_loss: PublicLosses | None
+    explained: tuple[Explained | None, ...] | None
 
     @property
     def finite(self) -> bool:
@@ -398,4 +400,5 @@ def _release(
         initial = tuple(w.to(device) for w in setup.initial_weights())
         start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
         losses = evaluate.compare(initial, best, start)
-    return Trained(best, state.done, normaliser, state.answers, losses)
+    explained = setup.explain(state.answers)
+    return Trained(best, state.done, normaliser, state.answers, losses, explained)

@@ -153,9 +153,7 @@ class ModelConfig:
 
 
 TERMINATION_GAIN = 10.0
-"""Of a network, logits are the last output times this, since a unit has one row of an end
-(docs/internals.md compares gains).
-"""
+"""Of a network, logits are the last output times this, since a unit has one row of an end."""
 END_SCALE = 0.25
 """Linear heads predict whether a step ends the episode in this unit: the spread of such flags where
 episodes have some fifteen steps.

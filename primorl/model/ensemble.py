@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy, silu, softplus
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import END_SCALE, TERMINATION_GAIN, Architecture, ModelConfig
 from primorl.model.features import Polynomials
-from primorl.model.termination import LEARNED, NONE, RULES
+from primorl.model.termination import LEARNED, NONE, RULES, Ends
 
 _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
 _STEADY = 0.05  # scale of a change that is always the same, in standard deviations of what changes
@@ -137,10 +137,6 @@ _BROKEN = (
 
 FEWEST_ENDS, END_MARGIN = 20, 0.1
 _RAREST = 1e-3  # probability of an end, where a cross-entropy judges it
-Ends = Literal["none"] | float | None
-"""How rollouts end: not by themselves; by the model's learned termination, with so much taken off
-its output; or as the model says.
-"""
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 

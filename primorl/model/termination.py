@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:  # slow to import, and to name a rule needs none of it
     from torch import Tensor
 
 NONE: Final = "none"
 LEARNED: Final = "learned"
+Ends = Literal["none"] | float | None
+"""How rollouts end: not by themselves; by the model's learned termination, with so much taken off
+its output; or as the model says.
+"""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from primorl.base.records import (
     write_record,
 )
 from primorl.model.architecture import PublicLosses, Variant
+from primorl.model.termination import Ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +169,7 @@ class PolicyConfig:
     """
     epochs: _Count
     """Epochs of training, one policy of each in `epochs.safetensors`."""
-    ends: Literal["none"] | float | None = None
+    ends: Ends = None
     """How rollouts ended. `none`: not by themselves, since nothing supports the model's learned
     termination; a number: by it, with so much taken off its output that a clone's episodes last as
     long as the people's; `null`: as the model says.

@@ -15,9 +15,9 @@ from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.records import ElapsedTime
 from primorl.base.reporting import Log, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
-from primorl.model.ensemble import Ends
 from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
+from primorl.model.termination import Ends
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig, SacConfig

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
+from primorl.base.paths import BEHAVIOUR, MODEL
 from primorl.privacy.accounting.epsilon import compose, flat
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import stated
@@ -35,7 +36,6 @@ BEFOREHAND = (
 """Assumption of the ε of several mechanisms together; `Statement.spent_on_dataset` does
 without it.
 """
-_MODEL, _CLONE = "models/dynamics", "models/behaviour"
 
 Part = TypeVar("Part")
 
@@ -84,7 +84,7 @@ def held_by_clone(model: Statement) -> dict[str, Statement]:
     people told it the scales that the clone acts in.
     """
     told = any(query.what == "scales" for query in model.queries)  # `primorl.engine.heads.SCALES`
-    return {_MODEL: model} if told else {}
+    return {str(MODEL): model} if told else {}
 
 
 def count_held(clone: Statement, held: Mapping[str, Statement]) -> Statement:
@@ -93,7 +93,7 @@ def count_held(clone: Statement, held: Mapping[str, Statement]) -> Statement:
     """
     if not held:
         return clone
-    return replace(compose_statement({**held, _CLONE: clone}), charge=clone.charge)
+    return replace(compose_statement({**held, str(BEHAVIOUR): clone}), charge=clone.charge)
 
 
 def check_held(path: Path, statement: Statement, held: Mapping[str, Statement]) -> None:

@@ -38,7 +38,8 @@ from primorl.evaluate.private.results import (
     empty_evaluation,
 )
 from primorl.model.architecture import ModelConfig
-from primorl.model.ensemble import Ends, GaussianEnsemble
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.termination import Ends
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions

@@ -20,10 +20,10 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
-from primorl.model.ensemble import Ends, GaussianEnsemble, evidence
+from primorl.model.ensemble import GaussianEnsemble, evidence
 from primorl.model.numerics import SeedGenerators
 from primorl.model.starts import survival_of
-from primorl.model.termination import LEARNED, NONE
+from primorl.model.termination import LEARNED, NONE, Ends
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import DISCOUNT, SacConfig
 from primorl.policy.member_values import (
@@ -269,7 +269,7 @@ def decide_policy(
 
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about
     10, which the entropy and the divergence are measured against. A batch of rollouts has about
-    5,000 transitions.
+    5,000 transitions, or a hundred long rollouts, and at least a third of all batches are kept.
 
     A rollout has 20 steps, or a fifth of a long trajectory. Where states of public people do not
     spread over all that happens, rollouts go on where others ended, so that starts are as frequent
@@ -287,6 +287,7 @@ def decide_policy(
     resets = 1.0 if policy.starts == "public" else min(1.0, horizon / length)
     batch = policy.rollout_batch or max(_FEWEST, math.ceil(_TRANSITIONS / horizon))
     batches = (policy.epochs or 0) * (policy.updates_per_epoch or 0) // policy.rollout_every
+    kept = max(1, round(_KEPT * batches)) * batch * horizon
     discount = max(DISCOUNT, 1 - 1 / (_FAR * length))
     return replace(
         policy,
@@ -295,7 +296,7 @@ def decide_policy(
         reset_fraction=policy.reset_fraction or resets,
         discount=policy.discount or discount,
         rollout_batch=batch,
-        buffer_size=policy.buffer_size or max(_BUFFER, round(_KEPT * batches) * batch * horizon),
+        buffer_size=policy.buffer_size or max(_BUFFER, kept),
     )
 
 

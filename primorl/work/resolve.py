@@ -485,14 +485,15 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
         PipelineError: the choices fit neither each other nor the data, or no noise multiplier
             reaches the target ε.
     """
-    if params.dynamics.model == "linear":
-        return _of_heads(params, manifest, public)
-    chosen, noise = _of_network(
-        params.with_decided({"dynamics.model": "network"}), manifest, public
-    )
+    left_open = params.dynamics.model is None
+    heads_instead = params.with_decided({"dynamics.model": "linear"})
     rows = manifest.private_units * (manifest.info.horizon or 0)
-    if params.dynamics.model is None and (noise > _NOISE_YES or rows < _MANY_ROWS):
-        return _of_heads(params.with_decided({"dynamics.model": "linear"}), manifest, public)
+    if params.dynamics.model == "linear" or (left_open and rows < _MANY_ROWS):
+        return _of_heads(heads_instead, manifest, public)
+    network = params.with_decided({"dynamics.model": "network"})
+    chosen, noise = _of_network(network, manifest, public)
+    if left_open and noise > _NOISE_YES:
+        return _of_heads(heads_instead, manifest, public)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     why = (
         f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
@@ -604,7 +605,9 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     else:
         rows = min(_LONGEST, manifest.info.horizon or _ROWS)
         common, share = _COMMON | _FROM_SCRATCH, min(_COHORT / units, _SHARES[1])
-        common["dynamics.learning_rate"] = common["privacy.clipping_norm"] = 1.0  # see below
+        steps = math.ceil(rows / params.dynamics.batch_size) * params.dynamics.local_epochs
+        common["dynamics.learning_rate"] = _round(_WAY / steps, 2)
+        common["privacy.clipping_norm"] = 1.0
     common["dynamics.max_transitions_per_unit"] = rows
     common["privacy.sampling_probability"] = _round(share, 2)
     check_choices(params.with_decided(common), manifest, public)
@@ -615,11 +618,10 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
         noise = noise_share(job.plan(manifest), job.architecture(manifest))
         if noise <= _NOISE_SOME:
             break
-    if not from_public:
-        way = _WAY if noise <= _NOISE_YES else _SHORT_WAY
-        steps = math.ceil(rows / params.dynamics.batch_size) * params.dynamics.local_epochs
+    if not from_public:  # the noise does not depend on these
         common["dynamics.hidden"] = chosen.dynamics.hidden
-        common["dynamics.learning_rate"] = _round(way / steps, 2)
+        if noise > _NOISE_YES:
+            common["dynamics.learning_rate"] = _round(_SHORT_WAY / steps, 2)
         common["privacy.clipping_norm"] = _round(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 2)
         chosen = params.with_decided(common)
     return chosen, noise

@@ -39,7 +39,6 @@ from primorl.model.architecture import (
     LITTLE_OF_REWARD,
     CloneNetwork,
     Explained,
-    ModelConfig,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.termination import LEARNED
@@ -230,8 +229,8 @@ def train_for(
             on_round=report,
             group=group,
         )
-    explained = setup.explain(trained.answers) or ()
-    for name, found in zip(setup.architecture.target_names, explained, strict=False):
+    names = setup.architecture.target_names
+    for name, found in zip(names, trained.explained or (), strict=False):
         if found is not None:
             run.metric(f"explained.{name}", found.share)
     return trained
@@ -385,12 +384,12 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
             f"the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
             f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
         )
-    explained, bars = setup.explain(trained.answers) or (), []
+    bars = []
     if EXPLAINED in lost:
         bars.append("what the model explains of the reward is not known")
     if "reward" in hidden:
         bars.append("noise hides how much the reward varies within its declared bounds")
-    little = warn_of_little(explained, [*spaces.observation_names, "reward"])
+    little = warn_of_little(trained.explained or (), [*spaces.observation_names, "reward"])
     if manifest.info.termination == LEARNED:
         little = ()  # in which row an outcome comes is chance, however good a model is
     return (*bars, *little)
@@ -455,10 +454,10 @@ def write_model(
         elapsed=spaces.elapsed,
         engine_version=engine_version,
         public_loss=trained.public_loss,
+        warnings=warnings,
+        can_learn=plan.can_learn,
+        explained=trained.explained,
     )
-    config = ModelConfig.read(folder)
-    explained = setup.explain(trained.answers)
-    replace(config, warnings=warnings, can_learn=plan.can_learn, explained=explained).write(folder)
     starts = setup.start_model(trained.answers, trained.normaliser)
     if starts is not None:
         starts.save(folder)

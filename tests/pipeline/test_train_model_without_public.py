@@ -223,6 +223,8 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     trained(other)
     assert asked == ["scales", "finer_scales", "residuals"]
     assert not (OUTPUT / "starts.safetensors").exists(), "the answer is gone"
+    config = json.loads((OUTPUT / "config.json").read_text())
+    assert any("explains of the reward is not known" in line for line in config["warnings"])
     assert states(data) == ["committed"] * 3
 
 

@@ -118,3 +118,5 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert alone.reward_scale == pytest.approx(3 * found.reward_scale)
     given = replace(auto.policy, horizon=9)
     assert decide_policy(given, public, MODEL, near_clone=True).horizon == 9
+    large = replace(given, rollout_batch=20_000, epochs=1, updates_per_epoch=6)
+    assert decide_policy(large, public, MODEL, near_clone=True).buffer_size == 180_000

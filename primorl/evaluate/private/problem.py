@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from primorl.base.errors import PipelineError
-from primorl.model.ensemble import Bounds, Ends, GaussianEnsemble
+from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
-from primorl.model.termination import NONE
+from primorl.model.termination import NONE, Ends
 
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions
