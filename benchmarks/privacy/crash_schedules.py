@@ -150,6 +150,7 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         server=Stub(server_momentum=0.0, server_averaging=0.0, early_stopping=stopping),
         first_weights=lambda: (torch.zeros(2),),
         shrink=lambda weights: weights,
+        explain=lambda answers: None,
         shape=lambda vector: (vector,),
         make_normaliser=lambda public, answers: Stub(to=lambda device: None),
         early_queries=lambda answers: {SCALES: Stub(total=lambda _: nothing)},

@@ -37,12 +37,14 @@ engine/test_linear.py
         scales-not-clipped: engine.queries ScalesQuery.total: expression
             contribution.total(_mean_of_own_rows(values, own)) =>
             (2.0**20 * _mean_of_own_rows(values, own).nan_to_num()).long().sum(0)
-        residuals-not-clipped: engine.queries ResidualQuery.total: expression
-            self.contribution.total(torch.stack(means)) => (torch.stack(means).nan_to_num(nan=0.0) *
-            2.0**20).long().sum(0)
-        explained-not-clipped: engine.queries ExplainedQuery.total: expression
-            self.contribution.total(torch.stack(means)) => (torch.stack(means).nan_to_num(nan=0.0) *
-            2.0**20).long().sum(0)
+        residuals-not-clipped: engine.queries _sum_predictions: expression
+            contribution.total(torch.stack(found)) => (torch.stack(found).nan_to_num(nan=0.0) *
+            2.0**20).long().sum(0) if isinstance(query, ResidualQuery)
+            else contribution.total(torch.stack(found))
+        explained-not-clipped: engine.queries _sum_predictions: expression
+            contribution.total(torch.stack(found)) => (torch.stack(found).nan_to_num(nan=0.0) *
+            2.0**20).long().sum(0) if isinstance(query, ExplainedQuery)
+            else contribution.total(torch.stack(found))
     test_features_are_orthonormal_and_the_same_in_any_company
         features-not-held: features Polynomials.__call__: call columns.clamp => columns
 hostile/test_round.py
