@@ -2,6 +2,7 @@
 release.
 """
 
+import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -235,7 +236,8 @@ def another(value: Any) -> Any:
     if isinstance(value, int):
         return value + 1
     if isinstance(value, float):
-        return value * 1.001 if value else 0.001
+        # by more than any rounding that a check allows
+        return value + math.copysign(max(abs(value) / 1000, 1e-5), value) if value else 0.001
     if isinstance(value, str):
         return ("0" if value[0] != "0" else "1") + value[1:]
     return [*value, "x"] if isinstance(value, list) else {**value, "x": "x"}
