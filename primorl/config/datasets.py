@@ -584,12 +584,16 @@ class DeclaredBounds(Block):
             )
 
 
+_Place = Annotated[int, Within(ge=0, le=10_000)]  # of a column, from 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounds(Block):
     """Public bounds of model states and rewards.
 
     ``before_end`` bounds the rewards of rows that do not end their trajectory, where those that end
-    it have an outcome; null: no such bounds are known.
+    it have an outcome; null: no such bounds are known. ``angles`` are pairs of columns of the
+    observation, counted from 0, that are cosine and sine of one angle: the model keeps them so.
     """
 
     observation: Annotated[
@@ -602,8 +606,12 @@ class Bounds(Block):
         Discriminator(word_or_numbers),
     ]
     before_end: tuple[Finite, Finite] | None = None
+    angles: tuple[tuple[_Place, _Place], ...] = ()
 
     def __post_init__(self) -> None:
+        columns = [column for pair in self.angles for column in pair]
+        if len(set(columns)) < len(columns):
+            raise ValueError("angles: found a column twice; each is of one angle at most")
         inner, outer = self.before_end, self.reward
         if inner is None:
             return

@@ -33,6 +33,7 @@ CanLearn = Literal["yes", "marginal", "no"]
 """Whether the settings of a training can learn, as far as is known before it."""
 
 _Count = Annotated[int, Within(ge=1)]
+_Place = Annotated[int, Within(ge=0)]
 
 
 @record
@@ -94,6 +95,8 @@ class ModelConfig:
     """Upper bound of rewards."""
     before_end: tuple[float, float] | None = None
     """Bounds of rewards of steps that do not end the episode; `null`: those of all rewards."""
+    angles: tuple[tuple[_Place, _Place], ...] = ()
+    """Pairs of columns that are cosine and sine of one angle."""
     discrete_actions: bool
     """Whether actions are discrete (one-hot inputs)."""
     termination: Line

@@ -18,6 +18,7 @@ from primorl.model.features import Polynomials
 from primorl.model.termination import LEARNED, NONE, RULES, Ends
 
 _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
+_NO_DIRECTION = 1e-6  # length of a vector, up to which it is of no angle
 _STEADY = 0.05  # scale of a change that is always the same, in standard deviations of what changes
 _HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare large values
 
@@ -241,7 +242,8 @@ class Bounds:
 
     ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known.
     Discrete actions are one-hot vectors, with bounds 0 and 1. ``before_end`` bounds the rewards of
-    steps that do not end the episode; None: as all rewards.
+    steps that do not end the episode; None: as all rewards. ``angles`` are pairs of columns that
+    are cosine and sine of one angle.
     """
 
     observation_low: Tensor
@@ -252,6 +254,22 @@ class Bounds:
     reward_high: float
     discrete_actions: bool = False
     before_end: tuple[float, float] | None = None
+    angles: tuple[tuple[int, int], ...] = ()
+
+    def hold(self, predicted: Tensor, before: Tensor) -> Tensor:
+        """Hold predicted states ``[B, S]`` within the bounds, and angles on the unit circle.
+
+        A clipped draw of a cosine near 1 is on average nearer to 0, and so over many steps a model
+        leaves the circle, where members that never saw such a state agree. Without a direction an
+        angle stays as in ``before [B, S]``.
+        """
+        held = torch.clamp(predicted, self.observation_low, self.observation_high)
+        for pair in self.angles:
+            length = torch.hypot(*(held[:, column] for column in pair))
+            for column in pair:
+                unit = held[:, column] / length
+                held[:, column] = torch.where(length > _NO_DIRECTION, unit, before[:, column])
+        return held
 
 
 @dataclass(frozen=True)
@@ -431,8 +449,10 @@ class GaussianEnsemble:
         )
         facts = {
             name: getattr(config, name)
-            for name in ("reward_low", "reward_high", "discrete_actions", "before_end")
+            for name in ("reward_low", "reward_high", "discrete_actions", "before_end", "angles")
         }
+        if any(column >= S for pair in config.angles for column in pair):
+            raise _MismatchError(f"angles: found {config.angles}, and {S} columns")
         bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
         return cls(shape, weights, normaliser, bounds, config.termination)
 

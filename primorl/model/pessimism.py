@@ -113,7 +113,7 @@ class PessimisticModel:
             known &= ends[member, row].isfinite()
         bounds = self._ensemble.bounds
         predicted = observation + torch.where(known.unsqueeze(1), drawn[:, :-1], 0.0)
-        following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
+        following = bounds.hold(predicted, observation)
         reward = torch.where(known, mean[member, row, -1], bounds.reward_low)
         reward = reward.clamp(bounds.reward_low, bounds.reward_high)
         doubt = self._uncertainty(

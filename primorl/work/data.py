@@ -393,6 +393,12 @@ def observation_bounds(
         )
     if len(low) != size:
         raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
+    if any(column >= size for pair in bounds.angles for column in pair):
+        found = [list(pair) for pair in bounds.angles]
+        raise PipelineError(
+            f"datasets/{manifest.info.dataset}.yaml: bounds.angles: found {found}, allowed are "
+            f"columns from 0 to {size - 1}"
+        )
     if not np.isfinite((low, high)).all():
         raise PipelineError(
             f"{key}: found an unbounded observation space, allowed are finite bounds; set it to "

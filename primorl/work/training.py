@@ -129,6 +129,7 @@ def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore
         *reward,
         discrete_actions=spaces.discrete_actions,
         before_end=declared.before_end,
+        angles=declared.angles,
     )
 
 

@@ -87,6 +87,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("chosen.bounds.observation", "all", "bounds.observation: found 'all'; allowed is 'space'"),
     ("chosen.bounds.observation", TWICE, "low and high must have the same length"),
     ("chosen.bounds.reward", [1.0, 0.0], "bounds.reward: found [1.0, 0.0]; must be [low, high]"),
+    ("chosen.bounds.angles", [[0, 1], [1, 2]], "angles: found a column twice"),
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),
     ("partition.public", CONSENT, "partition: found both of public_fraction and"),
     ("partition.public", {"file": "../ids.txt"}, "leaves the project"),

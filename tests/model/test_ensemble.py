@@ -33,7 +33,9 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
     for made in (
         ensemble,
         replace(
-            ensemble, termination="hopper", bounds=replace(ensemble.bounds, discrete_actions=True)
+            ensemble,
+            termination="hopper",
+            bounds=replace(ensemble.bounds, discrete_actions=True, angles=((2, 0),)),
         ),
         replace(
             ensemble, architecture=head, weights=head.initial_weights(1), termination="learned"
@@ -43,6 +45,7 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
         loaded = GaussianEnsemble.load(tmp_path, CPU)
         assert (loaded.architecture, loaded.termination) == (made.architecture, made.termination)
         assert loaded.bounds.discrete_actions is made.bounds.discrete_actions
+        assert loaded.bounds.angles == made.bounds.angles
         assert torch.equal(loaded.bounds.observation_high, made.bounds.observation_high)
         ours, theirs = loaded.predict(observation, action), made.predict(observation, action)
         assert torch.equal(ours[0], theirs[0])

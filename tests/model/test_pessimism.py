@@ -93,6 +93,36 @@ def test_states_are_drawn_within_bounds_and_rewards_are_what_the_member_expects(
     assert set(steps(64, limit=7.0).next_observation.flatten().tolist()) == {0.0, 7.0}
 
 
+def test_angles_stay_on_the_circle_where_noise_alone_would_leave_it() -> None:
+    """From cos θ = -1 draws can only go inwards; twin: two columns that are declared nothing do."""
+    shape = Architecture(3, 1, 3, (8,), -4.0, -3.9, False)
+    still = tuple(torch.zeros_like(weight) for weight in shape.initial_weights(0))
+    ended = []
+    for angles in ((), ((2, 0),)):
+        bounds = replace(box(1.0, 3, (0.0, 1.0)), angles=angles)
+        model = PessimisticModel(
+            GaussianEnsemble(shape, still, plain_maps(4, 4), bounds),
+            uncertainty="max_aleatoric",
+            penalty=0.0,
+        )
+        state, generators = (
+            torch.tensor([[0.0, 0.5, -1.0]]).expand(64, 3),
+            SeedGenerators.of([0], CPU),
+        )
+        for _ in range(20):
+            state = model.step(state, torch.zeros(64, 1), generators).next_observation
+        ended.append(torch.hypot(state[:, 0], state[:, 2]))
+    assert ended[0].min() < 0.7
+    torch.testing.assert_close(ended[1], torch.ones(64))
+
+
+def test_an_angle_without_a_direction_stays_as_it_was() -> None:
+    bounds = replace(box(9.0, 3, (0.0, 1.0)), angles=((0, 1),))
+    before, predicted = torch.tensor([[0.6, -0.8, 0.0]]), torch.tensor([[0.0, 0.0, 10.0]])
+    assert bounds.hold(predicted, before).tolist() == [[*before[0, :2].tolist(), 9.0]]
+    torch.testing.assert_close(bounds.hold(-5 * before, before)[0, :2], -before[0, :2])
+
+
 def test_the_penalty_is_taken_off_after_the_bounds() -> None:
     """r̃ = clamp(r̂) - λu, u = ‖μ_2 - μ_0‖ = √(3·20² + 2²)."""
     doubt = (3 * 20**2 + 4) ** 0.5

@@ -172,7 +172,7 @@ class ModelCheck(Question):
             action = action.clamp(bounds.action_low, bounds.action_high)
             change = in_blocks(partial(mean_change, ensemble), torch.cat((state, action), 1))
             known = known & change.isfinite().all(1)
-            state = (state + change[:, :-1].nan_to_num(nan=0.0)).clamp(low, high)
+            state = bounds.hold(state + change[:, :-1].nan_to_num(nan=0.0), state)
             if step + 1 not in kept:
                 continue
             seen, reward = episodes.following[at], problem.bound_reward(episodes.reward[at])
