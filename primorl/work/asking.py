@@ -156,11 +156,14 @@ def ask_for(
     rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
     ends = (*rewards, problem.return_low, problem.return_high)
     bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
+    model = f"model {model_sha256}"
+    if problem.bounds.angles:
+        model += f" angles {problem.bounds.angles}"
     answered = []
     for job, order in orders:
         question = QUESTIONS[job.question]
         plan = question.plan(problem, job.noise_multiplier)
-        about = f"model {model_sha256} {bounds}" if question.about_model else bounds
+        about = f"{model} {bounds}" if question.about_model else bounds
         about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
         begin = Asked(torch.empty(0, dtype=torch.float64), about)
         with desk.pay(order, begin, Asked.restore) as paid:

@@ -319,7 +319,7 @@ def digest_of_settings(params: Params) -> str:
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
     bounds = facts["bounds"]  # a bound that nobody gives is none: a new one changes no digest
-    facts["bounds"] = {key: value for key, value in bounds.items() if value is not None}
+    facts["bounds"] = {key: value for key, value in bounds.items() if value}
     questions = content["evaluation"]["private"]
     return digest(asked | {"facts": facts, "questions": questions})
 
@@ -374,14 +374,18 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
 
     Equal digests are one piece of paid work. Code is left out: an edited comment must not charge
     the same people again. δ is left out too: it reads the same release's ε elsewhere on its curve.
+    So are angles, which only the released model's rollouts are held to.
 
     Args:
         job: its numbers.
         data: see `Partitions.identity`.
     """
     content = to_json(job)
-    holder = content if isinstance(job, QuestionJob) else content["mechanism"]
-    del holder["delta"]
+    if isinstance(job, QuestionJob):
+        del content["delta"]
+    else:
+        del content["mechanism"]["delta"]
+        content["bounds"].pop("angles", None)
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 
@@ -497,6 +501,9 @@ class RunPlan:
             )
         if (what := found._contradiction(partitions.manifest, stated[0])) is not None:
             raise PipelineError(f"{path}: {what}; {_REMEDY}")
+        delta = params.privacy.delta
+        if {job.delta for job in found.paid_jobs} != {delta}:
+            raise PipelineError(f"{path}: delta: not {delta}, which {PARAMS} asks for; {_REMEDY}")
         return found
 
     def _contradiction(self, manifest: Manifest, model: str) -> str | None:
@@ -510,6 +517,10 @@ class RunPlan:
         others |= set() if self.clone is None else {self.clone.scaled_by}
         if others - {None, model}:
             return "about, scaled_by: of another model"
+        scales = {heads.SCALES, heads.FINER_SCALES}
+        asked = scales & set(self.model.mechanism.queries)
+        if asked != (scales if self.model.normaliser == "private" else set()):
+            return f"queries: {sorted(asked)}: not those of normaliser {self.model.normaliser}"
         trainings = (self.model,) if self.clone is None else (self.model, self.clone)
         for training in trainings:
             noisy = training.mechanism.noise_multiplier > 0

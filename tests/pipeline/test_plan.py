@@ -49,7 +49,7 @@ def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
     PLAN.write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_other_numbers_are_other_work_and_delta_is_not(data: Params) -> None:
+def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params) -> None:
     plan.body(with_changes(data), FakeRun())
     model = RunPlan.load().model
     mechanism = replace(model.mechanism, noise_multiplier=2.0)
@@ -66,7 +66,8 @@ def test_other_numbers_are_other_work_and_delta_is_not(data: Params) -> None:
     assert len(found) == 8
     of_delta = replace(model, mechanism=replace(model.mechanism, delta=1e-6))
     assert {identity_of(of_delta, DATA), identity_of(model, {"fingerprint": "g"})} - found != set()
-    assert identity_of(of_delta, DATA) == identity_of(model, DATA)
+    held = replace(model, bounds=replace(model.bounds, angles=((0, 1),)))
+    assert {identity_of(each, DATA) for each in (of_delta, held)} == {identity_of(model, DATA)}
 
 
 def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
@@ -201,6 +202,8 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
         ("not of its noise", {"model": replace(model, variant="no_privacy")}),
         ("not of its noise", {"clone": replace(clone, mechanism=silent)}),
         ("bogus", {"model": replace(model, mechanism=replace(mechanism, queries={"bogus": 9.0}))}),
+        ("not those of normaliser", {"model": replace(model, normaliser="private")}),
+        ("delta: not 0.001", {"model": replace(model, mechanism=replace(mechanism, delta=0.5))}),
         ("clipped", {"model": replace(model, mechanism=replace(mechanism, clipping_norm=None))}),
     ):
         forged = replace(found, **changes)
