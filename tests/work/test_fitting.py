@@ -120,12 +120,16 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
     tiny_policy.write_partitions(
         content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
     )
-    for units, epsilon, expected in (
-        (10**6, 1.0, "network"),
-        (10**4, 0.001, "linear"),  # too much noise
-        (3000, 100.0, "linear"),  # too few rows
+    for units, epsilon, hidden, expected, answer in (
+        (10**6, 1.0, None, "network", "yes"),
+        (10**5, 0.002, None, "network", "marginal"),
+        (10**4, 0.01, (64, 64), "linear", "marginal"),  # instead of the network of so many rows
+        (3000, 100.0, None, "linear", "yes"),  # too few rows
     ):
         asked = {"partition__public_fraction": 0, "privacy__target_epsilon": epsilon}
+        if hidden is not None:
+            asked["dynamics__hidden"] = hidden
         params = automatic(small, **asked, privacy__statistics__normaliser=None)
         left = replace(params, dynamics=replace(params.dynamics, model=None))
-        assert fit(left, units)[0].dynamics.model == expected
+        chosen, found = fit(left, units)
+        assert (chosen.dynamics.model, found.answer) == (expected, answer)
