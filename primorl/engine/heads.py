@@ -197,9 +197,23 @@ def noise_in_scales(plan: Plan) -> float | None:
     is larger, which is known after the queries
     (`primorl.engine.setup.TrainingSetup.find_hidden_names`).
     """
-    asked = (
-        query.standard_deviation / plan.units
-        for query in plan.queries
-        if query.what == FINER_SCALES
-    )
-    return next((WINDOW**2 * noise for noise in asked), None)
+    noise = _noise_of_queries(plan)
+    return WINDOW**2 * noise[FINER_SCALES] if FINER_SCALES in noise else None
+
+
+def least_spread(plan: Plan) -> float | None:
+    """Return the standard deviation, in halves of a declared range, below which a number cannot be
+    told from a constant; None: scales are not asked for.
+
+    Of such a number the first answer gives a variance of its noise σ₁, so the second one looks at
+    √σ₁ times `WINDOW`, and tells variances in it to its own noise σ₂: `WINDOW` √(σ₁ σ₂).
+    """
+    noise = _noise_of_queries(plan)
+    if FINER_SCALES not in noise:
+        return None
+    return WINDOW * math.sqrt(noise[SCALES] * noise[FINER_SCALES])
+
+
+def _noise_of_queries(plan: Plan) -> dict[str, float]:
+    """Return the noise of a mean over all units, by query."""
+    return {query.what: query.standard_deviation / plan.units for query in plan.queries}

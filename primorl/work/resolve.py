@@ -216,7 +216,7 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
     questions = question_jobs(shared, identity)
     beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
     objected = find_objections(params, manifest, public)
-    answer, reason = fit.answer, fit.reason
+    answer, reason = fit.answer, fit.reason + _say_least_spread(params, model.plan(manifest))
     warnings = (*objected.stops, *objected.warnings)
     if answer == "no":
         warnings = (*warnings, reason)
@@ -675,6 +675,20 @@ def _of_heads(
     elif lost <= heads.LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
     return chosen, _judge(answer, why)
+
+
+def _say_least_spread(params: Params, plan: Plan) -> str:
+    """Say how much numbers must vary to be seen beside the noise; nothing where public rows tell
+    scales.
+    """
+    least, reward = heads.least_spread(plan), params.chosen.bounds.reward
+    if least is None or isinstance(reward, str):
+        return ""
+    return (
+        "; the noise hides a reward whose standard deviation is below "
+        f"{least * (reward[1] - reward[0]) / 2:.2g}, and a column below {least / 2:.1%} of its "
+        "declared range"
+    )
 
 
 def _judge(answer: CanLearn, why: str) -> Fit:

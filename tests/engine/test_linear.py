@@ -18,6 +18,7 @@ from primorl.engine.heads import (
     SCALES,
     WINDOW,
     contributions,
+    least_spread,
 )
 from primorl.engine.linear import distil, shrink_weights
 from primorl.engine.queries import (
@@ -171,6 +172,26 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
         sums = [query.total(log, normaliser, weights) for log in (more, rest)]
         moved = (sums[0] - sums[1]).double() / ONE
         assert float(moved.norm()) <= query.contribution.sensitivity * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("spread", "hidden"), [(0.4, True), (3.0, False)])
+def test_the_least_spread_that_is_seen_is_foretold(spread: float, hidden: bool) -> None:
+    """In halves of the first column's declared range, over thirty draws of both answers."""
+    setup, generator = setup_of(60, noise=0.5), torch.Generator().manual_seed(0)
+    least = least_spread(setup.plan)
+    assert 0.01 < least < 0.2
+    log = log_of(60)
+    for inputs in log.inputs:
+        inputs[:, 0] *= spread * least * float(HIGH[0])
+    seen = 0
+    for _ in range(30):
+        answers: dict[str, Tensor] = {}
+        for name in (SCALES, FINER_SCALES):
+            exact = setup.early_queries(answers)[name].total(log) / ONE / 60
+            noise = torch.randn(exact.shape, generator=generator).double()
+            answers[name] = exact + setup.noise_of(name) * noise
+        seen += "first" not in setup.find_hidden_names(answers, ["first", *"abcde", "reward"])
+    assert seen <= 15 if hidden else seen >= 27
 
 
 def test_lost_late_answers_are_not_asked_again() -> None:
