@@ -127,9 +127,9 @@ class Tap:
             self._rows = lambda store: _updates(setup, maps, weights, store)
             return rounds(own, weights)
 
-        def contributed(own: Behaviour, problem: Any, episodes: Any) -> Tensor:
-            self._rows = lambda store: _returns(own, problem, store)
-            return asked(own, problem, episodes)
+        def contributed(own: Behaviour, problem: Any, episodes: Any, *before: Any) -> Tensor:
+            self._rows = lambda store: _returns(own, problem, store, before)
+            return asked(own, problem, episodes, *before)
 
         def asking(total: Callable[..., Tensor]) -> Callable[..., Tensor]:
             def asked_for(query: Any, source: Any, *seen: Any) -> Tensor:
@@ -142,6 +142,7 @@ class Tap:
         asked_kinds = (
             queries.ScalesQuery,
             queries.ResidualQuery,
+            queries.ExplainedQuery,
             queries.FirstStatesQuery,
             queries.LengthsQuery,
         )
@@ -195,11 +196,12 @@ def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
     return torch.cat(found)
 
 
-def _returns(asked: Behaviour, problem: Any, store: UnitStore) -> Tensor:
-    some = (Episodes.read(store, units) for units in torch.split(torch.arange(store.units), 4096))
-    return torch.cat(
-        [L2Clip(1.0).finish(asked.contributions(problem, rows)).float() for rows in some]
-    )
+def _returns(asked: Behaviour, problem: Any, store: UnitStore, before: tuple[Any, ...]) -> Tensor:
+    found = []
+    for units in torch.split(torch.arange(store.units), 4096):
+        rows = asked.contributions(problem, Episodes.read(store, units), *before)
+        found.append(L2Clip(1.0).finish(rows).float())
+    return torch.cat(found)
 
 
 def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:

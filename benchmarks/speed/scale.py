@@ -320,7 +320,7 @@ def evaluation(asked: Question, folder: Path, size: Size) -> Callable[[], object
 
 
 ESTIMATORS = {
-    "behaviour": Behaviour(levels=6, mean_share=0.5),
+    "behaviour": Behaviour(levels=6),
     "model_check": ModelCheck(horizons=(1, 5), starts=2, cap=3.0),
 }
 

@@ -3,7 +3,6 @@ or, with numbers given, the cost of a mechanism.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator, Set
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rou
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill, whose_account
 from primorl.work.data import Partitions, read_ledger
-from primorl.work.jobs import MEAN_SHARE, RunPlan, event_of
+from primorl.work.jobs import RunPlan, event_of
 from primorl.work.resolve import cost_of, decide_plan
 
 T = TypeVar("T")
@@ -312,28 +311,21 @@ def _learning_lines(own: OwnRun) -> Iterator[str]:
 
 
 def _today_line(own: OwnRun) -> str | None:
-    """Foretell the noise in today's mean return, which grows with its bounds; None: not asked, or
+    """Foretell the noise in today's mean return, which grows with its range; None: not asked, or
     not known yet.
     """
-    manifest, reward = own.partitions.manifest, own.plan.model.bounds.reward
+    manifest, bounds = own.partitions.manifest, own.plan.model.bounds
     asked = next((each for each in own.plan.questions if each.question == "behaviour"), None)
     if asked is None or (asked.return_bounds == "public" and manifest.public_units > 0):
         return None
-    origin = ""
-    if isinstance(asked.return_bounds, str):
-        if isinstance(reward, str) or manifest.info.horizon is None or asked.discount != 1:
-            return None
-        low, high = (bound * manifest.info.horizon for bound in reward)
-        low, high, origin = min(low, 0.0), max(high, 0.0), ", those of the reward times the horizon"
-    else:
+    of_range = 1.96 * asked.noise_multiplier / 2 / manifest.private_units
+    said = "  today's mean return will be known at best to ±"
+    if not isinstance(asked.return_bounds, str):
         low, high = asked.return_bounds
-    units = manifest.private_units
-    deviation = asked.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / units
-    return (
-        f"  today's mean return will be known to ± {1.96 * deviation:.3g} at best, as its bounds "
-        f"are {low:g} to {high:g}{origin}: declare the narrowest that you know without the rows "
-        "(evaluation.private.return_bounds)"
-    )
+        return f"{said} {of_range * (high - low):.3g}, as its bounds are {low:g} to {high:g}"
+    if bounds.before_end is not None:
+        return None
+    return f"{said} {of_range:.1%} of the range of most returns, which is found first"
 
 
 def _online_line(params: Params) -> str:

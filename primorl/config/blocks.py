@@ -229,7 +229,7 @@ class Policy(Block):
     hidden: HiddenSizes | None = None
     learning_rate: LearningRate | None = None
     discount: Share | None = None
-    target_rate: Probability = 0.005
+    target_rate: Probability | None = None
     target_entropy: Finite | None = None
     discrete_target_entropy: Share = 0.3
     reward_scale: Positive | None = None

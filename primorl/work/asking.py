@@ -44,9 +44,9 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import EVALUATE_PRIVATE, MEAN_SHARE, Order, QuestionJob
+from primorl.work.jobs import EVALUATE_PRIVATE, RELEASES, Order, QuestionJob
 
-BEHAVIOUR_RETURNS = Behaviour(levels=9, mean_share=MEAN_SHARE)
+BEHAVIOUR_RETURNS = Behaviour(levels=9)
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
 QUESTIONS: Mapping[EstimatorName, Question] = {
     "behaviour": BEHAVIOUR_RETURNS,
@@ -153,6 +153,7 @@ def ask_for(
     inputs = problem.observation_size + problem.action_size
     check_blocks(partial(mean_change, exact), inputs, device)
     desk.refuse_beyond_budget([order for _, order in orders])
+    assert all(QUESTIONS[name].releases == count for name, count in RELEASES.items())
     rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
     ends = (*rewards, problem.return_low, problem.return_high)
     bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
@@ -197,7 +198,7 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> Asked:
             "the same numbers, or other bounds of rewards or returns, or by another version; "
             f"{remedy}"
         )
-    if state.started and not state.finished:
+    if state.started > state.made:
         raise PipelineError(
             f"{name}: {paid}: the run died while it drew its answer, and a charge pays for one "
             f"answer only; it stays spent; {remedy}"
@@ -232,7 +233,8 @@ def evaluation_record(
         for answer in question.estimates(problem, noise, each.released):
             answers.append(replace(answer, epsilon=statement.epsilon, delta=statement.delta))
         if isinstance(question, Behaviour):
-            record = replace(record, histograms=(question.histogram(problem, each.released),))
+            histogram = question.histogram(problem, noise, each.released)
+            record = replace(record, histograms=(histogram,))
         if isinstance(question, ModelCheck):
             check = question.verdict(problem, noise, each.released)
     config = ModelConfig.read(MODEL)

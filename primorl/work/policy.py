@@ -44,11 +44,15 @@ _LONGEST_RETURN = 100
 _ALONE = 3.0
 _LONGEST_ROLLOUT, _PART, _FEWEST, _TRANSITIONS = 20, 5, 100, 5_000
 _FAR = 0.2  # share of a trajectory that γ looks ahead, at least
+_USUAL_RATE, _FASTEST_RATE, _SETTLED = 0.005, 0.02, 4.0
+"""Of target critics: as usual, at most, and in how many times 1 / (τ (1 - γ)) updates values are
+learned."""
 _OF_MODEL = (
     "reward_scale",
     "horizon",
     "reset_fraction",
     "discount",
+    "target_rate",
     "rollout_batch",
     "buffer_size",
 )
@@ -288,13 +292,19 @@ def decide_policy(
     batch = policy.rollout_batch or max(_FEWEST, math.ceil(_TRANSITIONS / horizon))
     batches = (policy.epochs or 0) * (policy.updates_per_epoch or 0) // policy.rollout_every
     kept = max(1, round(_KEPT * batches)) * batch * horizon
-    discount = max(DISCOUNT, 1 - 1 / (_FAR * length))
+    discount = policy.discount or max(DISCOUNT, 1 - 1 / (_FAR * length))
+    rate = _USUAL_RATE
+    if not near_clone and discount < 1:
+        updates = (policy.epochs or 0) * (policy.updates_per_epoch or 0)
+        settled = _SETTLED / max(1.0, updates * (1 - discount))
+        rate = min(max(settled, _USUAL_RATE), _FASTEST_RATE)
     return replace(
         policy,
         reward_scale=policy.reward_scale or scale,
         horizon=horizon,
         reset_fraction=policy.reset_fraction or resets,
-        discount=policy.discount or discount,
+        discount=discount,
+        target_rate=policy.target_rate or rate,
         rollout_batch=batch,
         buffer_size=policy.buffer_size or max(_BUFFER, kept),
     )

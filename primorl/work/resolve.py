@@ -33,6 +33,7 @@ from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
 from primorl.privacy.mechanism.plan import Plan
 from primorl.work.data import Floats, Partitions, observation_bounds
 from primorl.work.jobs import (
+    RELEASES,
     AnyJob,
     CloneJob,
     Mechanism,
@@ -879,7 +880,7 @@ def question_jobs(params: Params, model_identity: str) -> tuple[QuestionJob, ...
     return tuple(
         QuestionJob(
             question=name,
-            noise_multiplier=solve_noise(epsilon_of(params, name), delta, 1.0, 1),
+            noise_multiplier=solve_noise(epsilon_of(params, name), delta, 1.0, RELEASES[name]),
             delta=delta,
             discount=chosen.discount,
             return_bounds=chosen.return_bounds,

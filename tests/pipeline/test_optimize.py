@@ -41,6 +41,7 @@ PLANNED = {
     "reward_scale": 0.1,
     "reset_fraction": 1.0,
     "discount": 0.99,
+    "target_rate": 0.005,
     "learning_rate": 3e-4,
     "hidden": [64, 64],
 }

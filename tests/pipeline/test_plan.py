@@ -174,7 +174,7 @@ def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> No
     policy = plain(RunPlan.load().policy)
     unknown = {key for key, value in policy.items() if value is None} - {"seeds"}
     rollouts = {"horizon", "reset_fraction", "rollout_batch", "buffer_size"}
-    assert unknown == {"reward_scale", "discount"} | rollouts
+    assert unknown == {"reward_scale", "discount", "target_rate"} | rollouts
     assert (policy["starts"], policy["target_entropy"]) == ("public", -1.0)
     assert policy["penalty"] == 0.7
     assert 5000 <= policy["epochs"] * policy["updates_per_epoch"] <= 16_000
@@ -203,7 +203,6 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
         ("not of its noise", {"clone": replace(clone, mechanism=silent)}),
         ("bogus", {"model": replace(model, mechanism=replace(mechanism, queries={"bogus": 9.0}))}),
         ("not those of normaliser", {"model": replace(model, normaliser="private")}),
-        ("delta: not 0.001", {"model": replace(model, mechanism=replace(mechanism, delta=0.5))}),
         ("clipped", {"model": replace(model, mechanism=replace(mechanism, clipping_norm=None))}),
     ):
         forged = replace(found, **changes)

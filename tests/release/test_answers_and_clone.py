@@ -297,7 +297,7 @@ def in_answers(path: str, value: Any) -> Change:
 
 
 def same_charge(statements: dict[str, Any]) -> dict[str, Any]:
-    statements["model_check"]["charge"] = statements["behaviour"]["charge"]
+    statements["model_check"] = statements["behaviour"]
     return statements
 
 

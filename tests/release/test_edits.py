@@ -34,7 +34,7 @@ NEEDS_A_SIGNATURE = {
     *(f"{MODEL[0]}: target_{part}" for part in ("mean", "scale")),
     *(
         f"{MODEL[1]}: {key}"
-        for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high")
+        for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high", "angles")
     ),
     *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss", "warnings")),
     # How the policy was trained, which its weights do not tell.

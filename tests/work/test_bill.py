@@ -184,14 +184,12 @@ def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
         return plan_answer._today_line(own)
 
     plan = BEHAVIOUR_RETURNS.plan(tiny_mdp.problem(40), 20.0)
-    deviation = noise_of(plan) / BEHAVIOUR_RETURNS.mean_share**0.5 * 5
-    said = r"± ([\d.]+) at best, as its bounds are "
-    found = re.search(said + "-3 to 7:", told(asked))
+    found = re.search(r"± ([\d.]+), as its bounds are -3 to 7$", told(asked))
     assert found is not None
-    assert float(found[1]) == pytest.approx(1.96 * deviation, rel=0.01)
+    assert float(found[1]) == pytest.approx(1.96 * noise_of(plan) * 5, rel=0.01)
     of_public = replace(asked, return_bounds="public")
-    found = re.search(said + "-5 to 10, those of the reward", told(of_public))
+    found = re.search(r"± ([\d.]+)% of the range of most returns, which is found", told(of_public))
     assert found is not None, "nobody is public"
-    assert float(found[1]) == pytest.approx(1.96 * deviation * 1.5, rel=0.01)
+    assert float(found[1]) == pytest.approx(98 * noise_of(plan), rel=0.01)
     known.public_units = 1
     assert told(of_public) is None

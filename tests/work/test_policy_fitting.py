@@ -116,6 +116,12 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert 6 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)
     alone = decide_policy(auto.policy, public, MODEL, near_clone=False)
     assert alone.reward_scale == pytest.approx(3 * found.reward_scale)
+    many = replace(auto.policy, epochs=24, updates_per_epoch=1600, discount=0.99)
+    rates = [
+        decide_policy(policy, public, MODEL, near_clone=near).target_rate
+        for policy, near in ((many, True), (many, False), (replace(many, epochs=4), False))
+    ]
+    assert rates == [0.005, pytest.approx(4 / (38_400 * 0.01)), 0.02]
     given = replace(auto.policy, horizon=9)
     assert decide_policy(given, public, MODEL, near_clone=True).horizon == 9
     large = replace(given, rollout_batch=20_000, epochs=1, updates_per_epoch=6)

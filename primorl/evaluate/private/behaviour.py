@@ -5,69 +5,102 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.base.records import Share, Within
+from primorl.base.records import Within
 from primorl.evaluate.private.problem import Episodes, Problem, find_counted
 from primorl.evaluate.private.question import Question, estimate, noisy_mean, pair, t_quantile
 from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _ONE = 1 << 36
-_SHOWN = 4  # levels of the histogram that is shown: 16 bins
+_SHOWN = 16  # bins of the histogram that is shown
+_FINEST = 1e-4  # of half the bounds: returns nearer to 0 share bins
+_DEVIATIONS = 2.0  # of a share's noise: what a tail must have to be told from none
+_TAILS = 0.02, 0.25  # the least and the largest share on each side at which the range is told
+_MARGIN = 0.5  # of the distance between the tails, that is added on each side
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Question):
-    """Mean, quantiles and histogram of the units' returns, from one noisy release.
+    """Mean, quantiles and histogram of the units' returns, from two noisy releases.
 
-    A unit's return is the mean over its trajectories, each held within the declared bounds and
-    mapped to x in [-1, 1]. The unit contributes two blocks:
+    A unit's return is the mean over its trajectories, each held within the bounds of a return.
 
-    - √w (x, 1 - x²), from which come the mean and the variance;
-    - √((1 - w) / L) times its Haar coefficients: on each of L levels, 1 or -1 in the node that x is
-      in, for its lower or its upper half. 2^L bins are made of them. A CDF takes one coefficient of
-      each level, at most ½ of it, so its noise grows with L; in counts of 2^L bins it would grow
-      with 2^(L/2) (Xiao et al. 2010, "Differential privacy via wavelet transforms").
+    1. Its Haar coefficients over 2^L bins between the bounds: on each of L levels ±1/√L in the node
+       that the return is in, for its lower or its upper half. A CDF takes one coefficient of each
+       level, at most ½ of it, so its noise grows with L; in counts of 2^L bins it would grow with
+       2^(L/2) (Xiao et al. 2010, "Differential privacy via wavelet transforms"). Half of the edges
+       are even, the others at even distances of asinh, so that bins are fine near 0 where the
+       bounds are much too wide.
+    2. (x, 1 - x²), x being the return held within a range and mapped to [-1, 1]: the mean and the
+       variance. The range is what `find_range` makes of the first release, as the noise is in
+       proportion to its width.
 
-    The blocks have squared norms of at most w and 1 - w, so that the joint norm is at most 1.
+    Both have norm 1 at most.
 
     Attributes:
-        levels: L; the bounds of the return are cut into 2^L bins.
-        mean_share: w, the mean's share of the privacy budget (of μ²); the rest is for the
-            quantiles.
+        levels: L.
     """
 
     name: ClassVar[str] = "behaviour"
     about_model: ClassVar[bool] = False
+    releases: ClassVar[int] = 2
 
     levels: Annotated[int, Within(ge=1, le=10)]
-    mean_share: Share
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Question.row_bytes`; a unit may have one row only."""
         return 8 * (3 * problem.observation_size + problem.action_size + 12 + (1 << self.levels))
 
-    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
-        """See the class; float64 ``[U, 1 + 2^levels]``."""
-        x = scale_returns(problem, episodes)
-        bins = 1 << self.levels
-        place = ((x + 1) / 2 * bins).long().clamp(0, bins - 1)
-        nodes = _haar(self.levels).to(x.device)[place] * math.sqrt(
-            (1 - self.mean_share) / self.levels
-        )
-        return torch.cat((pair(x) * math.sqrt(self.mean_share), nodes), 1)
+    def contributions(
+        self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
+    ) -> Tensor:
+        """See the class; float64 ``[U, 2^levels - 1]``, then ``[U, 2]``."""
+        returns = problem.return_centre + problem.return_half * scale_returns(problem, episodes)
+        if len(released):
+            low, high = self.find_range(problem, noise, released)
+            return pair(((2 * returns - low - high) / (high - low)).clamp(-1, 1))
+        edges = self._edges(problem).to(returns.device)
+        place = torch.searchsorted(edges, returns, right=True) - 1
+        place = place.clamp(0, (1 << self.levels) - 1)
+        return _haar(self.levels).to(returns.device)[place] / math.sqrt(self.levels)
 
-    def histogram(self, problem: Problem, released: Tensor) -> Histogram:
-        """Make the figure's histogram, a share for each bin."""
-        every = 1 << (self.levels - min(self.levels, _SHOWN))
-        shares, edges = self._cdf(released)[::every].diff(), self._edges(problem)[::every]
+    def find_range(self, problem: Problem, noise: float, released: Tensor) -> tuple[float, float]:
+        """Find where returns lie, from the first release: post-processing.
+
+        It reaches from one tail of the noisy CDF to the other and half as far again on both sides;
+        tails are as small as the noise lets them be told. Bounds that are no sums of rewards,
+        because they were declared, are of an outcome or of public returns, stay.
+        """
+        least, most = problem.return_low, problem.return_high
+        if not problem.return_is_sum:
+            return least, most
+        edges, cdf = self._edges(problem), self._cdf(released)
+        noise_of_share = float(self._noise_of_cdf(noise).max())
+        tail = min(max(_DEVIATIONS * noise_of_share, _TAILS[0]), _TAILS[1])
+        ends = torch.tensor([_crossing(edges, cdf, p) for p in (tail, 1 - tail)])
+        first = edges[torch.searchsorted(edges, ends[0].double(), right=True) - 1]
+        last = edges[torch.searchsorted(edges, ends[1].double()).clamp(max=len(edges) - 1)]
+        margin = _MARGIN * float(last - first)
+        low, high = max(least, float(first) - margin), min(most, float(last) + margin)
+        return (low, high) if low < high else (least, most)
+
+    def histogram(self, problem: Problem, noise: float, released: Tensor) -> Histogram:
+        """Make the figure's histogram, a share for each bin; what lies beyond the range counts in
+        the last ones.
+        """
+        low, high = self.find_range(problem, noise, released)
+        edges = torch.linspace(low, high, _SHOWN + 1, dtype=torch.float64)
+        cdf = self._share_below(problem, released, edges)
+        cdf[0], cdf[-1] = 0, 1
         return Histogram(
             estimator=self.name,
             what="return of a unit",
             edges=tuple(edges.tolist()),
-            shares=tuple(shares.tolist()),
+            shares=tuple(cdf.diff().tolist()),
         )
 
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
@@ -77,48 +110,76 @@ class Behaviour(Question):
         variance of the CDF, where it is p, is p(1 - p)/K and the noise's, which is known exactly.
         """
         covers = "sampling and privacy noise"
-        mean, rest = (released[:2] / math.sqrt(self.mean_share)).tolist()
-        of_mean = noisy_mean(problem.units, mean, rest, noise / math.sqrt(self.mean_share))
-        middle, half = problem.return_centre, problem.return_half
+        mean, rest = released[-2:].tolist()
+        of_mean = noisy_mean(problem.units, mean, rest, noise)
+        first, last = self.find_range(problem, noise, released)
         value, low, high = (
-            middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high)
+            (first + last) / 2 + (last - first) / 2 * end
+            for end in (of_mean.value, of_mean.low, of_mean.high)
         )
-        bias = "Returns beyond their declared bounds count as the bound."
+        bias = self._say_cut(problem, noise, released)
         found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
-        width = 2 * half / (1 << self.levels)
-        bias = (
-            "Returns are spread evenly over their bin, so a quantile is off by one bin, "
-            f"{width:.3g}, at most."
-        )
         edges, cdf = self._edges(problem), self._cdf(released)
-        scale = noise * math.sqrt(self.levels / (1 - self.mean_share))
-        spread = _cdf_of_coefficients(self.levels).square().sum(1) * scale**2
+        spread = self._noise_of_cdf(noise).square()
         for p in QUANTILES:
             within = t_quantile(problem.units) * (spread + p * (1 - p) / problem.units).sqrt()
             within[0] = within[-1] = 0  # the CDF is 0 and 1 at the bounds, without noise
             upper = (cdf + within).clamp(0, 1).cummax(0).values
             lower = (cdf - within).clamp(0, 1).flip(0).cummin(0).values.flip(0)
             low, value, high = (_crossing(edges, curve, p) for curve in (upper, cdf, lower))
+            place = int((edges <= value).sum().clamp(1, len(edges) - 1))
+            bias = (
+                "Returns are spread evenly over their bin, so a quantile is off by one bin, "
+                f"{float(edges[place] - edges[place - 1]):.3g}, at most."
+            )
             what = f"quantile {p:g} of the return"
             found.append(estimate(self.name, "behaviour", what, value, (low, high), covers, bias))
         return tuple(found)
 
-    def _edges(self, problem: Problem) -> Tensor:
-        return torch.linspace(
-            problem.return_low, problem.return_high, (1 << self.levels) + 1, dtype=torch.float64
+    def _say_cut(self, problem: Problem, noise: float, released: Tensor) -> str:
+        """Say what the interval of the mean does not cover."""
+        low, high = self.find_range(problem, noise, released)
+        if (low, high) == (problem.return_low, problem.return_high):
+            return "Returns beyond their declared bounds count as the bound."
+        ends = torch.tensor([low, high], dtype=torch.float64)
+        below, within = self._share_below(problem, released, ends).tolist()
+        beyond = below + 1 - within
+        doubt = t_quantile(problem.units) * float(self._noise_of_cdf(noise).max())
+        return (
+            f"The range {low:.4g} to {high:.4g} was found first, with half of the budget: about "
+            f"{beyond:.0%} of the units, at most {min(beyond + doubt, 1):.0%}, lie beyond it and "
+            "count as its end."
         )
+
+    def _edges(self, problem: Problem) -> Tensor:
+        low, high = problem.return_low, problem.return_high
+        bins, unit = 1 << self.levels, _FINEST * problem.return_half
+        even = torch.linspace(low, high, bins // 2 + 1, dtype=torch.float64)
+        first, last = math.asinh(low / unit), math.asinh(high / unit)
+        fine = unit * torch.linspace(first, last, bins // 2 + 2, dtype=torch.float64).sinh()
+        return torch.cat((even, fine[1:-1].clamp(low, high))).sort().values
+
+    def _share_below(self, problem: Problem, released: Tensor, ends: Tensor) -> Tensor:
+        """Read the CDF between the bins' edges, where it is linear."""
+        edges, cdf = self._edges(problem), self._cdf(released)
+        return torch.from_numpy(np.interp(ends.numpy(), edges.numpy(), cdf.numpy()))
 
     def _cdf(self, released: Tensor) -> Tensor:
         """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64
         ``[2^L + 1]``.
         """
-        coefficients = released[2:] * math.sqrt(self.levels / (1 - self.mean_share))
         bins = 1 << self.levels
+        coefficients = released[: bins - 1] * math.sqrt(self.levels)
         raw = (
             _cdf_of_coefficients(self.levels) @ coefficients
             + torch.arange(bins + 1, dtype=torch.float64) / bins
         )
         return isotonic(raw).clamp(0, 1)
+
+    def _noise_of_cdf(self, noise: float) -> Tensor:
+        """Standard deviation of the noise in the CDF at each edge, before it is made monotone."""
+        rows = _cdf_of_coefficients(self.levels).square().sum(1).sqrt()
+        return rows * noise * math.sqrt(self.levels)
 
 
 def scale_returns(problem: Problem, episodes: Episodes) -> Tensor:

@@ -92,7 +92,9 @@ class ModelCheck(Question):
         numbers = 40 * len(self.kept(problem))
         return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
 
-    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
+    def contributions(
+        self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
+    ) -> Tensor:
         """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)

@@ -73,6 +73,7 @@ class Problem:
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
         return_low: least return of a trajectory, as declared; at least the least sum of rewards.
         return_high: greatest return of a trajectory.
+        return_is_sum: whether these are sums of many rewards, and so much wider than returns.
         seed: of rollouts; public.
         survival: S(t), the chance that a trajectory which did not terminate has more than t steps,
             float64 ``[horizon]``, from public trajectories (`PublicTrajectories`); None: all go on
@@ -89,6 +90,7 @@ class Problem:
     starts: Tensor
     return_low: float = 0.0
     return_high: float = 0.0
+    return_is_sum: bool = False
     seed: int = 0
     survival: Tensor | None = None
 
@@ -131,7 +133,8 @@ class Problem:
         one of them is beyond the bounds before the end, where there are some.
         """
         if declared is not None:
-            return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
+            low, high = map(float, declared)
+            return replace(self, return_low=low, return_high=high, return_is_sum=False)
         steps = math.inf if self.horizon is None else float(self.horizon)
         if self.discount < 1.0:
             steps = (1 - self.discount**steps) / (1 - self.discount)
@@ -143,7 +146,8 @@ class Problem:
                 min(before[0] * steps, 0.0) + min(ends[0], 0.0),
                 max(before[1] * steps, 0.0) + max(ends[1], 0.0),
             )
-        return replace(self, return_low=low, return_high=high)
+        several = before is None and steps > 1
+        return replace(self, return_low=low, return_high=high, return_is_sum=several)
 
     def standardise(self, observation: Tensor) -> Tensor:
         """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and

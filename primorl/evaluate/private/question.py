@@ -5,7 +5,7 @@ made of it.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -48,21 +48,24 @@ class Asked(DataclassState):
     """State of a question, as a checkpoint holds it.
 
     Attributes:
-        released: the release ``[n]``; empty before it is made.
+        released: the releases, one behind the other; empty before the first is made.
         about: what the question is about, so that it is not answered about something else after a
             kill.
-        started: 1 from the moment that the noise may have been drawn. The release is then spent.
-        finished: whether ``released`` is there.
+        started: releases whose noise may have been drawn. They are then spent.
+        made: releases in ``released``.
+        finished: whether all are there.
     """
 
     released: Tensor
     about: str = ""
     started: int = 0
+    made: int = 0
     finished: bool = False
 
 
 class Question(ABC):
-    """One question, answered by one release. Its settings are its fields.
+    """One question, answered by one release, or by several of which each sees those before. Its
+    settings are its fields.
 
     The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows
     and of released values, the plan's clip bounds its result as one vector, and nothing else of it
@@ -70,20 +73,21 @@ class Question(ABC):
     """
 
     name: ClassVar[str]
+    releases: ClassVar[int] = 1
     about_model: ClassVar[bool]
     """Whether the answer depends on the released model: with another one, the question is charged
     again.
     """
 
     def plan(self, problem: Problem, noise_multiplier: float) -> Plan:
-        """Plan one release over all units."""
+        """Plan the releases, each over all units."""
         return Plan(
             units=problem.units,
             unit=problem.unit,
             sampler=PoissonSampler(1.0),
             clip=L2Clip(_NORM),
             noise_multiplier=noise_multiplier,
-            rounds=1,
+            rounds=self.releases,
             delta=problem.delta,
         )
 
@@ -92,15 +96,18 @@ class Question(ABC):
         """Bound the memory of one logged row while `contributions` works on it."""
 
     @abstractmethod
-    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
-        """Compute each unit's contribution, float64 ``[U, n]`` of norm 1 at most; sensitive.
+    def contributions(
+        self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
+    ) -> Tensor:
+        """Compute each unit's contribution to the release that follows those in ``released``, whose
+        noise has this standard deviation: float64 ``[U, n]`` of norm 1 at most; sensitive.
 
         The caller clips it.
         """
 
     @abstractmethod
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
-        """Compute the estimates from the release, whose noise has this standard deviation:
+        """Compute the estimates from all releases, whose noise has this standard deviation:
         post-processing.
         """
 
@@ -120,7 +127,7 @@ def ask(
     save_checkpoint: Callable[[Asked], None] = lambda state: None,
     device: torch.device | None = None,
 ) -> Asked:
-    """Ask a question.
+    """Ask a question, or what is left of it.
 
     A kill while rows are read costs nothing, as there is nothing to draw again but the noise.
 
@@ -129,8 +136,8 @@ def ask(
         problem: its subject.
         plan: of the question; draws the noise.
         source: the private units.
-        begin: the state before the release.
-        save_checkpoint: must have stored the state durably when it returns. The release is
+        begin: the state before the next release.
+        save_checkpoint: must have stored the state durably when it returns. Each release is
             announced to it when the sum is known, before the noise is drawn.
         device: where contributions are computed; None: the CPU.
 
@@ -144,16 +151,25 @@ def ask(
         raise ValueError("the number of private units differs from the one the plan declares")
     clip = plan.clip
     assert isinstance(clip, L2Clip)
-    total: Tensor | None = None
     everybody, row_bytes = torch.arange(source.units), question.row_bytes(problem)
-    for episodes in portions(source, everybody, row_bytes=row_bytes, device=device):
-        part = clip.finish(question.contributions(problem, episodes)).sum(0)
-        total = part if total is None else total + part
-    assert total is not None, "there is at least one unit"
-    save_checkpoint(Asked(begin.released, begin.about, started=1))
-    (released,) = plan.release((total,))
-    state = Asked(released.cpu().double(), begin.about, started=1, finished=True)
-    save_checkpoint(state)
+    state = begin
+    for number in range(begin.made, plan.rounds):
+        total: Tensor | None = None
+        for episodes in portions(source, everybody, row_bytes=row_bytes, device=device):
+            found = question.contributions(problem, episodes, noise_of(plan), state.released)
+            part = clip.finish(found).sum(0)
+            total = part if total is None else total + part
+        assert total is not None, "there is at least one unit"
+        save_checkpoint(replace(state, started=number + 1))
+        (released,) = plan.release((total,))
+        state = Asked(
+            torch.cat((state.released, released.cpu().double())),
+            begin.about,
+            started=number + 1,
+            made=number + 1,
+            finished=number + 1 == plan.rounds,
+        )
+        save_checkpoint(state)
     return state
 
 

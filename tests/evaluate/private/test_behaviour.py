@@ -1,6 +1,8 @@
 """The behaviour's return: what a unit contributes, and what is made of the release."""
 
 import math
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, isot
 from primorl.evaluate.private.problem import Problem
 from tests.evaluate.private.conftest import Log, payers, question
 
-BEHAVIOUR = Behaviour(levels=4, mean_share=0.5)
+BEHAVIOUR, NOTHING = Behaviour(levels=4), torch.empty(0, dtype=torch.float64)
 
 
 def asked(units: int, **changes: Any) -> Problem:
@@ -19,9 +21,15 @@ def asked(units: int, **changes: Any) -> Problem:
 
 
 @pytest.mark.parametrize("changes", [{}, {"horizon": None}, {"discount": 1.0}, {"horizon": 3}])
-def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> None:
+def test_a_contribution_is_the_returns_way_down_a_tree_then_its_place(
+    changes: dict[str, Any],
+) -> None:
     rows, problem = payers(5, 0.2, noise=1.0).episodes(), asked(5, **changes)
-    contributed = BEHAVIOUR.contributions(problem, rows)
+    first = BEHAVIOUR.contributions(problem, rows, 1.0, NOTHING)
+    second = BEHAVIOUR.contributions(problem, rows, 1.0, first.mean(0))
+    edges = BEHAVIOUR._edges(problem).tolist()
+    assert edges[:: len(edges) - 1] == [-3.0, 2.0]
+    assert len(edges) == 17
     for unit in range(5):
         returns: list[float] = []
         for row in range(int(rows.own[unit].sum())):
@@ -30,52 +38,100 @@ def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> 
                 returns.append(0.0)
             if problem.horizon is None or step < problem.horizon:
                 returns[-1] += problem.discount**step * min(max(reward, -1.0), 1.0)
-        x = (sum(min(max(total, -3.0), 2.0) for total in returns) / len(returns) + 0.5) / 2.5
+        mean = sum(min(max(total, -3.0), 2.0) for total in returns) / len(returns)
+        x = (mean + 0.5) / 2.5
         assert float(scale_returns(problem, rows)[unit]) == pytest.approx(x, abs=1e-6)
-        place = min(int((x + 1) / 2 * 16), 15)
-        node = 0
-        expected = torch.zeros(17, dtype=torch.float64)
-        expected[:2] = torch.tensor([x, 1 - x**2]) * math.sqrt(0.5)
+        assert second[unit].tolist() == pytest.approx([x, 1 - x**2], abs=1e-6)
+        place = max(number for number in range(16) if edges[number] <= mean)
+        node, expected = 0, torch.zeros(15, dtype=torch.float64)
         for level in range(4):  # down the tree
             upper = place >> (3 - level) & 1
-            expected[2 + node] = math.sqrt(0.5 / 4) * (-1 if upper else 1)
+            expected[node] = -0.5 if upper else 0.5
             node = 2 * node + 1 + upper
-        assert torch.allclose(contributed[unit], expected, atol=1e-6)
+        assert torch.allclose(first[unit], expected, atol=1e-6)
 
 
-def exact(problem: Problem, x: Tensor, behaviour: Behaviour) -> Tensor:
-    """A release without noise of units with these scaled returns."""
-    bins = 1 << behaviour.levels
-    place = ((x + 1) / 2 * bins).long().clamp(0, bins - 1)
-    nodes = _haar(behaviour.levels)[place] * math.sqrt(
-        (1 - behaviour.mean_share) / behaviour.levels
-    )
-    blocks = torch.cat((torch.stack((x, 1 - x**2), 1) * math.sqrt(0.5), nodes), 1)
-    return blocks.mean(0)
+def release(
+    problem: Problem, returns: Tensor, behaviour: Behaviour, noise: float = 0.0, seed: int = 0
+) -> Tensor:
+    """What units with these returns would be released as."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noised(blocks: Tensor) -> Tensor:
+        mean = blocks.mean(0)
+        return mean + noise * torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+
+    edges = behaviour._edges(problem)
+    place = torch.searchsorted(edges, returns, right=True) - 1
+    nodes = _haar(behaviour.levels)[place.clamp(0, len(edges) - 2)]
+    first = noised(nodes / math.sqrt(behaviour.levels))
+    low, high = behaviour.find_range(problem, noise, first)
+    x = ((2 * returns - low - high) / (high - low)).clamp(-1, 1)
+    return torch.cat((first, noised(torch.stack((x, 1 - x**2), 1))))
+
+
+def skewed(units: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 3.75 * torch.rand(units, generator=generator, dtype=torch.float64) ** 2 - 2.25
 
 
 def test_estimates_without_noise_are_those_of_the_sample() -> None:
-    problem, behaviour = asked(4000), Behaviour(levels=9, mean_share=0.5)
-    x = (
-        torch.rand(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 2 * 1.5
-        - 0.7
-    )
-    returns = x * 2.5 - 0.5
-    released = exact(problem, x, behaviour)
+    problem, behaviour, returns = asked(4000), Behaviour(levels=9), skewed(4000)
+    released = release(problem, returns, behaviour)
     mean, *quantiles = behaviour.estimates(problem, 1e-9, released)
     assert mean.ci95 is not None
+    assert mean.bias == "Returns beyond their declared bounds count as the bound."
     half = 1.96 * float(returns.std()) / math.sqrt(4000)
     assert mean.value == pytest.approx(float(returns.mean()), abs=1e-5)
     assert (mean.ci95[1] - mean.ci95[0]) / 2 == pytest.approx(half, rel=1e-3)
     for p, said in zip(QUANTILES, quantiles, strict=True):
         assert said.ci95 is not None
-        assert said.value == pytest.approx(float(returns.quantile(p)), abs=5 / 512)
+        assert said.value == pytest.approx(float(returns.quantile(p)), abs=5 / 256)
         assert said.ci95[0] < float(returns.quantile(p)) < said.ci95[1]
-    place = ((x + 1) / 2 * 16).long()
-    shares = torch.tensor(behaviour.histogram(problem, released).shares, dtype=torch.float64)
-    assert torch.allclose(shares, place.bincount(minlength=16).double() / 4000, atol=1e-5)
+    found = behaviour.histogram(problem, 1e-9, released)
+    shares = torch.histogram(returns, torch.tensor(found.edges, dtype=torch.float64)).hist / 4000
+    assert torch.allclose(torch.tensor(found.shares, dtype=torch.float64), shares, atol=0.02)
     pooled = isotonic(torch.tensor([0.0, 0.3, 0.1, 0.2, 0.9, 0.8], dtype=torch.float64))
     assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
+
+
+@pytest.mark.parametrize("wider", [1, 10, 100, 1000])
+def test_a_range_that_is_found_is_as_good_as_the_right_bounds(wider: int) -> None:
+    """Twin: the same noise within bounds that are taken as they are."""
+    behaviour, noise, covered = Behaviour(levels=9), 0.02, 0
+    right, returns = asked(1500), skewed(1500)
+    wide = asked(1500, return_low=-3.0 * wider, return_high=2.0 * wider)
+    halves: dict[str, list[float]] = {"right": [], "found": [], "as they are": []}
+    for seed in range(40):
+        for name, problem in {
+            "right": right,
+            "found": replace(wide, return_is_sum=True),
+            "as they are": wide,
+        }.items():
+            released = release(problem, returns, behaviour, noise, seed)
+            mean = behaviour.estimates(problem, noise, released)[0]
+            assert mean.ci95 is not None
+            halves[name].append((mean.ci95[1] - mean.ci95[0]) / 2)
+            if name == "found":
+                covered += mean.ci95[0] <= float(returns.mean()) <= mean.ci95[1]
+    of_right, of_found, of_twin = (sum(half) / 40 for half in halves.values())
+    assert of_found < 1.5 * of_right
+    assert covered >= 36
+    assert wider == 1 or of_twin > 0.5 * wider * of_right
+
+
+def test_what_lies_beyond_the_range_is_said() -> None:
+    returns = skewed(4000)
+    returns[:40] = -2000.0  # one in a hundred
+    problem = asked(4000, return_low=-3000.0, return_high=2000.0, return_is_sum=True)
+    behaviour = Behaviour(levels=9)
+    mean = behaviour.estimates(problem, 0.01, release(problem, returns, behaviour, 0.01))[0]
+    assert mean.ci95 is not None
+    assert mean.ci95[0] > -10
+    found = re.search(r"about (\d+)% of the units, at most (\d+)%, lie beyond", mean.bias)
+    assert found is not None
+    assert int(found[1]) <= 1 + int(found[2])
+    assert int(found[2]) >= 1
 
 
 def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has() -> None:
@@ -89,5 +145,5 @@ def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has()
         reward = torch.nn.functional.pad(six, (0, width - 6)).repeat(2, 1)
         targets = torch.nn.functional.pad(reward[..., None], (1, 1))
         log = Log(torch.zeros(2, width, 2), targets, torch.ones(2, width, dtype=torch.bool), count)
-        found.append(BEHAVIOUR.contributions(problem, log.episodes())[0])
+        found.append(BEHAVIOUR.contributions(problem, log.episodes(), 1.0, NOTHING)[0])
     assert torch.equal(*found)

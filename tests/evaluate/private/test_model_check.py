@@ -16,6 +16,7 @@ from tests.evaluate.private import tiny_mdp
 from tests.evaluate.private.conftest import SURE, Log, question
 
 CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
+NOTHING = torch.empty(0, dtype=torch.float64)
 
 
 def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
@@ -128,7 +129,7 @@ def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
     source, problem = tiny_mdp.log(120), tiny_mdp.problem(120)
     errors, has = CHECK.errors(problem, source.episodes())
-    released = CHECK.contributions(problem, source.episodes()).mean(0)
+    released = CHECK.contributions(problem, source.episodes(), 1.0, NOTHING).mean(0)
     said = CHECK.estimates(problem, 1e-9, released)
     expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
     assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)

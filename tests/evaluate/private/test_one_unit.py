@@ -20,12 +20,14 @@ from tests.evaluate.private.conftest import Log, payers, problem
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
 TINY, CHAIN = tiny_mdp.problem(UNITS), problem(UNITS)
-BEHAVIOUR = Behaviour(levels=4, mean_share=0.5)
-QUESTIONS: dict[str, tuple[Question, Problem]] = {
-    "behaviour": (BEHAVIOUR, CHAIN),
-    "model_check": (ModelCheck(horizons=(1, 3, 4), starts=3, cap=1.5), TINY),
+BEHAVIOUR = Behaviour(levels=4)
+NOTHING = torch.empty(0, dtype=torch.float64)
+QUESTIONS: dict[str, tuple[Question, Problem, Tensor]] = {
+    "behaviour": (BEHAVIOUR, CHAIN, NOTHING),
+    "behaviour, in its range": (BEHAVIOUR, CHAIN, torch.linspace(0.4, -0.4, 15).double()),
+    "model_check": (ModelCheck(horizons=(1, 3, 4), starts=3, cap=1.5), TINY, NOTHING),
 }
-BEGIN = Asked(torch.empty(0, dtype=torch.float64))
+BEGIN = Asked(NOTHING)
 
 
 def logged(asked: Problem) -> tuple[Log, list[Log]]:
@@ -38,47 +40,49 @@ def logged(asked: Problem) -> tuple[Log, list[Log]]:
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(name: str) -> None:
-    question, asked = QUESTIONS[name]
+    question, asked, released = QUESTIONS[name]
     source, hostile = logged(asked)
     plan, others = question.plan(asked, 1.0), torch.arange(UNITS) != SPOILT
-    before = question.contributions(asked, source.episodes())
+    before = question.contributions(asked, source.episodes(), 0.1, released)
     norms = before.norm(dim=1)
     assert 0.7 < norms.max() <= 1 + 1e-12 < plan.clip.sensitivity, "the clip changes nothing"
     for each in hostile:
-        after = question.contributions(asked, each.episodes())
+        after = question.contributions(asked, each.episodes(), 0.1, released)
         torch.testing.assert_close(after[others], before[others], rtol=1e-9, atol=1e-12)
         for clip in (plan.clip, L2Clip(1e-3)):
             assert isinstance(clip, L2Clip)
             moved = clip.finish(after.clone()).sum(0) - clip.finish(after[others].clone()).sum(0)
             assert float(moved.norm()) <= clip.sensitivity * (1 + 1e-9)
     alone = [source.episodes(unit) for unit in range(UNITS)]
-    apart = torch.cat([question.contributions(asked, own) for own in alone])
+    apart = torch.cat([question.contributions(asked, own, 0.1, released) for own in alone])
     torch.testing.assert_close(apart, before, rtol=1e-9, atol=1e-12)
 
 
 class Careless(Behaviour):
     """Forgets to hold a unit to its blocks."""
 
-    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
-        return 2 * super().contributions(problem, episodes)
+    def contributions(
+        self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
+    ) -> Tensor:
+        return 2 * super().contributions(problem, episodes, noise, released)
 
 
 def test_what_forgets_its_bound_is_clipped() -> None:
-    source, careless = payers(UNITS, 1.0), Careless(levels=4, mean_share=0.5)
-    contributed = careless.contributions(CHAIN, source.episodes())
+    source, careless = payers(UNITS, 1.0), Careless(levels=4)
+    contributed = careless.contributions(CHAIN, source.episodes(), 1e-9, NOTHING)
     plan = replace(careless.plan(CHAIN, 1.0), noise_multiplier=1e-9, entropy=SeededEntropy(0))
     assert (contributed.norm(dim=1) > plan.clip.sensitivity).any()
-    total = ask(careless, CHAIN, plan, source, BEGIN).released * UNITS
+    total = ask(careless, CHAIN, plan, source, BEGIN).released[:15] * UNITS
     assert not torch.allclose(total, contributed.sum(0), atol=1e-3)
     assert float(total.norm()) <= UNITS * plan.clip.sensitivity
 
 
 def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     source, plan, release = payers(UNITS, 1.0), BEHAVIOUR.plan(CHAIN, 1.0), Plan.release
-    seen: list[tuple[int, bool]] = []
+    seen: list[tuple[int, int]] = []
 
     def drawn(own: Plan, total: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        assert seen == [(1, False)]
+        assert seen in ([(1, 0)], [(1, 0), (1, 1), (2, 1)])
         return release(own, total)
 
     monkeypatch.setattr(Plan, "release", drawn)
@@ -88,9 +92,10 @@ def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.Mo
         plan,
         source,
         BEGIN,
-        save_checkpoint=lambda state: seen.append((state.started, state.finished)),
+        save_checkpoint=lambda state: seen.append((state.started, state.made)),
     )
-    assert seen == [(1, False), (1, True)]
+    assert seen == [(1, 0), (1, 1), (2, 1), (2, 2)]
+    assert state.finished
     restored = Asked.restore(state.tensors(), state.facts())
     assert torch.equal(restored.released, state.released)
     with pytest.raises(ValueError, match="the number of private units differs"):
