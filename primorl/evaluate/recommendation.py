@@ -302,7 +302,7 @@ def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
         return f"{today}, but {compared.released_clone:.4g} for the clone as it would be released"
     if compared.half_width > MOST_WIDTH * scale:
         unsure = f"{today}, too uncertain to tell whether the clone acts as people do"
-        return f"{unsure}; narrower bounds of the return, or more people, make it more certain"
+        return f"{unsure}; more people, or a larger share of ε for it, make it more certain"
     return None
 
 

@@ -2,9 +2,9 @@
 
 Every number comes from the files of the bundle, so anybody can make the card again and compare.
 ``declared.json`` has the texts of people. The words are in ``templates``, one item a line: ``#
-title``, the guarantee without a mark, ``## heading``, ``- point``, ``| name | value``; a line that
-is indented by two spaces goes on with the item before it. Every value is escaped: a name in a file
-cannot bring markup along.
+title``, the guarantee without a mark, ``## heading``, ``- point``, ``^ head | of a table``, and
+``| name | value``. A line that is indented by two spaces goes on with the item before it. Every
+value is escaped: a name in a file cannot bring markup along.
 
 Here is also the guarantee of a bundle or a report as a whole: model, clone and the private units'
 answers, one after another.
@@ -79,9 +79,10 @@ Row = tuple[str, str]
 
 
 class Section(NamedTuple):
-    """Points in plain text, and rows of a table with two columns."""
+    """Points in plain text, and a table with two columns."""
 
     points: list[str]
+    head: list[Row]
     rows: list[Row]
 
 
@@ -144,10 +145,13 @@ def write_card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> s
         digests=digests,
         **_facts(content),
     ):
-        if mark == "|":
+        if mark in ("^", "|"):
+            name, value = map(_escape, _cells(text))
+            if mark == "^":
+                lines += ["", f"| {name} | {value} |", "|---|---|"]
+                continue
             if not lines[-1].startswith("|"):
                 lines += ["", "| | |", "|---|---|"]
-            name, value = map(_escape, _cells(text))
             lines.append(f"| {name} | {value} |")
         elif mark == "-":
             lines.append(f"- {_escape(text)}")
@@ -429,7 +433,7 @@ def _items(template: str, **facts: Any) -> Iterator[Row]:
         raise ValueError("found an address of the network in a text")
     for line in re.sub(r"\n {2,}", " ", rendered).splitlines():
         mark, _, text = line.partition(" ")
-        if mark in ("#", "##", "-", "|"):
+        if mark in ("#", "##", "-", "^", "|"):
             yield mark, text
         elif line:
             yield "", line
@@ -437,11 +441,12 @@ def _items(template: str, **facts: Any) -> Iterator[Row]:
 
 def _section(template: str, **facts: Any) -> Section:
     """Fill in the template of one section, in plain text."""
-    found = Section([], [])
+    found = Section([], [], [])
     for mark, text in _items(template, **facts):
-        if mark == "|":
+        if mark in ("^", "|"):
             name, value = _cells(text)
-            found.rows.append((name.replace(_BAR, "|"), value.replace(_BAR, "|")))
+            row = (name.replace(_BAR, "|"), value.replace(_BAR, "|"))
+            (found.head if mark == "^" else found.rows).append(row)
         elif mark == "-":
             found.points.append(text.replace(_BAR, "|"))
     return found

@@ -66,6 +66,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     for said in (
         "**ε = 0.5, δ = 1e-05 per trajectory**",
         "52.8%",  # (1 + 0.055847) / 2
+        "| An attack that wrongly names | finds at most |\n|---|---|\n| 1 in 100 who were not in",
         "1.44% (from 1%)",
         "ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8.",
         "1,048 trajectories are public",
@@ -73,6 +74,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "3 charges on these data",
         "| 2 × train\\_model | ε = 0.5, δ = 1e-05 each",
         "| reward | 87% ± 2% |",
+        "| spent on these trajectories when this was made | ε = 1.08 at δ = 1e-05, in 3 charges |",
         "| observation\\_2 | not known: the noise hides it |",
     ):
         assert said in made
