@@ -69,7 +69,8 @@ class ModelCheck(Question):
     joint norm within 1.
 
     Attributes:
-        horizons: the h; those beyond the declared horizon are dropped.
+        horizons: the h; those beyond the declared horizon, or that nobody surely reaches, are
+            dropped.
         starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its
             steps once.
         cap: where errors are cut, in scales.
@@ -235,14 +236,14 @@ class ModelCheck(Question):
             believe=believe,
             ratio=ratio if math.isfinite(ratio) else None,
             wrong=tuple(wrong),
-            horizons=self.kept(problem),
+            horizons=tuple(dict.fromkeys(h for h, _ in means)),
         )
 
     def _means(
         self, problem: Problem, noise: float, released: Tensor
     ) -> dict[tuple[int, str], Both]:
         """Read the squared errors of the model and of the trivial prediction, mapped from [0, cap²]
-        to [-1, 1].
+        to [-1, 1]; of the horizons that some unit surely reaches.
         """
         kept = self.kept(problem)
         noise, released = noise / _factor(kept), released / _factor(kept)
@@ -251,6 +252,8 @@ class ModelCheck(Question):
         means = {}
         for i, h in enumerate(kept):
             share, share_noise = (next(shares), noise / 2) if h > 1 else (1.0, 0.0)
+            if share <= t_quantile(problem.units) * share_noise:
+                continue
             for j, quantity in enumerate(QUANTITIES):
                 model, trivial = (
                     noisy_mean(problem.units, mean, rest, noise, share, share_noise)

@@ -161,5 +161,16 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
     found = check.verdict(problem, noise, released)
-    assert (found.believe, found.wrong, found.horizons) == (believable, wrong, (1, 5))
+    assert (found.believe, found.wrong) == (believable, wrong)
+    assert found.horizons == ((1, 5) if noise < 0.3 else (1,))
     assert found.ratio == (None if ratio is None else pytest.approx(ratio, abs=1e-3))
+
+
+def test_a_horizon_that_nobody_reaches_is_not_judged() -> None:
+    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000)
+    x = 2 * torch.tensor([[0.1, 1.0], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
+    pairs = torch.stack((x, 1 - x**2), -1)
+    nobody = torch.cat((pairs.flatten(), torch.zeros(8), -torch.ones(1))) * _factor((1, 5))
+    found = check.verdict(problem, 1e-3, nobody)
+    assert (found.believe, found.horizons) == ("yes", (1,))
+    assert all("1 step ahead" in each.what for each in check.estimates(problem, 1e-3, nobody))
