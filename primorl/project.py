@@ -16,7 +16,7 @@ import pandas as pd
 from ruamel.yaml import YAML
 
 import primorl
-from primorl.base.dvc import show_dvc
+from primorl.base.dvc import changed_stages, show_dvc
 from primorl.base.errors import PipelineError
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.paths import (
@@ -78,21 +78,27 @@ class Project:
     def __repr__(self) -> str:
         return f"Project({str(self.folder)!r})"
 
-    def bill(self) -> Bill:
-        """Tell what the next run charges. Nothing is charged.
+    def bill(
+        self, *, dataset: str | None = None, epsilon: float | None = None, **settings: Any
+    ) -> Bill:
+        """Tell what `run` would charge with these settings. Nothing is charged, and ``params.yaml``
+        stays as it is.
 
-        Data that are not there yet, or are out of date, are made first: `dvc repro partition`,
-        which charges nothing.
+        Without settings, data that are not there yet, or are out of date, are made first: `dvc
+        repro partition`, which charges nothing.
 
         Raises:
-            PipelineError: the settings are wrong, or a stage fails.
+            PipelineError: the settings are wrong or of data that are not here, or a stage fails.
         """
+        given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
-            params = load()
-            found = preview(params)
-            if found is None:
-                show_dvc("repro", "--quiet", "plan")
-                found = preview(params)
+            if given:
+                found = preview(parse(_changed(given)), changed_stages() | {"plan"})
+            else:
+                found = preview(load())
+                if found is None:
+                    show_dvc("repro", "--quiet", "plan")
+                    found = preview(load())
             if found is None:
                 raise PipelineError(UNKNOWN)
             return found
@@ -108,21 +114,26 @@ class Project:
             dataset: name of a file in ``datasets/``.
             epsilon: ``privacy.target_epsilon``, of all jobs together.
             settings: others, as ``params.yaml`` has them: ``seed=1``, ``policy={"epochs": 20,
-                "seeds": [0, 1]}``. All are written to that file, also where the run fails; the next
-                run has them too.
+                "seeds": [0, 1]}``. All are written to that file, and the next run has them too; it
+                stays as it was where the run fails.
 
         Raises:
             PipelineError: a setting is unknown or wrong, the budget does not allow the run, or a
                 stage fails.
         """
-        given = settings | ({"dataset": dataset} if dataset is not None else {})
-        if epsilon is not None:
-            given["privacy"] = {**given.get("privacy", {}), "target_epsilon": epsilon}
+        given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
             check_version(primorl.__version__)
+            before = Path(PARAMS).read_bytes()
             if given:
                 _set(given)
-            show_dvc(*(("exp", "run") if given else ("repro",)))
+            try:
+                show_dvc(*(("exp", "run") if given else ("repro",)))
+            except PipelineError:
+                if given:
+                    with replaced_file(PARAMS) as fresh:
+                        fresh.write_bytes(before)
+                raise
             return Run._read(self)
 
     def runs(self, *, max_epsilon: float | None = None) -> pd.DataFrame:
@@ -158,18 +169,18 @@ class Run:
     statement: Statement
     curve: pd.DataFrame
     _policy: Policy | PipelineError
+    _recommended: Policy | PipelineError
 
     @classmethod
     def _read(cls, project: Project) -> "Run":
         """Read the run in the working directory, and compare its files with each other."""
         found = VerifiedRun.read(load())
-        policy: Policy | PipelineError
-        try:
-            policy = load_policy(POLICY)
-        except PipelineError as advised_against:
-            policy = advised_against
+        policy = recommended = _load(POLICY)
+        if (advice := found.evaluated.recommendation) is not None:
+            nothing = PipelineError(f"{SUMMARY}: recommendation: no policy: {advice.reason}")
+            recommended = nothing if advice.policy is None else _load(Path(advice.policy))
         curve = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
-        return cls(project, found.evaluated, found.policy, curve, policy)
+        return cls(project, found.evaluated, found.policy, curve, policy, recommended)
 
     def __repr__(self) -> str:
         return text(self.summary.to_json())
@@ -184,6 +195,17 @@ class Run:
         if isinstance(self._policy, PipelineError):
             raise self._policy
         return self._policy
+
+    @property
+    def recommended(self) -> Policy:
+        """What the run recommends: the trained policy, or the clone of today's practice.
+
+        Raises:
+            PipelineError: neither, and why.
+        """
+        if isinstance(self._recommended, PipelineError):
+            raise self._recommended
+        return self._recommended
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write the report, with what was spent since; return the path.
@@ -206,6 +228,33 @@ class Run:
         return target
 
 
+def _load(folder: Path) -> Policy | PipelineError:
+    """Load a policy, or return why it is not to be used."""
+    try:
+        return load_policy(folder)
+    except PipelineError as advised_against:
+        return advised_against
+
+
+def _collect(
+    dataset: str | None, epsilon: float | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put all settings of a call together, as plain lists and numbers."""
+    given = dict(settings) | ({"dataset": dataset} if dataset is not None else {})
+    if epsilon is not None:
+        given["privacy"] = {**given.get("privacy", {}), "target_epsilon": epsilon}
+    plain: dict[str, Any] = json.loads(json.dumps(given))
+    return plain
+
+
+def _changed(given: Mapping[str, Any]) -> Any:
+    """Return the content of ``params.yaml`` with settings in place."""
+    raw = read_yaml(PARAMS, "")
+    if isinstance(raw, dict):  # else `parse` refuses it
+        _change(raw, given)
+    return raw
+
+
 def _set(given: Mapping[str, Any]) -> None:
     """Write settings into ``params.yaml``, whose comments stay. They are checked before.
 
@@ -213,11 +262,7 @@ def _set(given: Mapping[str, Any]) -> None:
         PipelineError: a setting is unknown or wrong, or DVC has no commit to begin an experiment
             from.
     """
-    given = json.loads(json.dumps(given))  # plain lists and numbers
-    raw = read_yaml(PARAMS, "")
-    if isinstance(raw, dict):  # else `parse` refuses it
-        _change(raw, given)
-    parse(raw)
+    parse(_changed(given))
     if git_commit() is None:
         raise PipelineError(
             f"{Path.cwd()}: no commit yet, which an experiment of DVC begins from; run `git add "

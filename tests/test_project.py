@@ -12,7 +12,7 @@ import primorl
 from primorl.base.dvc import show_dvc
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
-from primorl.config.params import load, plain
+from primorl.config.params import Params, load, plain
 from primorl.project import Project
 from tests.pipeline.test_evaluate import chosen, project
 from tests.projects import write_settings
@@ -47,7 +47,8 @@ def test_settings_reach_dvc_and_the_results_stay(
     assert (changed.seed, changed.policy.epochs, changed.policy.seeds) == (3, 2, (0, 1))
     assert changed.privacy.target_epsilon == 1.0
     assert run.summary.return_mean == pytest.approx(float(run.curve["return_mean"].iloc[-1]))
-    assert run.policy.act([1.0, 0.0, 0.0]).shape == (1,)  # type: ignore[union-attr]
+    for policy in (run.policy, run.recommended):
+        assert policy.act([1.0, 0.0, 0.0]).shape == (1,)  # type: ignore[union-attr]
     assert run.statement.private
     assert repr(run).startswith("dataset ")
     assert run.report("page.html") == tmp_path.parent / "page.html"
@@ -72,6 +73,29 @@ def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(
     assert file.read_text().startswith("# ours\n")
 
 
+def refuse(*_: str) -> None:
+    raise PipelineError("beyond the budget")
+
+
+def test_a_bill_of_other_settings_writes_nothing(
+    words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, int, set[str]]] = []
+
+    def previewed(params: Params, changed: set[str]) -> str:
+        seen.append((params.privacy.target_epsilon, params.seed, changed))
+        return "bill"
+
+    monkeypatch.setattr("primorl.project.preview", previewed)
+    monkeypatch.setattr("primorl.project.changed_stages", lambda: {"evaluate"})
+    before = (tmp_path / PARAMS).read_bytes()
+    assert Project(tmp_path).bill(epsilon=1.5, seed=7) == "bill"
+    assert seen == [(1.5, 7, {"evaluate", "plan"})]
+    assert (tmp_path / PARAMS).read_bytes() == before
+    with pytest.raises(PipelineError, match=r"params\.yaml: sed: unknown key"):
+        Project(tmp_path).bill(sed=7)
+
+
 def test_what_cannot_run_is_one_line_before_dvc_begins(
     words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +108,11 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
     ):
         with pytest.raises(PipelineError, match=says):
             here.run(**given)
+    before = (tmp_path / PARAMS).read_bytes()
+    monkeypatch.setattr("primorl.project.show_dvc", refuse)
+    with pytest.raises(PipelineError, match="beyond the budget"):
+        here.run(epsilon=5.0)
+    assert (tmp_path / PARAMS).read_bytes() == before
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
     with pytest.raises(PipelineError, match="no commit yet"):
         here.run(seed=1)
