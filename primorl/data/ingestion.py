@@ -1,11 +1,14 @@
 """Raw trajectories become one validated Parquet dataset."""
 
+import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory
@@ -79,8 +82,9 @@ def ingest(
         PartWriter(fresh, info.schema) as writer,
         closing(ahead(reader.tables())) as tables,
     ):
-        rows = 0
+        rows = people = kept = 0
         for everybody in tables:
+            people += pc.count_distinct(everybody["unit_id"]).as_py()
             check_spelling(everybody)
             table = gone.drop(everybody)
             if table.num_rows == 0:
@@ -91,6 +95,7 @@ def ingest(
             fingerprint.update(table)
             writer.write(table)
             rows += table.num_rows
+            kept += pc.count_distinct(table["unit_id"]).as_py()
         check.finish()
         check_duplicates.finish()
         check_spelling.finish()
@@ -101,6 +106,12 @@ def ingest(
         writer.finish(info)
         if public_column is not None and isinstance(reader, TabularReader):
             write_consent(fresh, public_column, [gone.drop(table) for table in reader.consent])
+    found = [f"{count} {what}" for what, count in reader.found.items()]
+    print(
+        f"ingest: found {', '.join(found)} of {people} units; kept {rows} transitions of {kept} "
+        "units",
+        file=sys.stderr,
+    )
     return info
 
 

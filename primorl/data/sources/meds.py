@@ -6,6 +6,7 @@ reads it. What becomes of a subject depends on nobody else's events. Times are w
 """
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -67,21 +68,31 @@ class Meds:
 
     def collect(self, target: Path) -> None:
         """Write the log of all shards, and record what they were (`watch`)."""
-        named, key = source_files(self._dataset) or ("", "")
-        folder, found = find_files(named)
-        files = [file for file in found if file.suffix == ".parquet"]
+        named, key, endings = source_files(self._dataset) or ("", "", ())
+        folder, files = find_files(named, endings)
         if not files:
             raise PipelineError(
                 f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed "
                 "is a folder in the Medical Event Data Standard, with data/**/*.parquet"
             )
         # First: a file that changes meanwhile is another one.
-        record_files(self._name, target, folder, found)
+        record_files(self._name, target, folder, files)
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
+            kept = 0
             for events in read(files, codes):
-                writer.write_table(logs.table(events))
+                table = logs.table(events)
+                kept += pc.count_distinct(table["subject_id"]).as_py()
+                writer.write_table(table)
+        print(f"collect: {kept} subjects have a decision and are kept", file=sys.stderr)
+        for name, (outside, there) in logs.outside.items():
+            if outside:
+                print(
+                    f"collect: {outside} of {there} values of {name} lie outside its bounds and "
+                    "are left out",
+                    file=sys.stderr,
+                )
         if missing := codes.unseen():
             raise PipelineError(
                 f"datasets/{self._name}.yaml: options: found {', '.join(map(repr, missing))}, "
@@ -256,6 +267,7 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
                 yield Events.join(waiting)
             progress.update()
     subjects = np.concatenate(began)
+    print(f"collect: found {len(subjects)} subjects in {len(files)} shards", file=sys.stderr)
     if len(np.unique(subjects)) < len(subjects):
         raise PipelineError(
             f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
@@ -354,6 +366,7 @@ class Decisions:
 
     Attributes:
         schema: of the rows.
+        outside: for each value observed, how many outside its bounds, of how many; private.
     """
 
     def __init__(self, dataset: MedsDataset, codes: Codes):
@@ -362,6 +375,7 @@ class Decisions:
         kind = pa.float32() if self._options.action[0].bins is None else level
         observation = as_tabular(dataset).options.columns.observation
         names = [entry for entry in observation if isinstance(entry, str)]
+        self.outside: dict[str, tuple[int, int]] = {}
         self.schema = pa.schema(
             [("subject_id", pa.int64()), ("trajectory", pa.int64()), ("time", pa.timestamp("us"))]
             + [(name, pa.float32()) for name in names]
@@ -371,6 +385,12 @@ class Decisions:
 
     def table(self, events: Events) -> pa.Table:
         """Make the rows of all decisions of some whole subjects."""
+        for entry in self._options.observation:
+            if isinstance(entry, MedsValue):
+                values = events.value[self._codes.roles[events.code, self._codes.role(entry)]]
+                inside = int(np.sum((values >= entry.low) & (values <= entry.high)))
+                outside, there = self.outside.get(entry.name, (0, 0))
+                self.outside[entry.name] = outside + len(values) - inside, there + len(values)
         parts = []
         new = np.flatnonzero(np.diff(events.subject)) + 1
         for own in np.split(np.arange(len(events.subject)), new):

@@ -197,6 +197,8 @@ class MinariReader:
     ):
         self.path, self.spaces, self.horizon, self._order = path, spaces, horizon, order
         self._parts = sorted(parts, key=lambda part: part.prefix)
+        episodes = sum(part.storage.total_episodes for part in parts)
+        self.found = {"datasets": len(parts), "episodes": int(episodes)}
         for part in self._parts:
             own = part.spaces()
             for what in ("observation_size", "action_size", "discrete_actions"):

@@ -118,11 +118,10 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
 
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
     write(STAY)
-    Path("meds/data/notes.csv").touch()
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     assert watch.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "1 changed, 0 gone, 0 new of 2 files" in str(watch.changed("log", entry()))
+    assert "1 changed, 0 gone, 0 new of 1 files" in str(watch.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),

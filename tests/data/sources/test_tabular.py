@@ -63,7 +63,7 @@ def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
         Path("log/year").mkdir(parents=True)
         write(rows()[:2], "log/part-2.csv")
         write(table.select(table.column_names[::-1]), f"log/{second}")
-        for name in ("_SUCCESS", "README.txt", ".part-3.csv"):
+        for name in ("_SUCCESS", ".part-3.csv"):
             text("not a log", f"log/{name}")
         arrives()
 

@@ -30,7 +30,7 @@ from primorl.data.sources.tabular.transitions import (
     consent_of_units,
     whole_units,
 )
-from primorl.data.sources.tabular.watch import find_files, log_files, record_files
+from primorl.data.sources.tabular.watch import find_files, record_files
 from primorl.data.storage.schema import Spaces, id_text, whole
 
 
@@ -80,13 +80,6 @@ class Tabular:
             copy = target / file.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
-        strange = len(files) - len(log_files(target))
-        if strange > 0:
-            raise PipelineError(
-                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files "
-                f"at {named!r} with an unsupported name; allowed are .parquet, .csv and .csv.gz; "
-                "rename them, or narrow the pattern"
-            )
 
     def check_columns(self) -> bool:
         """Compare the columns of the files with the entry; False where there are no files yet.
@@ -125,6 +118,7 @@ class TabularReader:
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self._fields = fields_of(dataset.options.columns)
         self._log = LogFiles(raw, self._fields, dataset.options.csv)
+        self.found = {"files": len(self._log.paths), "rows": 0}
 
     def keep_consent(self, column: str) -> None:
         """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
@@ -141,13 +135,12 @@ class TabularReader:
         limit = self._dataset.horizon or self.horizon
         transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
         in_order = self._dataset.options.sorted
-        empty = True
         for rows in whole_units(log.batches() if in_order else sort_batches(log, unit), unit):
-            empty = False
+            self.found["rows"] += rows.num_rows
             if self._fields[-1].name == "consent":
                 self.consent.append(consent_of_units(rows, unit, log))
             yield transitions(rows)
-        if empty:
+        if self.found["rows"] == 0:
             raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
 
 

@@ -5,12 +5,14 @@ stay in unseen. So ``data/raw`` also has size, time and digest of every file. A 
 again only where size or time differ.
 """
 
+import errno
 import glob
 import hashlib
 import itertools
+import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_json, write_json
@@ -20,26 +22,79 @@ from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
 
-def find_files(named: str) -> tuple[Path, list[Path]]:
-    """Find the files that ``options.files`` names, and the folder that their names begin in."""
+def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, list[Path]]:
+    """Find the files that ``options.files`` names, and the folder that their names begin in.
+
+    Raises:
+        PipelineError: something there cannot be read as a log: people would be left out unsaid.
+    """
     wanted = home() / Path(named).expanduser()
     if wanted.is_dir():
-        return wanted, log_files(wanted)
-    matched = [Path(found) for found in glob.glob(str(wanted), recursive=True)]  # noqa: PTH207
+        return wanted, log_files(wanted, endings)
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
-    return Path(*fixed), sorted(path for path in matched if path.is_file())
+    found: set[Path] = set()
+    for path in _match(wanted):
+        if path.is_dir():
+            found.update(log_files(path, endings))
+        else:
+            _refuse_unread(path, endings)
+            found.add(path)
+    return Path(*fixed), sorted(found)
 
 
-def log_files(folder: Path) -> list[Path]:
-    """List the log files under ``folder``, part 2 before part 10, without names that begin with a
-    dot or underscore.
+def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
+    """List the log files under ``folder``, also behind links, part 2 before part 10, without names
+    that begin with a dot or underscore.
+
+    Raises:
+        PipelineError: a folder or file cannot be read, is there twice, or is no log.
     """
-    visible = []
-    for path in folder.rglob("*"):
-        hidden = any(part[0] in "._" for part in path.relative_to(folder).parts)
-        if path.name.endswith(ENDINGS) and path.is_file() and not hidden:
-            visible.append(path)
-    return sorted(visible, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
+    found: list[Path] = []
+    seen: set[Path] = set()
+    for where, below, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+        real = Path(where).resolve()
+        if real in seen:
+            raise PipelineError(f"{where}: {real} is there twice, by a link; remove the link")
+        seen.add(real)
+        below[:] = [name for name in below if name[0] not in "._"]
+        found += [Path(where) / name for name in names if name[0] not in "._"]
+    for path in found:
+        _refuse_unread(path, endings)
+    return sorted(found, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
+
+
+def _match(wanted: Path) -> list[Path]:
+    """Find what a pattern names; refuse folders on the way that cannot be listed."""
+    for depth, part in enumerate(wanted.parts):
+        above = str(Path(*wanted.parts[:depth]))
+        for folder in glob.iglob(above, recursive=True) if glob.has_magic(part) else ():  # noqa: PTH207
+            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+                _refuse_folder(PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder))
+    return [Path(found) for found in glob.iglob(str(wanted), recursive=True)]  # noqa: PTH207
+
+
+def _refuse_folder(refused: OSError) -> NoReturn:
+    raise PipelineError(
+        f"{refused.filename}: the folder cannot be read ({refused.strerror}); make it readable, or "
+        "move it away"
+    ) from None
+
+
+def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
+    """Raise the error about a file that would not be read."""
+    if not os.access(path, os.R_OK):
+        found = "cannot be read, or is a link to nothing; make it readable, or mount its target"
+    elif not path.is_file():
+        found = "neither a file nor a folder; move it away"
+    elif not path.name.endswith(endings) or path.name[0] in "._":
+        allowed = ", ".join(endings)
+        found = (
+            f"found a name that is no log's; allowed are {allowed}, beginning with no dot or _; "
+            "convert or rename the file, or let a pattern (FOLDER/**/*.csv) leave it out"
+        )
+    else:
+        return
+    raise PipelineError(f"{path}: {found}")
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
@@ -49,14 +104,14 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if digit else (0, 0, part) for part, digit in pairs]
 
 
-def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
-    """Give what the entry of files of one's own names, for `find_files`, and its key; None for
-    other sources.
+def source_files(dataset: AnyDataset) -> tuple[str, str, tuple[str, ...]] | None:
+    """Give what the entry of files of one's own names, its key, and how their names may end; None
+    for other sources.
     """
     if isinstance(dataset, TabularDataset):
-        return dataset.options.files, "options.files"
+        return dataset.options.files, "options.files", ENDINGS
     if isinstance(dataset, MedsDataset):
-        return f"{dataset.options.folder}/data", "options.folder"
+        return f"{dataset.options.folder}/data", "options.folder", (".parquet",)
     return None
 
 
@@ -80,16 +135,18 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     """
     if (own := source_files(dataset)) is None or not COPIES.exists():
         return None
-    named, key = own
+    named, key, endings = own
     try:
         copied = read_json(COPIES)
-        folder, files = find_files(named)
+        folder, files = find_files(named, endings)
         if copied["dataset"] != name or not files:
             return None
         before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
         edited = sum(_differs(now[file], before[file]) for file in before.keys() & now.keys())
-    except (OSError, PipelineError):
+    except OSError:
         return None
+    except PipelineError as refused:
+        return str(refused)
     except (AttributeError, KeyError, TypeError):
         return (
             f"{COPIES}: not of this version, so whether the source changed is unknown; `dvc repro "

@@ -1,0 +1,106 @@
+"""Nobody is left out of a log in silence: parts of a folder are read, or refused by name."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.base.errors import PipelineError
+from primorl.data.sources.tabular.watch import find_files, log_files
+from tests.data.sources.tabular_builders import entry, row, rows, run, write
+
+B = Path("log/b")
+
+
+def linked_folder() -> None:
+    Path("disk").mkdir()
+    Path("disk/b.csv").touch()
+    B.symlink_to(Path("disk").resolve())
+
+
+def named(name: str) -> Callable[[], None]:
+    def make() -> None:
+        B.mkdir()
+        (B / name).touch()
+
+    return make
+
+
+def loop() -> None:
+    B.mkdir()
+    (B / "again").symlink_to(Path("log").resolve())
+
+
+def pipe() -> None:
+    B.mkdir()
+    os.mkfifo(B / "b.csv")
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a link to nothing": lambda: B.symlink_to("gone"),
+    ".CSV": named("b.CSV"),
+    ".tsv": named("b.tsv"),
+    "compressed otherwise": named("b.csv.zst"),
+    "an archive": named("b.zip"),
+    "a file that is no log": named("README"),
+    "a folder in itself": loop,
+    "a pipe": pipe,
+}
+
+
+@pytest.fixture
+def folder(project: Path) -> Path:
+    write(rows(), "log/a.csv")
+    return project
+
+
+@pytest.mark.parametrize("files", ["log", "log/*", "log/**"])
+@pytest.mark.parametrize("make", [named("b.csv"), linked_folder])
+def test_a_folder_is_read_whole(folder: Path, files: str, make: Callable[[], None]) -> None:
+    make()
+    _, found = find_files(files)
+    assert [path.name for path in found] == ["a.csv", "b.csv"]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("files", ["log", "log/*"])
+def test_a_part_that_is_not_understood_is_refused_by_name(
+    folder: Path, files: str, what: str
+) -> None:
+    REFUSED[what]()
+    with pytest.raises(PipelineError, match=r"^.*log/b"):
+        find_files(files)
+
+
+def test_what_cannot_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named("b.csv")()
+
+    def refuse(path: Any, mode: int) -> bool:  # root may read everything
+        return Path(path).name != refused
+
+    monkeypatch.setattr("os.access", refuse)
+    for files, refused in (("log", "b.csv"), ("log/*/*", "b.csv"), ("log/*/*", "b")):
+        with pytest.raises(PipelineError, match=f"{refused}: .*cannot be read"):
+            find_files(files)
+
+
+def test_hidden_names_are_left_aside(folder: Path) -> None:
+    for name in ("_SUCCESS", ".part.csv.crc", "_temporary/b.csv"):
+        path = Path("log", name)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert [path.name for path in log_files(Path("log"))] == ["a.csv"]
+
+
+def test_ingest_says_what_was_found_and_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree("log")
+    write([*rows(), row(11, 0, 0), row(11, 0, 1, left=True)])
+    run(entry())
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "ingest: found 1 files, 10 rows of 3 units; kept 7 transitions of 3 units"
+    )
