@@ -96,10 +96,14 @@ def test_what_orders_rows(project: Path, form: str) -> None:
 def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
     plain = pa.Table.from_pylist(rows())
     words = pa.dictionary(pa.int8(), pa.large_string())
-    for kind, two, ten in ((pa.uint64(), 2, 10), (pa.string(), "2", "0010"), (words, "2", "10")):
+    texts = (pa.string(), pa.large_string(), pa.string_view(), words)
+    for kind, two, ten in ((pa.uint64(), 2, 10), *((kind, "2", "0010") for kind in texts)):
         users = pa.array([two if each["user"] == 2 else ten for each in rows()]).cast(kind)
         write(plain.set_column(0, "user", users))
         arrives()
+        if kind != pa.uint64():
+            write(plain.set_column(4, "ward", plain["ward"].cast(kind)))
+            arrives()
     types = {"x": pa.decimal128(10, 2), "gain": pa.float16(), "dose": pa.float64()}
     types |= {"died": pa.int8(), "left": pa.float64()}
     for name, kind in types.items():

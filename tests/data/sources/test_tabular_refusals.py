@@ -154,6 +154,106 @@ def test_bad_csv(project: Path, kind: str) -> None:
     assert re.search(message, refusal(entry()))
 
 
+NOTED = HEADER.replace("left", "left,note")
+OPEN_QUOTES = {  # the notes of four rows
+    "text after the closing quote": ('"see letter', 'cannula 5" left', "", ""),
+    "the next quote ends a row": ('"see letter', 'cannula 5"', "", ""),
+    "two rows on": ('"see letter', "", 'cannula 5"', ""),
+    "before a cell in quotes": ('"see letter', '"left"', "", ""),
+    "never closed": ('"see letter', "", "", ""),
+}
+CLOSED_QUOTES = {
+    "in the middle of a cell": ('cannula 5" left', 'arm 3"', "", ""),
+    "doubled": ('"a ""letter"", seen"', '""""', '""', ""),
+    "line breaks and commas": ('"one\ntwo, three\nfour, five"', '"six\r\n\r\nseven"', "", ""),
+}
+
+
+def noted(notes: tuple[str, ...]) -> str:
+    lines = [f"2,0,{time},1,A,0.5,1,0,{int(time == 3)},{note}\n" for time, note in enumerate(notes)]
+    return NOTED + "".join(lines)
+
+
+@pytest.mark.parametrize("notes", OPEN_QUOTES)
+def test_a_quote_swallows_no_row(project: Path, notes: str) -> None:
+    text(noted(OPEN_QUOTES[notes]))
+    assert "row 1: found a quote" in refusal(entry())
+
+
+@pytest.mark.parametrize("notes", CLOSED_QUOTES)
+def test_quotes_that_are_closed_are_text(project: Path, notes: str) -> None:
+    text(gzip.compress(noted(CLOSED_QUOTES[notes]).encode()), "log/log.csv.gz")
+    assert len(run(entry())) == 3
+
+
+def at(kind: pa.DataType) -> Callable[[str], None]:
+    def make(name: str) -> None:
+        later = "b" in name
+        times = pa.array([86_400 * (each["time"] + 1 + later) for each in rows()], pa.int64())
+        times = times.cast(pa.timestamp("s")).cast(kind)
+        content = pa.Table.from_pylist([each | {"visit": int(later)} for each in rows()])
+        write(content.set_column(2, "time", times), f"log/{name}.parquet")
+
+    return make
+
+
+def as_text(zone: str) -> Callable[[str], None]:
+    def make(name: str) -> None:
+        lines = [f"3,{name},2024-01-0{day} 10:00{zone},1,A,0.5,1,0,{day // 2}\n" for day in (1, 2)]
+        text(HEADER + "".join(lines), f"log/{name}.csv")
+
+    return make
+
+
+UTC, BERLIN = pa.timestamp("us", "UTC"), pa.timestamp("ns", "Europe/Berlin")
+SEVERAL_ZONES = {
+    "UTC and none": (at(UTC), at(pa.timestamp("us"))),
+    "none and a zone": (at(pa.timestamp("ms")), at(BERLIN)),
+    "a zone and dates": (at(BERLIN), at(pa.date32())),
+    "a zone and a CSV without": (at(UTC), as_text("")),
+    "two CSVs": (as_text("Z"), as_text("")),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL_ZONES)
+def test_times_with_and_without_a_zone_have_no_order(project: Path, kind: str) -> None:
+    for make, name in zip(SEVERAL_ZONES[kind], "ab", strict=True):
+        make(name)
+    assert "found times without a time zone" in refusal(entry(sorted=False))
+
+
+def test_times_of_two_zones_and_of_one_are_ordered(project: Path) -> None:
+    for kinds in ((UTC, BERLIN), (pa.date32(), pa.timestamp("us"))):
+        for kind, name in zip(kinds, "ab", strict=True):
+            at(kind)(name)
+        assert len(run(entry(NO_FLAGS, sorted=False, end="last_row"))) > 0
+
+
+NIGHTS = {  # local times, and whether a row is refused
+    "Europe": (["2024-10-27 02:15", "2024-10-27 02:50", "2024-10-27 02:25"], True),
+    "New York": (["2023-11-05 01:59", "2023-11-05 01:01", "2023-11-05 02:00"], True),
+    "Sydney": (["2024-04-07 02:30", "2024-04-07 02:45", "2024-04-07 02:00"], True),
+    "once came at midnight": (["2018-02-17 23:50", "2018-02-17 23:05", "2018-02-18 00:01"], True),
+    "with a zone": (["2024-10-27 02:15+02", "2024-10-27 02:50+02", "2024-10-27 02:25+01"], False),
+    "another day": (["2024-10-28 02:15", "2024-10-28 02:50", "2024-10-28 02:25"], False),
+    "in no order": (["2024-10-27 02:15", "2024-10-27 00:10", "2024-10-27 03:15"], False),
+    "in another": (["2024-10-27 02:50", "2024-10-27 02:40", "2024-10-27 02:30"], False),
+    "in order": (["2024-10-27 02:15", "2024-10-27 02:25", "2024-10-27 02:50"], False),
+}
+
+
+@pytest.mark.parametrize("night", NIGHTS)
+def test_the_hour_that_comes_twice_is_refused(project: Path, night: str) -> None:
+    times, twice = NIGHTS[night]
+    text(HEADER + "".join(f"2,0,{time},1,A,0.5,1,0,0\n" for time in times))
+    one = entry(NO_FLAGS, sorted=False, end="last_row")
+    if not twice:
+        assert len(run(one)) == 2
+        return
+    assert re.search(r"row [23]: .*summer time.*; allowed: times with their zone", refusal(one))
+    assert "times with their zone" in refusal(entry(NO_FLAGS, end="last_row"))
+
+
 def test_a_bad_row_late_in_a_long_csv_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

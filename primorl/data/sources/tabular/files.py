@@ -5,12 +5,16 @@ Errors name the file and the row, counted from 1 without a CSV's header. They qu
 nothing of the first line either: if the header was forgotten, that line is data.
 """
 
+import csv
+import gzip
+import io
 import re
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import BinaryIO, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +40,7 @@ ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
 _AGAIN = "repair the log and run `dvc repro -f collect`"
-_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError)
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error)
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
@@ -114,6 +118,7 @@ class LogFiles:
         paths: the files, in the order they are read.
         ordered_by_time: whether the field ``order`` is of times, in microseconds, and not of
             numbers.
+        without_zone: whether these times have no time zone, so that an hour can come twice.
         schema: of `batches`: the fields, and each row's ``file`` and ``row`` from 0.
 
     Raises:
@@ -138,7 +143,9 @@ class LogFiles:
         columns = [(field.name, self._type(field)) for field in self._fields]
         self.schema = pa.schema([*columns, ("file", pa.int32()), ("row", pa.int64())])
         order = {field.column for field in self._fields if field.kind == "order"}
-        self.ordered_by_time = any(pa.types.is_temporal(self._types[0][column]) for column in order)
+        times = [self._types[0][column] for column in order]
+        self.ordered_by_time = any(map(pa.types.is_temporal, times))
+        self.without_zone = self.ordered_by_time and not any(map(_zone, times))
 
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
@@ -222,6 +229,12 @@ class LogFiles:
         if any(times) and not all(times):
             where = f"{self.paths[0].parent}: column {field.column!r}"
             raise PipelineError(f"{where}: found times in some files and numbers in others")
+        if len({_zone(one) is None for one in found}) > 1:
+            place = next(i for i, one in enumerate(found) if _zone(one) is None)
+            raise PipelineError(
+                f"{self.paths[place]}: column {field.column!r}: found times without a time zone, "
+                "in other files with one, so their order is unknown; write the zone in all"
+            )
         return pa.int64() if all(times) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -240,6 +253,7 @@ class LogFiles:
 
     def _open(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         if path.suffix != ".parquet":
+            self._check_quotes(path)
             return iter(self._open_csv(path, types))
         # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of
         # the file.
@@ -253,6 +267,35 @@ class LogFiles:
             ROWS_PER_BATCH, columns=sorted(types), use_threads=False
         )
         return batches
+
+    def _check_quotes(self, path: Path) -> None:
+        """Refuse a field that holds rows: Arrow reads up to the next quote, whatever follows it.
+
+        Raises:
+            PipelineError: names the file and the row in which the quote is opened.
+        """
+        with _open_bytes(path) as file:
+            if not any(b'"' in block for block in iter(lambda: file.read(_CSV_BLOCK_BYTES), b"")):
+                return
+        row, line, mark = -1, 0, self._form.delimiter
+        with io.TextIOWrapper(_open_bytes(path), "utf-8", "replace", newline="") as text:
+            lines = csv.reader(text, delimiter=mark, strict=True)
+            try:
+                for fields in lines:
+                    several = lines.line_num > line + 1
+                    # A row that was read as a field ends in what comes before that field.
+                    if several and any(
+                        place > 1
+                        and len(parts := field.splitlines()) > 1
+                        and parts[-1].count(mark) == place
+                        for place, field in enumerate(fields)
+                    ):
+                        raise csv.Error
+                    row, line = row + bool(fields), lines.line_num
+            except csv.Error:
+                found = "a quote that is not closed in its row, a character after a closing quote"
+                allowed = "quotes around whole fields, doubled inside, and cells up to 131072 long"
+                refuse_row(path, row, f"found {found}, or an endless cell", allowed)
 
     def _open_csv(self, path: Path, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
         """Open a CSV with columns of these types; without any, of all columns as they seem."""
@@ -271,10 +314,18 @@ class LogFiles:
         )
 
 
+def _open_bytes(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
+
+
+def _zone(kind: pa.DataType) -> str | None:
+    return getattr(kind, "tz", None)
+
+
 def _csv_order(seen: pa.DataType) -> pa.DataType:
     """Give the type to read a CSV's order as, by that of its first rows."""
     if pa.types.is_temporal(seen):
-        return pa.timestamp("ns", getattr(seen, "tz", None))
+        return pa.timestamp("ns", _zone(seen))
     return seen if pa.types.is_string(seen) else pa.float64()
 
 
@@ -298,8 +349,7 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
             return array.cast(canonical).fill_null("")
         case "order":
             if pa.types.is_temporal(array.type):
-                zone = getattr(array.type, "tz", None)
-                array = array.cast(pa.timestamp("us", tz=zone), safe=False)
+                array = array.cast(pa.timestamp("us", tz=_zone(array.type)), safe=False)
             place = array.cast(canonical, safe=False)
             bad = pc.invert(pc.is_finite(place).fill_null(False))
             refuse(bad, "a missing order", "a number or time in every row")
@@ -365,7 +415,12 @@ class _FieldKind:
     canonical: pa.DataType | None
 
 
-_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
+_TEXT = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_integer,
+)
 _LABEL = (*_TEXT, pa.types.is_boolean)
 _REAL = (pa.types.is_integer, pa.types.is_floating)
 _ORDER = (*_REAL, pa.types.is_timestamp, pa.types.is_date)

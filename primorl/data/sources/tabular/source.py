@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,16 @@ from primorl.config.datasets import (
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, LogFiles, fields_of
 from primorl.data.sources.tabular.transitions import (
+    MICROSECONDS,
+    ZONE,
     TransitionMaker,
     consent_of_units,
     whole_units,
 )
 from primorl.data.sources.tabular.watch import find_files, record_files
 from primorl.data.storage.schema import Spaces, id_text, whole
+
+_HOUR = int(MICROSECONDS["hours"])
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -44,9 +49,32 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
     """
     rows = pa.concat_tables([log.schema.empty_table(), *log.batches()]).combine_chunks()
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
+    if log.without_zone:
+        _refuse_hour_twice(log, rows, keys)
     order = np.lexsort(keys)
     for start in range(0, len(order), ROWS_PER_BATCH):
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
+
+
+def _refuse_hour_twice(log: LogFiles, rows: pa.Table, keys: Sequence[npt.NDArray[Any]]) -> None:
+    """Refuse a step back by less than an hour, the only one of a trajectory as it lies in the log,
+    in a night to Sunday, in which summer time can end.
+
+    Raises:
+        PipelineError: names the file and the row.
+    """
+    time, *ids = keys
+    places = np.lexsort(ids)
+    steps = np.diff(time[places])
+    within = np.logical_and.reduce([np.diff(own[places]) == 0 for own in ids])
+    trajectory = np.cumsum(~within)
+    backs = np.bincount(trajectory, within & (steps < 0))
+    back = within & (steps < 0) & (steps > -_HOUR) & (backs[trajectory] == 1)
+    hours = time[places[1:]] // _HOUR % (7 * 24)  # since a Thursday's begin
+    month = time[places[1:]].astype("datetime64[us]").astype("datetime64[M]").astype(int) % 12
+    night = (hours >= 3 * 24 - 1) & (hours < 3 * 24 + 4) & np.isin(month, (1, 2, 3, 8, 9, 10))
+    found = "a time before that of the row before in the night in which summer time can end"
+    log.refuse(rows, places[1:][back & night], found, f"{ZONE}; or rows of a trajectory in order")
 
 
 def _ranks(ids: pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -20,6 +20,7 @@ MICROSECONDS: dict[TimeUnit, float] = {
     "hours": 3.6e9,
     "days": 8.64e10,
 }
+ZONE = "times with their zone, as a local hour comes twice when summer time ends"
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -166,6 +167,8 @@ class TransitionMaker:
             "a later one in every row; drop a duplicate, number rows of equal time, or set "
             f"options.sorted: false to have the log sorted here{self._or_merged}"
         )
+        if self._log.without_zone:
+            allowed = f"{ZONE}; {allowed}"
         self._log.refuse(rows, again, "an order that is not after that of the row before", allowed)
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
