@@ -325,7 +325,7 @@ def _today_line(own: OwnRun) -> str | None:
         return f"{said} {of_range * (high - low):.3g}, as its bounds are {low:g} to {high:g}"
     if bounds.before_end is not None:
         return None
-    return f"{said} {of_range:.1%} of the range of most returns, which is found first"
+    return f"{said} {min(2 * of_range, 1):.1%} of how far returns spread, which is found first"
 
 
 def _online_line(params: Params) -> str:

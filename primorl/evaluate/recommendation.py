@@ -16,6 +16,7 @@ from typing import Any, Literal
 from primorl.base.records import Line, record
 from primorl.evaluate.private.results import (
     AS_DRAWN,
+    AT_MOST,
     BEYOND,
     DOUBT,
     GAIN,
@@ -255,6 +256,8 @@ def _compare(answers: PrivateEvaluation) -> _Comparison | str:
 
     low, high = people.ci95 or (people.value, people.value)
     half_width = (high - low) / 2
+    at_most = answers.answer("behaviour", AT_MOST)
+    high = high if at_most is None else max(high, at_most.value)
     lowest = answers.answer("behaviour", "quantile 0.1 of the return")
     highest = answers.answer("behaviour", "quantile 0.9 of the return")
     spread = highest.value - lowest.value if lowest and highest else 0.0

@@ -44,7 +44,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import EVALUATE_PRIVATE, RELEASES, Order, QuestionJob
+from primorl.work.jobs import EVALUATE_PRIVATE, Order, QuestionJob
 
 BEHAVIOUR_RETURNS = Behaviour(levels=9)
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
@@ -95,6 +95,12 @@ def evaluation_problem(
     if job.return_bounds == "public" and public.units > 0:
         returned = PublicTrajectories.of(public).in_rollouts(ends)
         problem = problem.with_return_bounds(public_return_bounds(returned, problem))
+    if not problem.return_low < problem.return_high:
+        raise PipelineError(
+            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: returns lie between "
+            f"{problem.return_low:g} and {problem.return_high:g}, so there is nothing to ask; "
+            "declare [low, high] of the reward"
+        )
     return problem
 
 
@@ -153,10 +159,11 @@ def ask_for(
     inputs = problem.observation_size + problem.action_size
     check_blocks(partial(mean_change, exact), inputs, device)
     desk.refuse_beyond_budget([order for _, order in orders])
-    assert all(QUESTIONS[name].releases == count for name, count in RELEASES.items())
     rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
     ends = (*rewards, problem.return_low, problem.return_high)
     bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
+    if problem.return_is_sum:
+        bounds += ", sums of rewards"
     model = f"model {model_sha256}"
     if problem.bounds.angles:
         model += f" angles {problem.bounds.angles}"
@@ -195,10 +202,11 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> Asked:
     if state.about != about:
         raise PipelineError(
             f"models: {name}: {paid} paid for its answer about another model that was made with "
-            "the same numbers, or other bounds of rewards or returns, or by another version; "
+            "the same numbers, or other bounds of rewards or returns, or other angles, or by "
+            "another version; "
             f"{remedy}"
         )
-    if state.started > state.made:
+    if not state.finished and state.started > state.made:
         raise PipelineError(
             f"{name}: {paid}: the run died while it drew its answer, and a charge pays for one "
             f"answer only; it stays spent; {remedy}"

@@ -393,15 +393,20 @@ def observation_bounds(
         )
     if len(low) != size:
         raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
-    if any(column >= size for pair in bounds.angles for column in pair):
-        found = [list(pair) for pair in bounds.angles]
-        raise PipelineError(
-            f"datasets/{manifest.info.dataset}.yaml: bounds.angles: found {found}, allowed are "
-            f"columns from 0 to {size - 1}"
-        )
     if not np.isfinite((low, high)).all():
         raise PipelineError(
             f"{key}: found an unbounded observation space, allowed are finite bounds; set it to "
             "public, or declare {low: [..], high: [..]}"
         )
+    for column in (column for pair in bounds.angles for column in pair):
+        place = f"datasets/{manifest.info.dataset}.yaml: bounds.angles: found column {column}"
+        if column >= size:
+            raise PipelineError(f"{place}, allowed are columns from 0 to {size - 1}")
+        if declared == "public":
+            low[column], high[column] = min(low[column], -1), max(high[column], 1)
+        if not low[column] <= -1 <= 1 <= high[column]:
+            raise PipelineError(
+                f"{place}, whose bounds are {low[column]:g} to {high[column]:g}; allowed are "
+                "bounds that hold -1 and 1"
+            )
     return low, high

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from primorl.work.data import Partitions
 
 RELEASES: Mapping[EstimatorName, int] = {"behaviour": 2, "model_check": 1}
-"""Releases of each question, of equal noise."""
+"""Releases of each question, of equal noise; `Question.releases`."""
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 # of what cubes see of an observation: where people seldom are, a clone must not act wildly
@@ -234,7 +234,7 @@ class CloneJob(TrainingJob):
 
 @record
 class QuestionJob:
-    """A question to the private units: one Gaussian release over all of them.
+    """A question to the private units: Gaussian releases over all of them.
 
     Attributes:
         question: which.
@@ -244,6 +244,7 @@ class QuestionJob:
         return_bounds: of a trajectory's return; see `PrivateEvaluation`.
         draw: numbers the draws of the noise that were paid for.
         about: identity of the model in question; None: the question is about none.
+        releases: of equal noise, each of which sees those before.
     """
 
     question: EstimatorName
@@ -253,6 +254,7 @@ class QuestionJob:
     return_bounds: ReturnBounds
     draw: NaturalInt
     about: Hexadecimal | None
+    releases: Annotated[int, Within(ge=1)] = 1
 
     @property
     def name(self) -> str:
@@ -262,7 +264,7 @@ class QuestionJob:
     @property
     def event(self) -> DpEvent:
         """The event that it is charged as."""
-        return training_event(1.0, self.noise_multiplier, RELEASES[self.question])
+        return training_event(1.0, self.noise_multiplier, self.releases)
 
 
 def solve_noise(
@@ -318,7 +320,7 @@ def digest_of_settings(params: Params) -> str:
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
     bounds = facts["bounds"]  # a bound that nobody gives is none: a new one changes no digest
-    facts["bounds"] = {key: value for key, value in bounds.items() if value}
+    facts["bounds"] = {key: value for key, value in bounds.items() if value and key != "angles"}
     questions = content["evaluation"]["private"]
     return digest(asked | {"facts": facts, "questions": questions})
 
@@ -509,6 +511,8 @@ class RunPlan:
             return "questions: one is asked twice"
         if len({(each.delta, each.discount, each.return_bounds) for each in self.questions}) > 1:
             return "questions: of several δ, discounts or bounds of returns, which they share"
+        if any(each.releases != RELEASES[each.question] for each in self.questions):
+            return "questions: releases: not those of this version"
         others = {each.about for each in self.questions}
         others |= set() if self.clone is None else {self.clone.scaled_by}
         if others - {None, model}:

@@ -165,8 +165,11 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
         # A plan that was edited before it was paid must not come back for the jobs that are due.
         dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
         if paid and not (dear and kept.model.variant == "private"):
+            angles = params.chosen.bounds.angles  # nothing paid for depends on them
+            model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
             return replace(
                 kept,
+                model=model,
                 can_learn=decided.can_learn,
                 reason=decided.reason,
                 warnings=decided.warnings,
@@ -886,6 +889,7 @@ def question_jobs(params: Params, model_identity: str) -> tuple[QuestionJob, ...
             return_bounds=chosen.return_bounds,
             draw=chosen.draw,
             about=model_identity if name == "model_check" else None,
+            releases=RELEASES[name],
         )
         for name in params.questions
     )

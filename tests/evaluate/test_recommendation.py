@@ -10,6 +10,7 @@ import pytest
 from primorl.evaluate import recommendation
 from primorl.evaluate.private.results import (
     AS_DRAWN,
+    AT_MOST,
     BEYOND,
     DOUBT,
     GAIN,
@@ -46,10 +47,12 @@ def found(
     random: float = -200.0,
     verdict: Verdict | None = None,
     beyond: float = 0.0,
+    at_most: float | None = None,
 ) -> PrivateEvaluation:
     """Answers about people who get -80 today, a clone and a policy; no clone without ``drawn``."""
     least = min(gains)
     people = [] if today is None else [answer("behaviour", MEAN_RETURN, -80.0, ci95=today)]
+    people += [] if at_most is None else [answer("behaviour", AT_MOST, at_most)]
     clone = [answer("clone", AS_DRAWN, drawn[0], members=drawn)] if drawn else []
     estimates = (
         *people,
@@ -98,6 +101,9 @@ LOSING = {"gains": (0.5, 0.5), "released": (-90.0, -90.0)}
         ({"gains": (-2.0, 40.0)}, BETTER, "keep", "loses 2 against a clone"),
         # A clone worse than the people would make any policy look good.
         ({"policy": (-75.5, -60.0)}, BETTER, "keep", "gains 0.5 over the upper end"),
+        # Returns above the range that was found count as its end.
+        ({"at_most": -78.0}, BETTER, "trial", "gains 6 over a clone"),
+        ({"at_most": -69.0}, BETTER, "keep", "loses 1 against the upper end"),
         ({"beyond": 0.14}, BETTER, "trial", ""),
         ({"beyond": 0.25}, BETTER, "keep", "25% more of its steps than of the clone's"),
         ({"doubt": 2.0}, BETTER, "keep", "Only a gain above 8.6"),

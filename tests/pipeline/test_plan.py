@@ -37,7 +37,7 @@ from tests.pipeline.training_project import (
 DATA: dict[str, Any] = {"fingerprint": "f"}
 OPEN: dict[str, Any] = {"return_bounds": "reward", "draw": 0, "about": None}
 QUESTION = QuestionJob(
-    question="behaviour", noise_multiplier=20.0, delta=1e-5, discount=1.0, **OPEN
+    question="behaviour", noise_multiplier=20.0, delta=1e-5, discount=1.0, releases=2, **OPEN
 )
 
 OPEN_POLICY = {key.removeprefix("policy."): None for key in RULED if key.startswith("policy.")}
@@ -193,11 +193,12 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     assert clone is not None
     silent = replace(clone.mechanism, noise_multiplier=0.0)
     mechanism, twice = model.mechanism, replace(QUESTION, noise_multiplier=5.0)
-    other = replace(QUESTION, question="model_check", discount=0.8)
+    other = replace(QUESTION, question="model_check", discount=0.8, releases=1)
     for says, changes in (
         ("asked twice", {"questions": (QUESTION, twice)}),
         ("which they share", {"questions": (QUESTION, other)}),
         ("another model", {"questions": (replace(QUESTION, about="a" * 64),)}),
+        ("not those of this version", {"questions": (replace(QUESTION, releases=1),)}),
         ("another model", {"clone": replace(clone, scaled_by="a" * 64)}),
         ("not of its noise", {"model": replace(model, variant="no_privacy")}),
         ("not of its noise", {"clone": replace(clone, mechanism=silent)}),

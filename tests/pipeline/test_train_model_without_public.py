@@ -140,7 +140,7 @@ def test_what_needs_public_units_charges_nobody(
         ),
         (PRIVATE, {"dynamics": patient}, r"patience: found 3, .* allowed: null"),
         (PRIVATE, {"chosen": by_rows}, r"bounds.observation: found public, .* allowed: space"),
-        (PRIVATE, {"chosen": beyond}, r"bounds.angles: found \[\[0, 3\]\], .* from 0 to 2"),
+        (PRIVATE, {"chosen": beyond}, r"bounds.angles: found column 3, .* from 0 to 2"),
         (PRIVATE, {"chosen": by_reward}, r"bounds.reward: found public, .* allowed: \[low, high\]"),
     ]
     for statistics, blocks, says in refusals:

@@ -9,18 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.base.records import Within
+from primorl.base.records import Share, Within
 from primorl.evaluate.private.problem import Episodes, Problem, find_counted
-from primorl.evaluate.private.question import Question, estimate, noisy_mean, pair, t_quantile
-from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram
+from primorl.evaluate.private.question import (
+    Interval,
+    Question,
+    estimate,
+    noisy_mean,
+    pair,
+    t_quantile,
+)
+from primorl.evaluate.private.results import AT_MOST, MEAN_RETURN, Answer, Histogram
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _ONE = 1 << 36
 _SHOWN = 16  # bins of the histogram that is shown
-_FINEST = 1e-4  # of half the bounds: returns nearer to 0 share bins
-_DEVIATIONS = 2.0  # of a share's noise: what a tail must have to be told from none
-_TAILS = 0.02, 0.25  # the least and the largest share on each side at which the range is told
-_MARGIN = 0.5  # of the distance between the tails, that is added on each side
+_TAILS = 0.02, 0.25  # shares on each side: the least that is looked for, and the most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,9 @@ class Behaviour(Question):
 
     Attributes:
         levels: L.
+        finest: share of half the bounds; returns nearer to 0 than that share bins.
+        deviations: of a share's noise, that a tail has.
+        margin: of the distance between the tails, added on each side.
     """
 
     name: ClassVar[str] = "behaviour"
@@ -50,6 +57,9 @@ class Behaviour(Question):
     releases: ClassVar[int] = 2
 
     levels: Annotated[int, Within(ge=1, le=10)]
+    finest: Share = 1e-4
+    deviations: float = 2.0
+    margin: float = 0.5
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Question.row_bytes`; a unit may have one row only."""
@@ -66,25 +76,28 @@ class Behaviour(Question):
         edges = self._edges(problem).to(returns.device)
         place = torch.searchsorted(edges, returns, right=True) - 1
         place = place.clamp(0, (1 << self.levels) - 1)
-        return _haar(self.levels).to(returns.device)[place] / math.sqrt(self.levels)
+        nodes = _haar(self.levels).to(returns.device)[place] / math.sqrt(self.levels)
+        return nodes.where(returns.isfinite()[:, None], 0.0)  # a unit without rows has none
 
     def find_range(self, problem: Problem, noise: float, released: Tensor) -> tuple[float, float]:
         """Find where returns lie, from the first release: post-processing.
 
         It reaches from one tail of the noisy CDF to the other and half as far again on both sides;
-        tails are as small as the noise lets them be told. Bounds that are no sums of rewards,
-        because they were declared, are of an outcome or of public returns, stay.
+        tails are as small as the noise lets them be told. The bounds of a return stay where the
+        noise tells no tails, and where they are no sums of rewards: declared ones, and those of an
+        outcome or of public returns.
         """
         least, most = problem.return_low, problem.return_high
         if not problem.return_is_sum:
             return least, most
         edges, cdf = self._edges(problem), self._cdf(released)
-        noise_of_share = float(self._noise_of_cdf(noise).max())
-        tail = min(max(_DEVIATIONS * noise_of_share, _TAILS[0]), _TAILS[1])
-        ends = torch.tensor([_crossing(edges, cdf, p) for p in (tail, 1 - tail)])
-        first = edges[torch.searchsorted(edges, ends[0].double(), right=True) - 1]
-        last = edges[torch.searchsorted(edges, ends[1].double()).clamp(max=len(edges) - 1)]
-        margin = _MARGIN * float(last - first)
+        tail = max(self.deviations * float(self._noise_of_cdf(noise).max()), _TAILS[0])
+        if tail > _TAILS[1]:
+            return least, most
+        low, high = (_crossing(edges, cdf, p) for p in (tail, 1 - tail))
+        first = edges[int((edges <= low).sum().clamp(min=1)) - 1]
+        last = edges[int((edges < high).sum().clamp(max=len(edges) - 1))]
+        margin = self.margin * float(last - first)
         low, high = max(least, float(first) - margin), min(most, float(last) + margin)
         return (low, high) if low < high else (least, most)
 
@@ -104,7 +117,8 @@ class Behaviour(Question):
         )
 
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
-        """Estimate the mean return, then its `QUANTILES`.
+        """Estimate the mean return, held within the range that was found, the most that it may be
+        whatever lies above, and its `QUANTILES`.
 
         The interval of a quantile is where p is within t standard deviations of the noisy CDF. The
         variance of the CDF, where it is p, is p(1 - p)/K and the noise's, which is known exactly.
@@ -117,43 +131,56 @@ class Behaviour(Question):
             (first + last) / 2 + (last - first) / 2 * end
             for end in (of_mean.value, of_mean.low, of_mean.high)
         )
-        bias = self._say_cut(problem, noise, released)
-        found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
+        found = list[Answer]()
+
+        def add(what: str, value: float, ci95: Interval | None, covers: str, bias: str) -> None:
+            found.append(estimate(self.name, "behaviour", what, value, ci95, covers, bias))
+
+        if (first, last) == (problem.return_low, problem.return_high):
+            bias = "Returns beyond their declared bounds count as the bound."
+            add(MEAN_RETURN, value, (low, high), covers, bias)
+        else:
+            below, above = self._shares_beyond(problem, noise, released)
+            bias = (
+                f"The range {first:.4g} to {last:.4g} was found first. At most {below:.0%} of the "
+                f"units lie below it and at most {above:.0%} above, and count as its end."
+            )
+            within = f"{covers}, of returns held within the range that was found"
+            add(MEAN_RETURN, value, (low, high), within, bias)
+            most = high + above * (problem.return_high - last)
+            add(AT_MOST, most, None, "all returns within their bounds", "It is an upper bound.")
         edges, cdf = self._edges(problem), self._cdf(released)
         spread = self._noise_of_cdf(noise).square()
+        ends, widest = list[tuple[float, float, float]](), 0.0
         for p in QUANTILES:
-            within = t_quantile(problem.units) * (spread + p * (1 - p) / problem.units).sqrt()
-            within[0] = within[-1] = 0  # the CDF is 0 and 1 at the bounds, without noise
-            upper = (cdf + within).clamp(0, 1).cummax(0).values
-            lower = (cdf - within).clamp(0, 1).flip(0).cummin(0).values.flip(0)
+            doubt = t_quantile(problem.units) * (spread + p * (1 - p) / problem.units).sqrt()
+            doubt[0] = doubt[-1] = 0  # the CDF is 0 and 1 at the bounds, without noise
+            upper = (cdf + doubt).clamp(0, 1).cummax(0).values
+            lower = (cdf - doubt).clamp(0, 1).flip(0).cummin(0).values.flip(0)
             low, value, high = (_crossing(edges, curve, p) for curve in (upper, cdf, lower))
+            ends.append((low, value, high))
             place = int((edges <= value).sum().clamp(1, len(edges) - 1))
-            bias = (
-                "Returns are spread evenly over their bin, so a quantile is off by one bin, "
-                f"{float(edges[place] - edges[place - 1]):.3g}, at most."
-            )
-            what = f"quantile {p:g} of the return"
-            found.append(estimate(self.name, "behaviour", what, value, (low, high), covers, bias))
+            widest = max(widest, float(edges[place] - edges[place - 1]))
+        bias = (
+            "Returns are spread evenly over their bin, so a quantile is off by one bin, "
+            f"{widest:.3g}, at most."
+        )
+        for p, (low, value, high) in zip(QUANTILES, ends, strict=True):
+            add(f"quantile {p:g} of the return", value, (low, high), covers, bias)
         return tuple(found)
 
-    def _say_cut(self, problem: Problem, noise: float, released: Tensor) -> str:
-        """Say what the interval of the mean does not cover."""
-        low, high = self.find_range(problem, noise, released)
-        if (low, high) == (problem.return_low, problem.return_high):
-            return "Returns beyond their declared bounds count as the bound."
-        ends = torch.tensor([low, high], dtype=torch.float64)
+    def _shares_beyond(
+        self, problem: Problem, noise: float, released: Tensor
+    ) -> tuple[float, float]:
+        """Bound the shares of the units whose returns lie below and above the range."""
+        ends = torch.tensor(self.find_range(problem, noise, released), dtype=torch.float64)
         below, within = self._share_below(problem, released, ends).tolist()
-        beyond = below + 1 - within
         doubt = t_quantile(problem.units) * float(self._noise_of_cdf(noise).max())
-        return (
-            f"The range {low:.4g} to {high:.4g} was found first, with half of the budget: about "
-            f"{beyond:.0%} of the units, at most {min(beyond + doubt, 1):.0%}, lie beyond it and "
-            "count as its end."
-        )
+        return min(below + doubt, 1.0), min(1 - within + doubt, 1.0)
 
     def _edges(self, problem: Problem) -> Tensor:
         low, high = problem.return_low, problem.return_high
-        bins, unit = 1 << self.levels, _FINEST * problem.return_half
+        bins, unit = 1 << self.levels, self.finest * problem.return_half
         even = torch.linspace(low, high, bins // 2 + 1, dtype=torch.float64)
         first, last = math.asinh(low / unit), math.asinh(high / unit)
         fine = unit * torch.linspace(first, last, bins // 2 + 2, dtype=torch.float64).sinh()

@@ -1,5 +1,5 @@
-"""Questions to the private units: one noisy release of bounded numbers of every unit, and what is
-made of it.
+"""Questions to the private units: noisy releases of bounded numbers of every unit, and what is made
+of them.
 """
 
 import math

@@ -25,6 +25,8 @@ from primorl.privacy.statement import SpentOnDataset, Statement
 
 MEAN_RETURN = "mean return"
 """`Answer.what` of the value of a policy."""
+AT_MOST = "mean return at most, with all that lies above the range at its bound"
+"""`Answer.what` of the most that today's mean return may be."""
 AS_DRAWN = "mean return, actions drawn as the people's are"
 """`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's
 practice.

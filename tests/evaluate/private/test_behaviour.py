@@ -11,6 +11,7 @@ from torch import Tensor
 
 from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, isotonic, scale_returns
 from primorl.evaluate.private.problem import Problem
+from primorl.evaluate.private.results import AT_MOST
 from tests.evaluate.private.conftest import Log, payers, question
 
 BEHAVIOUR, NOTHING = Behaviour(levels=4), torch.empty(0, dtype=torch.float64)
@@ -120,18 +121,50 @@ def test_a_range_that_is_found_is_as_good_as_the_right_bounds(wider: int) -> Non
     assert wider == 1 or of_twin > 0.5 * wider * of_right
 
 
-def test_what_lies_beyond_the_range_is_said() -> None:
-    returns = skewed(4000)
-    returns[:40] = -2000.0  # one in a hundred
-    problem = asked(4000, return_low=-3000.0, return_high=2000.0, return_is_sum=True)
+@pytest.mark.parametrize(("share", "far"), [(0.01, -2000.0), (0.03, 900.0), (0.0, 0.0)])
+def test_what_may_lie_beyond_the_range_is_said_and_bounds_the_mean(
+    share: float, far: float
+) -> None:
+    """Noise hides a few returns far away: the interval is of the others, and says so."""
+    returns = skewed(1500)
+    returns[: round(share * 1500)] = far
+    problem = asked(1500, return_low=-3000.0, return_high=2000.0, return_is_sum=True)
+    behaviour, noise = Behaviour(levels=9), 0.02
+    for seed in range(20):
+        released = release(problem, returns, behaviour, noise, seed)
+        mean, most, *_ = behaviour.estimates(problem, noise, released)
+        low, high = behaviour.find_range(problem, noise, released)
+        assert mean.ci95 is not None
+        assert mean.covers.endswith("of returns held within the range that was found")
+        cut = float(returns.clamp(low, high).mean())
+        slack = 0.05 * (high - low)
+        assert mean.ci95[0] - slack < cut < mean.ci95[1] + slack
+        assert most.what == AT_MOST
+        assert most.value >= float(returns.mean())
+        found = re.search(r"At most (\d+)% of the units lie below it and at most (\d+)%", mean.bias)
+        assert found is not None
+        beyond = [float((returns < low).double().mean()), float((returns > high).double().mean())]
+        assert all(
+            int(said) / 100 + 0.006 >= part
+            for said, part in zip(found.groups(), beyond, strict=True)
+        )
+
+
+def test_where_noise_tells_no_tails_the_bounds_stay() -> None:
+    problem = asked(50, return_low=-300.0, return_high=200.0, return_is_sum=True)
     behaviour = Behaviour(levels=9)
-    mean = behaviour.estimates(problem, 0.01, release(problem, returns, behaviour, 0.01))[0]
-    assert mean.ci95 is not None
-    assert mean.ci95[0] > -10
-    found = re.search(r"about (\d+)% of the units, at most (\d+)%, lie beyond", mean.bias)
-    assert found is not None
-    assert int(found[1]) <= 1 + int(found[2])
-    assert int(found[2]) >= 1
+    for noise, stays in ((0.01, False), (0.5, True)):
+        released = release(problem, skewed(50), behaviour, noise)
+        found = behaviour.find_range(problem, noise, released)
+        assert (found == (-300.0, 200.0)) is stays
+
+
+def test_a_unit_without_rows_contributes_nothing() -> None:
+    rows, problem = payers(5, 0.2).episodes(), asked(5)
+    empty = replace(rows, own=rows.own & (torch.arange(5) != 2)[:, None])
+    empty = replace(empty, begins=empty.begins & empty.own)
+    first = BEHAVIOUR.contributions(problem, empty, 1.0, NOTHING)
+    assert first.norm(dim=1).tolist() == pytest.approx([1, 1, 0, 1, 1])
 
 
 def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has() -> None:
