@@ -16,10 +16,6 @@ EVENT = dp_event.GaussianDpEvent(1 / gaussian_mean(EPSILON, DELTA))
 """The default run: rounds and queries ask everybody, so together they are one Gaussian release."""
 
 
-def belief(rate: float, power: float) -> list[str]:
-    return [percent_at_most(posterior(prior, rate, power)) for prior in (0.5, 0.1, 0.01)]
-
-
 def rows(page: str, meaning: Figures) -> list[str]:
     groups = [at_most(epsilon) for _, epsilon in meaning.groups]
     gain = deltas(EVENT, EPSILON, [0.0])[0]
@@ -29,7 +25,7 @@ def rows(page: str, meaning: Figures) -> list[str]:
         return [
             f"wrongly names {100 * rate:g} in 100 of those that were not in the data, she finds at "
             f"most {at_most(100 * power)} in 100",
-            f"a belief of 50% becomes at most {belief(rate, power)[0]}",
+            f"a belief of 50% becomes at most {percent_at_most(posterior(0.5, rate, power))}",
             f"at most {coin.rstrip('%')} times in 100",
             f"ε is {groups[0]} for two, {groups[1]} for four, {groups[2]} for eight",
         ]
@@ -38,10 +34,6 @@ def rows(page: str, meaning: Figures) -> list[str]:
     found = " | ".join(at_most(1000 * power) for _, power in meaning.attacks)
     return [
         f"| {EPSILON:g} | {found} | {percent_at_most(gain)} | {coin} |",
-        *(
-            f"| {percent_at_most(a)} | {percent_at_most(b)} | {' | '.join(belief(a, b))} |"
-            for a, b in meaning.attacks
-        ),
         f"| ε at δ = 1e-5 | {EPSILON:g} | {' | '.join(groups)} |",
         f"with probability {at_most(exceeded, 2)}, which is {at_most(exceeded / DELTA, 2)} times δ",
         f"{at_most(meaning.epsilon_replace_one)} where zero-out has {EPSILON:g}",
