@@ -26,7 +26,7 @@ from math import inf, isnan, nan
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import psutil
 
@@ -278,10 +278,10 @@ def store_uri(params: Params) -> str:
     """
     uri = params.tracking.uri
     if uri is None:
-        return f"sqlite:///{home() / 'mlflow.db'}"
+        return f"sqlite:///{quote(str(home() / 'mlflow.db'))}"
     scheme, separator, path = uri.partition(":///")
     if separator and scheme.startswith("sqlite"):
-        return f"{scheme}:///{home() / path}"
+        return f"{scheme}:///{Path(quote(str(home()))) / path}"
     return uri
 
 
@@ -297,16 +297,30 @@ def without_credentials(uri: str) -> str:
         ) from None
 
 
+_REMEDIES = {
+    "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
+    "migrate-filestore": "it is a folder, and a database is needed; see `mlflow migrate-filestore`",
+    "No module named": "the driver of its database is not installed",
+    "unable to open database file": "its folder is not there, or may not be written",
+    "readonly database": "it may not be written by this user",
+}
+"""What to do, by a part of the store's own words."""
+_OTHERWISE = (
+    "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
+)
+
+
 @contextmanager
 def _naming_errors(uri: str) -> Iterator[None]:
     """Turn errors of the store, which may quote its credentials, into one line."""
     try:
         yield
     except _store_errors() as broken:
+        said = str(broken)
+        remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
         raise PipelineError(
             f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be used "
-            f"({type(broken).__name__}); check that it is up and lets you in, or set tracking.uri "
-            "to null for a store in this project"
+            f"({type(broken).__name__}); {remedy}"
         ) from None
 
 

@@ -20,7 +20,8 @@ from typing import Any
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CHECKPOINTS, PARAMS, PARENTS, PIPELINE
 
-_EXPERIMENTS = "/.dvc/tmp/exps/"
+_EXPERIMENTS = ".dvc/tmp/exps"
+_COPY = re.compile(rf"/{re.escape(_EXPERIMENTS)}/(?:standalone/)?[^/]+/")
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
 _TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-")
@@ -39,13 +40,23 @@ def workspace() -> Path:
 
 
 def home() -> Path:
-    """The project itself, also from inside DVC's temporary copies.
+    """The project itself, also from inside DVC's temporary copies; `STATE` and files that outlive
+    one experiment are kept here.
 
-    Files that outlive one experiment are kept here.
+    A working directory with ``params.yaml`` is a project of its own. ``DVC_ROOT`` may name another
+    one, whose stage started DVC here.
     """
-    named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
-    root, inside, _ = str(named).partition(_EXPERIMENTS)
-    return Path(root) if inside else named
+    here, root = workspace().resolve(), Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    copies = (root / _EXPERIMENTS).resolve()
+    if here.is_relative_to(copies):  # also where they lie behind a link
+        here = root / _EXPERIMENTS / here.relative_to(copies)
+    elif not _COPY.search(f"{here}/") and not (here / PARAMS).exists():
+        here = root
+    if (copy := _COPY.search(f"{here}/")) is None:
+        return here
+    project = Path(f"{here}/"[: copy.start()] or "/")
+    below = project / f"{here}/"[copy.end() :]
+    return below if (below / PARAMS).exists() else project
 
 
 def project_folder(start: Path) -> Path:

@@ -83,7 +83,7 @@ LearningRate = Annotated[float, Within(ge=1e-9, le=10)]
 WeightDecay = Annotated[float, Within(ge=0, le=1)]
 ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]  # C
 Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]  # targets and budgets
-Delta = Annotated[float, Within(ge=1e-30, lt=1)]  # δ
+Delta = Annotated[float, Within(ge=1e-12, lt=1)]  # δ; below, tails that the accountant cuts count
 Probability = Annotated[float, Within(ge=1e-9, le=1)]  # q and other probabilities that are not zero
 Share = Annotated[float, Within(gt=0, lt=1)]  # discount and shares
 Fraction = Annotated[float, Within(ge=0, lt=1)]  # momentum, averaging, the public fraction

@@ -1,5 +1,6 @@
 """``primorl check``: whether all is well before a run."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -87,7 +88,14 @@ def _log(params: "Params") -> Iterator[str]:
 
 
 def _python(_: "Params") -> Iterator[str]:
-    """Check that the first ``python`` on PATH, with which DVC runs the stages, is this one."""
+    """Check that the first ``python`` on PATH, with which DVC runs stages, is this one, and finds
+    them.
+    """
+    if os.environ.get("PYTHONSAFEPATH"):
+        raise PipelineError(
+            "PYTHONSAFEPATH: found set, so Python does not see the stages, and DVC deletes their "
+            "outputs before they fail; unset it for `dvc repro`"
+        )
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is None or Path(found).absolute().parent != ours:
         yield (

@@ -4,6 +4,7 @@ The modules of the subcommands import nothing heavy; their functions import what
 run.
 """
 
+import io
 import os
 import sys
 import traceback
@@ -86,6 +87,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     if words is None:
         collect_garbage_rarely()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal need not be able to write δ
     given = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]

@@ -165,10 +165,10 @@ class RowCheck:
         outside = above | (actions < low - slack[0])
         if outside.any():
             dimension = int(np.flatnonzero(outside.any(axis=0))[0])
-            repair = "clip the actions as the environment did, or correct `environment`"
-            if self._info.environment is None:
-                bound = "high" if above[:, dimension].any() else "low"
-                repair = f"correct options.columns.action.{bound} of the entry, or the log"
+            bound = "high" if above[:, dimension].any() else "low"
+            repair = (
+                f"clip them, or correct action.{bound}, `environment` or the dataset's own space"
+            )
             name = self._spaces.action_names[dimension]
             allowed = f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}"
             found = f"an action outside the declared space ({name!r})"

@@ -228,11 +228,6 @@ def open_public(params: Params | Reading | None, folder: Path = PARTITIONS) -> U
             of the units in ``public_units.bin``.
     """
     if not (home() / SECRET).exists():
-        if (workspace() / SECRET).exists():
-            raise PipelineError(
-                f"DVC_ROOT: names {home()}, and this project is {workspace()}: its ledger would "
-                "not be asked; unset it"
-            )
         return UnitStore.open(folder / "public")
     manifest = Manifest.load(folder / "manifest.json")
     public = _digests(folder / "public_units.bin", manifest, manifest.public_units)

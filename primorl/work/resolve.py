@@ -351,17 +351,11 @@ def _find_missing_facts(params: Params, manifest: Manifest, public: UnitStore) -
     """Yield facts that the dataset's file does not declare, and jobs need."""
     info, spaces, names = manifest.info, manifest.info.spaces, ", ".join(params.questions)
     dataset, statistics = f"datasets/{params.dataset}.yaml", params.privacy.statistics
-    scaled = params.clones or statistics.normaliser != "public"
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
-    if scaled and not all(
-        math.isfinite(high - low) and (low < high or not params.clones) for low, high in sides
-    ):
-        why = "privacy.shares: found one of a clone"
-        if not params.clones:
-            why = f"privacy.statistics.normaliser: found {statistics.normaliser}"
+    if params.clones and not all(low < high for low, high in sides):
         yield (
-            f"params.yaml: {why}, which needs finite bounds of actions, and those of dataset "
-            f"{params.dataset} are not; declare them, or change it"
+            "params.yaml: privacy.shares: found one of a clone, which needs low < high of every "
+            f"action, and dataset {params.dataset} has others; correct them, or drop the clone"
         )
     nowhere = not manifest.public_units and not statistics.starts
     if nowhere and (info.environment is None or names):

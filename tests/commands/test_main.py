@@ -18,7 +18,7 @@ import pytest
 
 import primorl as package
 from primorl.base.errors import PipelineError
-from primorl.commands import plan_answer
+from primorl.commands import check, plan_answer
 from primorl.config import params
 from primorl.work.desk import open_to_charge
 from tests.commands.conftest import Call
@@ -176,3 +176,23 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     assert "params.yaml and the datasets are valid" in out
     assert f"put {Path(sys.executable).parent} first" in out
     assert "make room" in err
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("command", ["plan", "data"])
+def test_help_can_be_read_in_any_terminal(encoding: str, command: str) -> None:
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; from primorl.commands.main import main; sys.exit(main())",
+    ]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    words += [command, "--help"]
+    done = subprocess.run(words, env=environment, capture_output=True, timeout=100, check=False)
+    assert (done.returncode, b"error" in done.stderr) == (0, False)
+
+
+def test_a_python_that_would_not_find_the_stages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    with pytest.raises(PipelineError, match="unset it"):
+        list(check._python(None))  # type: ignore[arg-type]

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
+from sqlalchemy import create_engine
 
 from primorl import tracking
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.tracking import stage_run
+from primorl.tracking import stage_run, store_uri
 
 pytestmark = pytest.mark.usefixtures("project")
 
@@ -44,6 +45,37 @@ def test_a_store_that_cannot_be_used_is_one_clear_error_without_credentials(
         with refused as raised, stage_run("x", with_uri(chosen, uri)):
             pytest.fail("the body must not run")
         assert "hush" not in str(raised.value) + "".join(capfd.readouterr())
+
+
+REMEDIES = {
+    "an older schema": ("Detected out-of-date database schema", "mlflow db upgrade"),
+    "a folder": ("The `mlflow migrate-filestore` tool migrates", "it is a folder"),
+    "no driver": ("No module named 'psycopg2'", "driver"),
+    "no place": ("unable to open database file", "its folder is not there"),
+    "another's file": ("attempt to write a readonly database", "this user"),
+    "anything else": ("hush", "check that it is up"),
+}
+
+
+@pytest.mark.parametrize("what", REMEDIES)
+def test_a_store_that_fails_names_the_remedy(what: str) -> None:
+    said, remedy = REMEDIES[what]
+    with pytest.raises(PipelineError, match=remedy), tracking._naming_errors("sqlite:///x"):
+        raise OSError(said)
+
+
+@pytest.mark.parametrize("name", ["feature%2Fdose", "a%20b", "100% sure", "why?", "a#b"])
+def test_the_store_lies_in_the_project_whatever_its_name(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = project / name
+    folder.mkdir()
+    (folder / "params.yaml").touch()
+    monkeypatch.chdir(folder)
+    own = store_uri(with_uri(chosen, "sqlite:///own.db"))
+    for uri, file in ((store_uri(chosen), "mlflow.db"), (own, "own.db")):
+        create_engine(uri).connect().close()
+        assert (folder / file).exists()
 
 
 def log_everything(run: tracking.StageRun) -> None:

@@ -45,14 +45,20 @@ class Minari:
         if options.root is not None:
             root = home() / Path(options.root).expanduser()
         for part in options.parts:
-            if not (root / part.id / "data" / "metadata.json").is_file():
+            stored = root / part.id / "data"
+            if not (stored / "metadata.json").is_file():
+                if stored.exists():
+                    raise PipelineError(
+                        f"options.parts: {stored}: found no metadata.json, so it is not in the "
+                        "format of Minari 0.5; write it again with that, or move it away"
+                    )
                 if not options.remote:
                     raise PipelineError(
                         f"options.parts: no Minari dataset {part.id!r} in {root}; set "
                         "options.remote to true to fetch it, or set options.root"
                     )
                 _fetch(part.id, root)
-            shutil.copytree(root / part.id / "data", target / part.id / "data")
+            shutil.copytree(stored, target / part.id / "data")
 
     def open(self, raw: Path) -> Reader:
         """Read the parts as one; without an environment in the spaces that the datasets themselves

@@ -55,7 +55,7 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
 
     Raises:
         PipelineError: observations that do not flatten to numbers; actions that are neither
-            discrete nor a one-dimensional floating-point box.
+            discrete nor a one-dimensional floating-point box with finite bounds.
     """
     flat: Space[Any]
     try:
@@ -85,6 +85,11 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
                 f"{origin}: action space: found {type(action).__name__} of shape {action.shape} "
                 f"and {action.dtype}; allowed is Discrete, or a Box of one dimension of "
                 "floating-point numbers"
+            )
+        if not (np.isfinite(action.low) & np.isfinite(action.high)).all():
+            raise PipelineError(
+                f"{origin}: action space: found a Box without finite bounds, which a policy needs; "
+                "declare them there, or name an `environment` that has them"
             )
         ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
         spaces = Spaces(low, high, ends[0], ends[1])

@@ -222,6 +222,22 @@ def test_a_dataset_that_is_not_here_is_named(
     collected(entry("hop/medium-v0"))
 
 
+@pytest.mark.parametrize(
+    "stored", ["main_data.hdf5", "metadata.json.part", "episode_0/data.arrow", "data.zip"]
+)
+def test_what_is_there_in_another_format_is_neither_missing_nor_fetched(
+    project: Path, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    monkeypatch.setattr(minari, "download_dataset", None)
+    file = project / "minari/hop/medium-v0/data" / stored
+    file.parent.mkdir(parents=True)
+    file.touch()
+    for remote in (False, True):
+        chosen = entry("hop/medium-v0", root=project / "minari", remote=remote)
+        with pytest.raises(PipelineError, match=r"data: found no metadata.json.*Minari 0\.5"):
+            source_of("small", chosen).collect(Path("raw"))
+
+
 def test_a_dataset_that_is_not_here_is_fetched_once(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

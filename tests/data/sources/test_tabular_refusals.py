@@ -69,7 +69,7 @@ BAD: dict[str, tuple[Any, ...]] = {
         PART + "row 6: column 'left'",
     ),
     "no outcome": (lambda rows: [*rows, row(11, 0, 0, left=True)], PART + "row 9: "),
-    "a dose too high": (changed(1, dose=7.0), r"'dose'.*options\.columns\.action\.high"),
+    "a dose too high": (changed(1, dose=7.0), r"'dose'.*action\.high"),
     "longer than the horizon": (list, PART + "row 1: ", {}, {"horizon": 2}),
     "choice below": (choosing([-1, 0]), PART + "row 1: column 'choice'", DISCRETE),
     "choice above": (choosing([0, 2**32]), PART + "row 2: column 'choice'", DISCRETE),
