@@ -106,10 +106,9 @@ def ingest(
         writer.finish(info)
         if public_column is not None and isinstance(reader, TabularReader):
             write_consent(fresh, public_column, [gone.drop(table) for table in reader.consent])
-    found = [f"{count} {what}" for what, count in reader.found.items()]
+    # The number of units is public, that of rows is not.
     print(
-        f"ingest: found {', '.join(found)} of {people} units; kept {rows} transitions of {kept} "
-        "units",
+        f"ingest: found {people} units in {reader.files} files or datasets; kept {kept}",
         file=sys.stderr,
     )
     return info

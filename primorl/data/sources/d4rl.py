@@ -99,7 +99,7 @@ class D4rlReader:
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.found: dict[str, int] = {}
+        self.files = 1
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; memory holds the file's arrays."""
@@ -132,7 +132,6 @@ class D4rlReader:
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
                 raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
             arrays[name] = array.reshape(rows, *shape)
-        self.found["rows"] = rows
         return arrays
 
     def _episodes(self, arrays: dict[str, Array]) -> Iterator[Episode]:

@@ -203,8 +203,7 @@ class MinariReader:
     ):
         self.path, self.spaces, self.horizon, self._order = path, spaces, horizon, order
         self._parts = sorted(parts, key=lambda part: part.prefix)
-        episodes = sum(part.storage.total_episodes for part in parts)
-        self.found = {"datasets": len(parts), "episodes": int(episodes)}
+        self.files = len(parts)
         for part in self._parts:
             own = part.spaces()
             for what in ("observation_size", "action_size", "discrete_actions"):

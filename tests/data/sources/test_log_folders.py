@@ -102,5 +102,5 @@ def test_ingest_says_what_was_found_and_kept(
     write([*rows(), row(11, 0, 0), row(11, 0, 1, left=True)])
     run(entry())
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "ingest: found 1 files, 10 rows of 3 units; kept 7 transitions of 3 units"
+        "ingest: found 3 units in 1 files or datasets; kept 3"
     )

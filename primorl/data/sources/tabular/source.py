@@ -146,7 +146,7 @@ class TabularReader:
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self._fields = fields_of(dataset.options.columns)
         self._log = LogFiles(raw, self._fields, dataset.options.csv)
-        self.found = {"files": len(self._log.paths), "rows": 0}
+        self.files = len(self._log.paths)
 
     def keep_consent(self, column: str) -> None:
         """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
@@ -162,13 +162,13 @@ class TabularReader:
         unit, log = self._unit, self._log
         limit = self._dataset.horizon or self.horizon
         transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
-        in_order = self._dataset.options.sorted
+        in_order, some = self._dataset.options.sorted, False
         for rows in whole_units(log.batches() if in_order else sort_batches(log, unit), unit):
-            self.found["rows"] += rows.num_rows
+            some |= rows.num_rows > 0
             if self._fields[-1].name == "consent":
                 self.consent.append(consent_of_units(rows, unit, log))
             yield transitions(rows)
-        if self.found["rows"] == 0:
+        if not some:
             raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
 
 
