@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from primorl.base.records import ElapsedTime, Line, Within, read_record, record, write_record
+from primorl.base.records import (
+    ElapsedTime,
+    Line,
+    NaturalInt,
+    Within,
+    read_record,
+    record,
+    write_record,
+)
 from primorl.model.features import Polynomials
 from primorl.model.termination import LEARNED
 
@@ -33,7 +41,6 @@ CanLearn = Literal["yes", "marginal", "no"]
 """Whether the settings of a training can learn, as far as is known before it."""
 
 _Count = Annotated[int, Within(ge=1)]
-_Place = Annotated[int, Within(ge=0)]
 
 
 @record
@@ -95,7 +102,7 @@ class ModelConfig:
     """Upper bound of rewards."""
     before_end: tuple[float, float] | None = None
     """Bounds of rewards of steps that do not end the episode; `null`: those of all rewards."""
-    angles: tuple[tuple[_Place, _Place], ...] = ()
+    angles: tuple[tuple[NaturalInt, NaturalInt], ...] = ()
     """Pairs of columns that are cosine and sine of one angle."""
     discrete_actions: bool
     """Whether actions are discrete (one-hot inputs)."""

@@ -320,7 +320,9 @@ def digest_of_settings(params: Params) -> str:
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
     bounds = facts["bounds"]  # a bound that nobody gives is none: a new one changes no digest
-    facts["bounds"] = {key: value for key, value in bounds.items() if value and key != "angles"}
+    facts["bounds"] = {
+        key: value for key, value in bounds.items() if value is not None and key != "angles"
+    }
     questions = content["evaluation"]["private"]
     return digest(asked | {"facts": facts, "questions": questions})
 

@@ -290,12 +290,11 @@ def decide_policy(
     horizon = policy.horizon or max(1, min(longest, round(length)))
     resets = 1.0 if policy.starts == "public" else min(1.0, horizon / length)
     batch = policy.rollout_batch or max(_FEWEST, math.ceil(_TRANSITIONS / horizon))
-    batches = (policy.epochs or 0) * (policy.updates_per_epoch or 0) // policy.rollout_every
-    kept = max(1, round(_KEPT * batches)) * batch * horizon
+    updates = (policy.epochs or 0) * (policy.updates_per_epoch or 0)
+    kept = max(1, round(_KEPT * (updates // policy.rollout_every))) * batch * horizon
     discount = policy.discount or max(DISCOUNT, 1 - 1 / (_FAR * length))
     rate = _USUAL_RATE
     if not near_clone and discount < 1:
-        updates = (policy.epochs or 0) * (policy.updates_per_epoch or 0)
         settled = _SETTLED / max(1.0, updates * (1 - discount))
         rate = min(max(settled, _USUAL_RATE), _FASTEST_RATE)
     return replace(

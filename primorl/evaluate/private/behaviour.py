@@ -140,7 +140,7 @@ class Behaviour(Question):
             bias = "Returns beyond their declared bounds count as the bound."
             add(MEAN_RETURN, value, (low, high), covers, bias)
         else:
-            below, above = self._shares_beyond(problem, noise, released)
+            below, above = self._shares_beyond(problem, noise, released, (first, last))
             bias = (
                 f"The range {first:.4g} to {last:.4g} was found first. At most {below:.0%} of the "
                 f"units lie below it and at most {above:.0%} above, and count as its end."
@@ -170,11 +170,11 @@ class Behaviour(Question):
         return tuple(found)
 
     def _shares_beyond(
-        self, problem: Problem, noise: float, released: Tensor
+        self, problem: Problem, noise: float, released: Tensor, ends: Interval
     ) -> tuple[float, float]:
-        """Bound the shares of the units whose returns lie below and above the range."""
-        ends = torch.tensor(self.find_range(problem, noise, released), dtype=torch.float64)
-        below, within = self._share_below(problem, released, ends).tolist()
+        """Bound the shares of the units whose returns lie below and above a range."""
+        edges = torch.tensor(ends, dtype=torch.float64)
+        below, within = self._share_below(problem, released, edges).tolist()
         doubt = t_quantile(problem.units) * float(self._noise_of_cdf(noise).max())
         return min(below + doubt, 1.0), min(1 - within + doubt, 1.0)
 

@@ -162,13 +162,14 @@ class TabularReader:
         unit, log = self._unit, self._log
         limit = self._dataset.horizon or self.horizon
         transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
-        in_order, some = self._dataset.options.sorted, False
+        in_order = self._dataset.options.sorted
+        empty = True
         for rows in whole_units(log.batches() if in_order else sort_batches(log, unit), unit):
-            some |= rows.num_rows > 0
+            empty = False
             if self._fields[-1].name == "consent":
                 self.consent.append(consent_of_units(rows, unit, log))
             yield transitions(rows)
-        if not some:
+        if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
 
 
