@@ -29,6 +29,7 @@ from primorl.engine.queries import (
     ResidualQuery,
     ScalesAnswer,
     ScalesQuery,
+    combine_scales,
     find_hidden,
     make_normaliser,
 )
@@ -42,6 +43,8 @@ from primorl.privacy.mechanism.plan import Plan
 
 Answers = Mapping[str, Tensor]
 """Answers to a plan's queries, by name; released."""
+_RARE = 2.0
+"""Standard deviations of a share's noise, below which an action counts as one that nobody took."""
 LateQuery = ResidualQuery | ExplainedQuery | FirstStatesQuery | LengthsQuery
 
 
@@ -172,6 +175,18 @@ class TrainingSetup:
         hidden = find_hidden(*self._scales_answers(answers)).tolist()
         pairs = zip([*known, names[-1]], hidden, strict=True)
         return [name for name, lost in pairs if lost]
+
+    def find_rare_actions(self, answers: Answers) -> tuple[int, ...]:
+        """List discrete actions that people took so seldom that the noise could have made their
+        charged shares; empty where shares were not asked for. Two are left at least.
+        """
+        if FINER_SCALES not in answers or not self.columns.discrete_actions:
+            return ()
+        asked = self._scales_answers(answers)
+        shares = combine_scales(asked).shares[-len(self.bounds.action_low) :]
+        error = sum(each.noise**-2 for each in asked) ** -0.5
+        least = min(_RARE * error, float(shares.sort(descending=True).values[:2].min()))
+        return tuple((shares < least).nonzero().flatten().tolist())
 
     def start_model(self, answers: Answers, normaliser: Normaliser) -> StartModel | None:
         """Make the model of first states and lengths; None where they were not queried."""

@@ -134,6 +134,10 @@ class ModelConfig:
     """What the model explains of the change of every dimension of the observation, then of the
     reward; `null` for one that the noise hides.
     """
+    rare_actions: tuple[NaturalInt, ...] = ()
+    """Discrete actions that people hardly ever took, as far as the noise tells; neither the clone
+    nor a policy near it takes them.
+    """
     degree: _Count | None = None
     """Largest degree of the features of linear heads; `null`: a network."""
     one_hot: tuple[tuple[int, int], ...] = ()

@@ -23,6 +23,7 @@ from primorl.policy.loaded import read_policy
 from primorl.policy.replay import Scaling
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
+_LEAST_LOG = -100.0  # of what the clone never does, so that divergences stay finite
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class BehaviourPolicy:
         spread: weight ``[1, A, in]`` and bias ``[1, 1, A]`` of the raw log-variance in the last
             layer; None: discrete.
         log_variance: its bounds.
+        rare: discrete actions that are never taken, as people hardly ever took them.
     """
 
     policy: DeterministicPolicy
     spread: tuple[Tensor, Tensor] | None
     log_variance: tuple[float, float] | None
+    rare: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -96,7 +99,7 @@ class BehaviourPolicy:
         if spread is None:
             if not policy.discrete_actions:
                 raise PipelineError(f"{folder / SPREAD}: not there; {NO_BEHAVIOUR}")
-            return cls(policy, None, None)
+            return cls(policy, None, None, config.rare_actions)
         weight, bias = (torch.from_numpy(part).to(device) for part in spread[:2])
         return cls(policy, (weight, bias), config.log_variance)
 
@@ -278,7 +281,7 @@ class KLConstraint:
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
         """Return log-probabilities for standardised observations ``[.., S]``: ``[.., A]``."""
-        return self.prior.log_probabilities(self._raw(observation))
+        return self.prior.log_probabilities(self._raw(observation)).clamp(min=_LEAST_LOG)
 
     def _raw(self, observation: Tensor) -> Tensor:
         return observation * self.scaling.observation_scale + self.scaling.observation_mean
@@ -346,4 +349,5 @@ def save(
         rounds=rounds,
         engine_version=engine_version,
         public_loss=public_loss,
+        rare_actions=behaviour.rare,
     ).write(folder)

@@ -223,6 +223,8 @@ class BehaviourConfig:
     """Version of the engine that trained the weights."""
     public_loss: PublicLosses | None = None
     """Mean negative log-likelihood of actions on the public split; `null`: there is none."""
+    rare_actions: tuple[Annotated[int, Within(ge=0)], ...] = ()
+    """Discrete actions that it never takes, as people hardly ever took them."""
 
     def write(self, folder: Path) -> None:
         """Write ``behaviour.json`` in ``folder``."""

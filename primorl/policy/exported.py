@@ -14,6 +14,7 @@ from primorl.base.files import file_sha256
 from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
 
+_NEVER = -1e4  # the output for a discrete action that is never taken
 Names = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of the dimensions of an observation, and of those of an action or of the discrete
 actions.
@@ -105,6 +106,16 @@ class DeterministicPolicy:
     def one(self, number: int) -> "DeterministicPolicy":
         """Return policy ``number`` alone."""
         return replace(self, layers=tuple(layer[number : number + 1] for layer in self.layers))
+
+    def without(self, actions: Sequence[int]) -> "DeterministicPolicy":
+        """Return policies that never take these discrete actions, whatever they observe."""
+        if not actions:
+            return self
+        *hidden, weight, bias = self.layers
+        weight, bias, places = weight.clone(), bias.clone(), list(actions)
+        weight[:, places] = 0.0
+        bias[..., places] = _NEVER
+        return replace(self, layers=(*hidden, weight, bias))
 
     @classmethod
     def load(

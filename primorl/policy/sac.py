@@ -214,7 +214,8 @@ class ActorCritic(ABC):
         parts = (*hidden, weight[:, :A], bias[..., :A])
         layers = tuple(part.cpu().clone(memory_format=torch.contiguous_format) for part in parts)
         scales = {name: getattr(scaling, name).cpu() for name in SCALES}
-        return DeterministicPolicy(layers, **scales, discrete_actions=scaling.discrete_actions)
+        policy = DeterministicPolicy(layers, **scales, discrete_actions=scaling.discrete_actions)
+        return policy if self._constraint is None else policy.without(self._constraint.prior.rare)
 
     def _both_states(self, rows: Tensor) -> Tensor:
         """Return the states s' and s, one above the other: ``[G, 2 B, S]``."""

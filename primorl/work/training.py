@@ -39,6 +39,7 @@ from primorl.model.architecture import (
     LITTLE_OF_REWARD,
     CloneNetwork,
     Explained,
+    ModelConfig,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.termination import LEARNED
@@ -379,6 +380,12 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
             f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
             f"datasets/{manifest.info.dataset}.yaml help, or a larger ε"
         )
+    if rare := setup.find_rare_actions(trained.answers):
+        actions = spaces.action_names or range(spaces.action_size)
+        _warn(
+            f"too few people took {', '.join(str(actions[each]) for each in rare)} to tell them "
+            "from none beside the noise; neither clone nor policy takes these"
+        )
     loss = trained.public_loss
     if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
         _warn(
@@ -458,6 +465,7 @@ def write_model(
         warnings=warnings,
         can_learn=plan.can_learn,
         explained=trained.explained,
+        rare_actions=setup.find_rare_actions(trained.answers),
     )
     starts = setup.start_model(trained.answers, trained.normaliser)
     if starts is not None:
@@ -486,12 +494,14 @@ def write_clone(
             setup.taught,
             setup.seed,
         )
+    rare = () if job.scaled_by is None else ModelConfig.read(MODEL).rare_actions
+    cloned = BehaviourPolicy.of(network, weights, normaliser, bounds)
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
     behaviour.save(
         folder,
-        BehaviourPolicy.of(network, weights, normaliser, bounds),
+        replace(cloned, policy=cloned.policy.without(rare), rare=rare),
         variant=job.variant,
         environment=info.environment,
         names=(observations, actions) if observations and actions else None,

@@ -194,6 +194,35 @@ def test_the_least_spread_that_is_seen_is_foretold(spread: float, hidden: bool) 
     assert seen <= 15 if hidden else seen >= 27
 
 
+@pytest.mark.parametrize(("shares", "rare"), [((0.4, 0.6, 0.0), (2,)), ((0.5, 0.3, 0.2), ())])
+def test_levels_that_noise_could_have_made_are_rare(
+    shares: tuple[float, ...], rare: tuple[int, ...]
+) -> None:
+    """Over thirty draws of both answers; of those of noise alone two levels are left."""
+    sides = torch.zeros(3), torch.ones(3)
+    columns = replace(HEADS, discrete_actions=True)
+    bounds = replace(BOUNDS, action_low=sides[0], action_high=sides[1], discrete_actions=True)
+    asked = contributions(5, 3, HEADS.one_hot, discrete=True)
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for noise in (0.4, 400.0):
+        queries = tuple(GaussianQuery.of(name, each, noise) for name, each in asked.items())
+        setup = setup_of(60)
+        setup = replace(
+            setup, plan=replace(setup.plan, queries=queries), columns=columns, bounds=bounds
+        )
+        for _ in range(30):
+            answers: dict[str, Tensor] = {}
+            for name in (SCALES, FINER_SCALES):
+                exact = torch.full((asked[name].size,), 0.3, dtype=torch.float64)
+                exact[-3:] = torch.tensor(shares)
+                drawn = torch.randn(exact.shape, generator=generator).double()
+                answers[name] = exact + setup.noise_of(name) * drawn
+            found.append(setup.find_rare_actions(answers))
+    assert sum(each == rare for each in found[:30]) >= 27
+    assert all(len(each) <= 1 for each in found[30:])
+
+
 def test_lost_late_answers_are_not_asked_again() -> None:
     setup, kept = setup_of(8), list[TrainingState]()
     train(setup, log_of(8), None, save_checkpoint=kept.append)

@@ -78,6 +78,19 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
     )
 
 
+def test_what_people_hardly_did_is_never_done(tmp_path: Path) -> None:
+    """By the clone, and by a policy near it. The twin has nothing rare."""
+    made = clone(discrete=True)
+    barred = replace(made, policy=made.policy.without((0,)), rare=(0,))
+    assert (made.log_probabilities(ROWS)[..., 0].exp() > 0.02).any()
+    assert (barred.log_probabilities(ROWS)[..., 0].exp() == 0).all()
+    facts: Any = {"variant": "private", "environment": None}
+    behaviour.save(tmp_path, barred, rounds=40, engine_version=3, public_loss=None, **facts)
+    assert BehaviourPolicy.load(tmp_path, CPU).rare == (0,)
+    assert made.policy.act(ROWS[:1])[..., 0].any()
+    assert not barred.policy.act(ROWS[:1])[..., 0].any()
+
+
 def test_a_gaussian_comes_back(tmp_path: Path) -> None:
     made = saved(tmp_path, discrete=False)
     assert released(made, SeedGenerators.of([0], CPU)) is made.policy

@@ -4,10 +4,24 @@ simulators.
 
 from benchmarks.quality.logs.icu import Icu
 from benchmarks.quality.logs.log import Log
+from benchmarks.quality.logs.operations import Fleet, Inventory, Messages, Pricing
 from benchmarks.quality.logs.outcomes import Lung, Sepsis, Ward
-from benchmarks.quality.logs.simulators import Swing, Titration, Treatment, Visits
+from benchmarks.quality.logs.simulators import Clinic, Swing, Titration, Treatment, Visits
 
-LOGS: dict[str, Log] = {
-    log.name: log
-    for log in (Visits(), Swing(), Treatment(), Titration(), Icu(), Sepsis(), Lung(), Ward())
-}
+_ALL: tuple[Log, ...] = (
+    Clinic(),
+    Fleet(),
+    Icu(),
+    Inventory(),
+    Lung(),
+    Messages(),
+    Pricing(),
+    Sepsis(),
+    Swing(),
+    Titration(),
+    Treatment(),
+    Visits(),
+    Ward(),
+)
+
+LOGS: dict[str, Log] = {log.name: log for log in _ALL}

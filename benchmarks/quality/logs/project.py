@@ -34,7 +34,7 @@ from primorl.base.paths import (
 )
 from primorl.data.storage.parquet import PartReader
 from primorl.model.numerics import SeedGenerators
-from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Policies
@@ -124,6 +124,7 @@ def run(
         "can_learn": _json(folder / MODEL / "config.json").get("can_learn"),
         "policy": measured(log, folder / POLICY),
         "cloned": measured(log, folder / CLONE),
+        "drawn": measured(log, folder / CLONE, drawn=True),
         "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
         "seconds": _json(folder / SECONDS),
     }
@@ -242,16 +243,17 @@ def truth(log: Log) -> dict[str, float]:
     }
 
 
-def measured(log: Log, folder: Path) -> dict[str, float] | None:
-    """True value of a saved policy, or of the clone as it is released, and its standard error;
-    None: there is none.
+def measured(log: Log, folder: Path, *, drawn: bool = False) -> dict[str, float] | None:
+    """True value of a saved policy, or of the clone as it is released or with actions ``drawn`` as
+    people's are, and its standard error; None: there is none.
     """
     if not (folder / "policy.safetensors").exists():
         return None
     policy: Policies = DeterministicPolicy.load(folder)
     if (folder / BEHAVIOUR_FILE).exists():
         cpu = torch.device("cpu")
-        policy = released(BehaviourPolicy.load(folder, cpu), SeedGenerators.of([_SEED], cpu))
+        clone, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([_SEED], cpu)
+        policy = SampledClone(clone, generators) if drawn else released(clone, generators)
 
     def act(observed: Observed) -> np.ndarray[Any, Any]:
         action = policy.act(torch.from_numpy(observed)[None])[0].numpy()

@@ -266,3 +266,70 @@ class Titration(Log):
         return np.maximum(0.4 * observed[:, :8] @ self.RESPONSE / (observed[:, 9] ** 2 + 0.1), 0)[
             :, None
         ]
+
+
+class Clinic(Log):
+    """Doses against clotting, set at visits some days apart; the drug acts slowly."""
+
+    name, kind = (
+        "clinic",
+        "continuous doses at irregular visits, slow effect, genotypes; good control",
+    )
+    unit = "patient"
+    observation = (
+        Number("inr", 0.5, 8.0),
+        Number("drug", 0.0, 40.0),
+        Number("genotype", 0.0, 1.0),
+        Number("days", 0.0, 14.0),
+    )
+    action = Box(("dose",), (0.0,), (10.0,))
+    reward = (-14.0, 0.0)
+    trajectories = (1, 2)
+    horizon = 30
+    shortest = 8
+    idle = (0.0,)
+
+    def people(self, rng: Generator, n: int) -> State:
+        """Sensitivity, of which the genotype tells a part."""
+        genotype = rng.random(n)
+        return {"genotype": genotype, "half": 6 + 6 * genotype + rng.normal(0, 0.8, n)}
+
+    def start(self, rng: Generator, state: State, n: int) -> None:
+        """Before the first dose, or transferred while on it."""
+        state["drug"] = np.where(rng.random(n) < 0.5, 0.0, rng.uniform(4, 20, n))
+        state["factor"] = rng.uniform(0.3, 1.0, n)
+        state["days"] = np.full(n, 3.0)
+        self._measured(rng, state)
+
+    def _measured(self, rng: Generator, state: State) -> None:
+        noise = rng.normal(0, 0.05, len(state["factor"]))
+        state["inr"] = np.clip(np.maximum(state["factor"], 0.1) ** -0.9 * np.exp(noise), 0.5, 8)
+
+    def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
+        """The days to the next visit on one dose; a day costs the square of the ratio's distance
+        from 2.5, at most 1.
+        """
+        n = len(action)
+        state["days"] = np.clip(rng.geometric(0.25, n), 1, 14).astype(float)
+        cost = np.zeros(n)
+        for day in range(14):
+            now = day < state["days"]
+            drug = np.clip(0.7 * state["drug"] + action[:, 0], 0, 40)
+            made = 0.35 / (1 + (drug / state["half"]) ** 1.5)
+            factor = np.clip(0.65 * state["factor"] + made + rng.normal(0, 0.015, n), 0.05, 1.5)
+            state["drug"] = np.where(now, drug, state["drug"])
+            state["factor"] = np.where(now, factor, state["factor"])
+            ratio = np.maximum(state["factor"], 0.1) ** -0.9
+            cost += now * np.minimum((ratio - 2.5) ** 2, 1)
+        self._measured(rng, state)
+        return -cost
+
+    def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
+        """One dose for everybody, corrected by the last ratio."""
+        dose = 4.6 - 1.3 * np.clip(observed[:, 0] - 2.5, -1.5, 2.5)
+        return (dose + rng.normal(0, 0.9, len(dose)))[:, None]
+
+    def best_known(self, observed: Observed) -> NDArray[Any]:
+        """The dose that the genotype needs, corrected a little by the last ratio."""
+        inr, _, genotype, _ = observed.T
+        return (2.6 + 2.4 * genotype - 0.4 * np.clip(inr - 2.5, -1.5, 2.5))[:, None]
