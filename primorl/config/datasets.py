@@ -239,7 +239,7 @@ class TabularOptions(Block):
     csv: CsvFormat = field(default_factory=CsvFormat)
     columns: TabularColumns
     trajectory_ids: Literal["global", "per_unit"]
-    end: Literal["flags", "last_row", "outcome"]
+    end: Literal["flags", "last_row", "observed", "outcome"]
     sorted: bool = False
     beyond_bounds: Literal["refuse", "clip"] = "refuse"
 
@@ -257,7 +257,8 @@ class TabularOptions(Block):
         ):
             raise ValueError(
                 "found no end flags: columns.terminated and columns.truncated are null; name one, "
-                "or set end to last_row (every recording was cut there) or outcome (it ended there)"
+                "or set end to last_row (every recording was cut there), observed (the same, and "
+                "last rows have no reward) or outcome (it ended there)"
             )
 
 

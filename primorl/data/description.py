@@ -150,9 +150,9 @@ def list_bounds(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
 
 
 def cuts_last_rows(dataset: AnyDataset | None) -> bool:
-    """Tell whether the last row of a trajectory that does not terminate is dropped, with its
-    reward.
+    """Tell whether the last row of a trajectory that does not terminate is dropped, with a reward
+    that it may have.
     """
-    if not isinstance(dataset, TabularDataset) or dataset.options.end == "outcome":
+    if not isinstance(dataset, TabularDataset) or dataset.options.end in ("observed", "outcome"):
         return False
     return dataset.options.columns.next_observation is None

@@ -436,8 +436,8 @@ def find_objections(params: Params, manifest: Manifest, public: UnitStore) -> Ob
 
 _CUT = "the last row of a trajectory that does not terminate is dropped, and its reward with it"
 _OUTCOME = (
-    "if an outcome score is there, set options.end: outcome and termination: learned; or name "
-    "next_observation columns"
+    "if an outcome score is there, set options.end: outcome and termination: learned; if not, "
+    "leave these rewards empty and set options.end: observed; or name next_observation columns"
 )
 
 

@@ -358,7 +358,7 @@ class Log(ABC):
                 "files": files,
                 "columns": columns,
                 "trajectory_ids": "per_unit",
-                "end": "outcome" if self.outcome else "last_row",
+                "end": "outcome" if self.outcome else "observed",
                 "sorted": True,
             },
             "bounds": {

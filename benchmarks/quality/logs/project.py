@@ -29,6 +29,7 @@ from primorl.base.paths import (
     PARTITIONS,
     PIPELINE,
     POLICY,
+    PRIVATE_EVALUATION,
     PUBLIC,
     SUMMARY,
 )
@@ -125,6 +126,7 @@ def run(
         "policy": measured(log, folder / POLICY),
         "cloned": measured(log, folder / CLONE),
         "drawn": measured(log, folder / CLONE, drawn=True),
+        "answers": _json(folder / PRIVATE_EVALUATION),
         "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
         "seconds": _json(folder / SECONDS),
     }

@@ -181,6 +181,20 @@ def test_recordings_without_end_flags(project: Path) -> None:
     )
 
 
+def test_last_rows_that_only_observe_have_no_reward(project: Path) -> None:
+    """They are cut as others are. The twin has one, which may be an outcome, and is refused."""
+    content = rows()
+    write(content)
+    cut = run(entry(NO_FLAGS, end="last_row")).to_pylist()
+    observed = entry(NO_FLAGS, end="observed")
+    with pytest.raises(PipelineError, match=r"row 3: found a reward in the last .*outcome"):
+        run(observed)
+    visits = [each["visit"] for each in content]
+    ends = [now != after for now, after in zip(visits, [*visits[1:], None], strict=True)]
+    write([each | ({"gain": None} if end else {}) for each, end in zip(content, ends, strict=True)])
+    assert run(observed).to_pylist() == cut
+
+
 def test_an_end_at_the_horizon_is_cut_there_and_an_outcome_is_in_last_rows_alone(
     project: Path,
 ) -> None:

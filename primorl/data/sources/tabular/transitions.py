@@ -124,6 +124,11 @@ class TransitionMaker:
             "a trajectory of this one row, whose outcome was not recorded: no transition",
             "two rows or more, a terminated one, or next_observation columns; drop the trajectory",
         )
+        if self._options.end == "observed":
+            earned = ~np.isnan(numbers(rows["reward"].take(pa.array(lasts)))) & cut
+            found = "a reward in the last row of a trajectory that does not terminate"
+            allowed = "an empty cell, or options.end: outcome where it is an outcome's score"
+            self._log.refuse(rows, lasts[earned], found, allowed)
         lengths = lengths - cut
         if self._horizon is not None:
             allowed = f"at most as many steps as `horizon` says; or split it{self._or_merged}"
