@@ -178,7 +178,7 @@ class Run:
         policy = recommended = _load(POLICY)
         if (advice := found.evaluated.recommendation) is not None:
             nothing = PipelineError(f"{SUMMARY}: recommendation: no policy: {advice.reason}")
-            recommended = nothing if advice.policy is None else _load(Path(advice.policy))
+            recommended = nothing if advice.policy is None else policy
         curve = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
         return cls(project, found.evaluated, found.policy, curve, policy, recommended)
 

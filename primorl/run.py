@@ -134,7 +134,7 @@ class VerifiedRun:
         if CURVES.exists() and file_sha256(CURVES) != found.curve_sha256:
             raise PipelineError(f"{CURVES}: not that of {SUMMARY}; run `dvc repro evaluate`")
         repeated = repeat(self.policy, self.answers)
-        repeated["recommendation"] = recommend_for(self.answers, BEHAVIOUR, found.env_id)
+        repeated["recommendation"] = recommend_for(self.answers, found.env_id)
         for key, value in repeated.items():
             if getattr(found, key) != value:
                 raise PipelineError(
@@ -237,5 +237,5 @@ def summarise(
         curve_sha256=file_sha256(CURVES),
         private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
         public_returns=np.array([]) if run.recorded is None else run.recorded.reward.sum(1).numpy(),
-        recommendation=recommend_for(run.answers, BEHAVIOUR, environment),
+        recommendation=recommend_for(run.answers, environment),
     )

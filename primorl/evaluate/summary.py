@@ -324,7 +324,7 @@ def log_summary(
         name, (low, high) = f"private.{answer.of}.{answer.estimator}", answer.ci95 or (None, None)
         found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
     if (advice := summary.recommendation) is not None and advice.interval is not None:
-        found["gain_over_today"] = advice.expected
+        found["gain_over_today"] = advice.gain
         found["gain_over_today_low"], found["gain_over_today_high"] = advice.interval
     for name, value in found.items():
         if value is not None:

@@ -11,8 +11,8 @@ from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
     "trial": "Try the policy in a trial",
-    "keep": "Keep today's practice, whose clone is released",
-    "more_data": "More data needed: neither the policy nor the clone is recommended",
+    "keep": "Keep today's practice, and change nothing",
+    "more_data": "More data needed: nothing can be recommended",
 }
 """Recommendations in a few words."""
 GAIN_NOTE = (
@@ -90,7 +90,7 @@ def gain(advice: Mapping[str, Any]) -> str:
     if advice.get("interval") is None:
         return "not known"
     low, high = advice["interval"]
-    return f"{advice['expected']:+.3g}, between {low:+.3g} and {high:+.3g}"
+    return f"{advice['gain']:+.3g}, between {low:+.3g} and {high:+.3g}"
 
 
 def gain_note(advice: Mapping[str, Any]) -> str:

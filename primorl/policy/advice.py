@@ -27,25 +27,22 @@ class Advice:
 
     Attributes:
         answer: ``trial``, ``keep`` or ``more_data``.
-        policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is
-            recommended.
         reason: why, in a sentence or two.
         file: where it stands.
         followed: whether the use of the folder follows it.
     """
 
     answer: str
-    policy: str | None
     reason: str
     file: Path
     followed: bool
 
 
-def follows(folder: str | None, answer: str, recommended: str | None) -> bool:
-    """Tell whether the use of ``folder`` follows an answer; beside a trial, the clone of today's
-    practice is free too.
+def follows(folder: str | None, answer: str) -> bool:
+    """Tell whether the use of ``folder`` follows an answer: a policy only a trial, the clone, which
+    is a record of practice, unless nothing is known.
     """
-    return answer == "trial" or (folder is not None and folder == recommended)
+    return answer == "trial" or (answer == "keep" and folder == str(BEHAVIOUR))
 
 
 def read_advice(folder: Path) -> Advice | None:
@@ -88,24 +85,20 @@ def read_advice(folder: Path) -> Advice | None:
             f"evaluates models/policy; to use it all the same: {AGAINST} (in Python: "
             "against_advice=True)"
         )
-    answer, policy = advice["answer"], advice["policy"]
-    followed = follows(config.policy, answer, policy)
-    return Advice(answer, policy, advice["reason"], file, followed)
+    answer = advice["answer"]
+    return Advice(answer, advice["reason"], file, follows(config.policy, answer))
 
 
 def refuse_against_advice(folder: Path) -> None:
-    """Refuse a policy that was advised against, unless it is the clone of today's practice and a
-    trial is recommended.
+    """Refuse a policy that was advised against.
 
     Raises:
-        PipelineError: names the policy that is recommended instead.
+        PipelineError: says what is recommended instead.
     """
     advice = read_advice(folder)
     if advice is None or advice.followed:
         return
-    instead = "more data needed"
-    if advice.policy is not None:
-        instead = f"keep today's practice, whose clone is {advice.policy}"
+    instead = "keep today's practice" if advice.answer == "keep" else "more data needed"
     raise PipelineError(
         f"{folder}: advised against in {advice.file}: {instead}. {advice.reason} To use it all "
         f"the same: --policy {folder} {AGAINST} (in Python: against_advice=True)"
@@ -127,7 +120,7 @@ def describe(folder: Path) -> str | None:
         return None
     if advice.answer == "trial":
         return "the policy is recommended for a trial"
-    return "recommended: the clone of today's practice" if advice.followed else "advised against"
+    return "a record of today's practice" if advice.followed else "advised against"
 
 
 def choose(folder: Path | None, *, against_advice: bool) -> Path:
@@ -144,8 +137,6 @@ def choose(folder: Path | None, *, against_advice: bool) -> Path:
                 f"{AGAINST}: found without --policy, allowed with the policy's folder: name it"
             )
         return folder
-    if folder is None:
-        advice = read_advice(POLICY)
-        folder = BEHAVIOUR if advice is not None and advice.policy == str(BEHAVIOUR) else POLICY
+    folder = folder or POLICY
     refuse_against_advice(folder)
     return folder

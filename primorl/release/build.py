@@ -23,10 +23,10 @@ from primorl.base.records import write_record
 from primorl.config.params import Params, Reading, declared_texts
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
-from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import ADVICE
 from primorl.policy.advice import AGAINST, follows
+from primorl.policy.config import Folder
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
@@ -73,7 +73,7 @@ def release(
     params: Params | Reading,
     *,
     sign: Path | None = None,
-    policy: Released | None = None,
+    policy: Folder | None = None,
     against_advice: bool = False,
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
@@ -151,11 +151,11 @@ def _refuse_an_edited_summary() -> None:
 def choose_policy(
     summary: Summary,
     answers: PrivateEvaluation,
-    named: Released | None,
+    named: Folder | None,
     against_advice: bool = False,
 ) -> Path:
-    """Choose the folder of the policy that leaves: the recommended one, which may be the clone, or
-    one that was named.
+    """Choose the folder of the policy that leaves: the recommended one, or one that was named, as
+    the clone, a record of practice, may be.
 
     Raises:
         PipelineError: none is recommended, another one is named without ``against_advice``, or the
@@ -166,8 +166,8 @@ def choose_policy(
         raise PipelineError(
             f"{AGAINST}: found without --policy, allowed with the policy's folder: name it"
         )
-    folder = named or (advice.policy if advice is not None else "models/policy")
-    followed = advice is None or follows(folder, advice.answer, advice.policy)
+    folder = named or "models/policy"
+    followed = advice is None or follows(folder, advice.answer)
     if not (followed or against_advice):
         assert advice is not None
         raise PipelineError(

@@ -81,7 +81,7 @@ _SAME_POLICY = (
     "action_names",
     "elapsed",
 )
-_MEANT = {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}
+_MEANT = {"trial": "models/policy", "keep": None, "more_data": None}
 _ROUNDING = 1e-6  # of the sum of a histogram's shares
 # Places that exist at home only: a path from the root of a disk, and the project's own private
 # folders.
@@ -361,8 +361,8 @@ def _check_recommendation(bundle: Bundle) -> None:
         return
     path = bundle.folder / f"{EVALUATION}: recommendation"
     _refuse_other(path, advice, {"policy": _MEANT[advice.answer]}, "its answer")
-    keys = ("gain", "margin", "misfit", "expected", "interval")
-    found = None if answers is None else recommend(answers, None)
+    keys = ("gain", "interval")
+    found = None if answers is None else recommend(answers)
     expected = dict.fromkeys(keys) if found is None else _select(found, keys)
     _refuse_other(path, advice, expected, f"the answers in {ANSWERS}")
     if found is not None and found.answer != "trial" == advice.answer:

@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
-from primorl.evaluate.private.results import AT_MOST, MEAN_RETURN, Verdict
+from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.evaluate.wording import (
     ADVICE,
     UNBELIEVED,
@@ -248,8 +248,6 @@ def write_practice(summary: Content, discount: float = 1.0) -> Section:
     answers = summary.get("private_evaluation") or ()
     told = {each["what"]: each for each in answers if each["of"] == "behaviour"}
     today = next((row.ends for row in rows if not row.of_policy and not row.by_model), None)
-    if today is not None and AT_MOST in told:  # returns below the range are not known
-        today = (-math.inf, max(today[1], told[AT_MOST]["value"]))
     return _section(
         "compared",
         summary=summary,

@@ -51,7 +51,7 @@ def test_what_is_recommended_is_used_and_nothing_else(
     predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
     for answer, recommended, refused in (
         ("trial", POLICY, ()),
-        ("keep", CLONE, (POLICY,)),
+        ("keep", None, (POLICY,)),
         ("more_data", None, (POLICY, CLONE)),
     ):
         advise(answer, recommended)
@@ -63,6 +63,8 @@ def test_what_is_recommended_is_used_and_nothing_else(
             assert main([*predict, "--policy", str(folder), "--against-advice"]) == 0
             assert f"actions of {folder}" in capsys.readouterr().out
             Path("out.csv").unlink()
+        if answer == "keep":
+            primorl.load_policy(CLONE)  # a record of practice, by name
         if recommended is None:
             assert main(predict) == 1
         else:
@@ -102,14 +104,14 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
 
 
 def test_a_bundle_carries_its_advice(project: Path) -> None:
-    """The clone that a bundle holds is what its recommendation says; a policy that was released
-    against it is not.
+    """The clone that a bundle holds is a record; a policy that was released against its
+    recommendation is not.
     """
     for folder, fine in ((CLONE, True), (POLICY, False)):
         bundle = Path(f"bundle-{fine}")
         bundle.mkdir()
         folder.rename(bundle / "policy")
-        said = {"answer": "keep", "policy": str(CLONE), "reason": "It loses 3."}
+        said = {"answer": "keep", "policy": None, "reason": "It loses 3."}
         weights = file_sha256(bundle / "policy/policy.safetensors")
         write_json(bundle / "MANIFEST.json", {})
         write_json(bundle / "evaluation.json", {"policy_sha256": weights, "recommendation": said})

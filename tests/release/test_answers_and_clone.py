@@ -44,8 +44,7 @@ from primorl.release.contents import (
 )
 from primorl.work.desk import open_to_charge
 from tests.data.builders import episode, snapshot
-from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
-from tests.evaluate.test_recommendation import answer
+from tests.evaluate.test_recommendation import answer, found
 from tests.pipeline.training_project import quick_clone
 from tests.projects import inside
 from tests.release.bundles import (
@@ -390,21 +389,25 @@ def test_a_lost_charge_of_an_answer_is_noticed() -> None:
         open_to_charge(chosen)
 
 
+RECOMMENDED = replace(
+    found(), estimates=(*found().estimates, answer("clone", MEAN_RETURN, -77.0, estimator="model"))
+)
+
+
 def advised(said: str | None, policy: str | None) -> Any:
-    numbers: Any = {"gain": 1.0, "margin": 2.0, "misfit": 3.0}
-    advice: Any = {"answer": said, "policy": policy, "reason": "So.", **numbers}
+    advice: Any = {"answer": said, "policy": policy, "reason": "So."}
     if said is None:
         return SimpleNamespace(recommendation=None, env_id="Pendulum-v1")
     return SimpleNamespace(recommendation=Recommendation(**advice), env_id=None)
 
 
-def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
+def test_a_policy_leaves_after_a_trial_and_the_clone_by_name() -> None:
     """Another than the recommended one needs two words.
 
     Twin: a clone whose worth nobody knows does not leave.
     """
     keep, trial, more = (
-        advised("keep", "models/behaviour"),
+        advised("keep", None),
         advised("trial", "models/policy"),
         advised("more_data", None),
     )
@@ -413,26 +416,26 @@ def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
         == choose_policy(trial, RECOMMENDED, None)
         == POLICY
     )
-    assert choose_policy(keep, RECOMMENDED, None) == BEHAVIOUR
+    assert choose_policy(keep, RECOMMENDED, "models/behaviour") == BEHAVIOUR
     assert choose_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
     assert choose_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
-    others: Any = ((more, None), (more, "models/behaviour"), (keep, "models/policy"))
-    for found, named in others:
+    others: Any = ((more, None), (more, "models/behaviour"), (keep, "models/policy"), (keep, None))
+    for told, named in others:
         with pytest.raises(
             PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"
         ):
-            choose_policy(found, RECOMMENDED, named)
+            choose_policy(told, RECOMMENDED, named)
     with pytest.raises(PipelineError, match="found without --policy"):
         choose_policy(more, RECOMMENDED, None, against_advice=True)
     unknown = replace(RECOMMENDED, estimates=(answer("behaviour", MEAN_RETURN, -80.0),))
-    for found, answers in ((trial, unknown), (advised(None, None), RECOMMENDED)):
+    for told, answers in ((trial, unknown), (advised(None, None), RECOMMENDED)):
         with pytest.raises(PipelineError, match=r"--policy: found models/behaviour"):
-            choose_policy(found, answers, "models/behaviour")
+            choose_policy(told, answers, "models/behaviour")
 
 
 def test_the_statement_says_that_answers_chose() -> None:
     """The twins: without answers or advice nothing is said of a choice."""
-    keep, measured = advised("keep", "models/behaviour"), advised(None, None)
+    keep, measured = advised("keep", None), advised(None, None)
     told = add_choice(OF_TRAINING, keep, RECOMMENDED)
     assert told.public_assumptions == (*OF_TRAINING.public_assumptions, CHOSEN)
     for given in ((keep, None), (measured, RECOMMENDED)):
@@ -441,16 +444,15 @@ def test_the_statement_says_that_answers_chose() -> None:
 
 def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:
     """Twin: what the answers come to passes."""
-    found = recommend(RECOMMENDED, None)
-    assert found is not None
+    said = recommend(RECOMMENDED)
 
     def check(**changes: Any) -> None:
-        evaluation = SimpleNamespace(recommendation=replace(found, **changes))
+        evaluation = SimpleNamespace(recommendation=replace(said, **changes))
         received: Any = SimpleNamespace(folder=Path(), evaluation=evaluation, answers=RECOMMENDED)
         bundle._check_recommendation(received)
 
     check()
     with pytest.raises(PipelineError, match="policy: differs"):
-        check(policy="models/behaviour" if found.policy == "models/policy" else "models/policy")
+        check(policy=None)
     with pytest.raises(PipelineError, match="gain: differs"):
-        check(gain=(found.gain or 0.0) + 1)
+        check(gain=(said.gain or 0.0) + 1)

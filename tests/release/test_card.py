@@ -107,7 +107,7 @@ def test_only_figures_of_one_kind_are_compared(
 
 def test_a_clone_with_discrete_actions_says_that_it_is_stochastic() -> None:
     """Twin: a policy that computes its action."""
-    advice = {"answer": "keep", "policy": "models/behaviour", "reason": "So."}
+    advice = {"answer": "keep", "policy": None, "reason": "So."}
     clone = {"policy": "models/behaviour", "drawn": True, "environment": None}
     summary = dict.fromkeys(SUMMARY) | {"dataset": "log", "recommendation": advice}
     summary |= {"model_value": 1.0, "model_value_range": [0.0, 2.0], "model_value_note": "a guess"}

@@ -112,7 +112,7 @@ def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
     asked |= {"of": "clone", "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
     today = dict.fromkeys(("of", "estimator"), "behaviour") | {"ci95": [3.0, 3.75], "epsilon": 0.5}
     learned = asked | {"of": "policy", "value": 5.71875}
-    advice = {"answer": "trial", "reason": "So.", "expected": 2.5, "interval": [-0.5, 4.25]}
+    advice = {"answer": "trial", "reason": "So.", "gain": 2.5, "interval": [-0.5, 4.25]}
     log = SUMMARY | dict.fromkeys(("return_mean", "return_ci95", "normalized_score", "env_id"))
     log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "model_value_members": 2}
     log |= {"model_value_note": "x"}

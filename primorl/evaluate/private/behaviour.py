@@ -19,7 +19,7 @@ from primorl.evaluate.private.question import (
     pair,
     t_quantile,
 )
-from primorl.evaluate.private.results import AT_MOST, MEAN_RETURN, Answer, Histogram
+from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _ONE = 1 << 36
@@ -117,8 +117,7 @@ class Behaviour(Question):
         )
 
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
-        """Estimate the mean return, held within the range that was found, the most that it may be
-        whatever lies above, and its `QUANTILES`.
+        """Estimate the mean return, held within the range that was found, and its `QUANTILES`.
 
         The interval of a quantile is where p is within t standard deviations of the noisy CDF. The
         variance of the CDF, where it is p, is p(1 - p)/K and the noise's, which is known exactly.
@@ -147,8 +146,6 @@ class Behaviour(Question):
             )
             within = f"{covers}, of returns held within the range that was found"
             add(MEAN_RETURN, value, (low, high), within, bias)
-            most = high + above * (problem.return_high - last)
-            add(AT_MOST, most, None, "all returns within their bounds", "It is an upper bound.")
         edges, cdf = self._edges(problem), self._cdf(released)
         spread = self._noise_of_cdf(noise).square()
         ends, widest = list[tuple[float, float, float]](), 0.0

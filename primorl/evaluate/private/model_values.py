@@ -1,6 +1,5 @@
 """Values of policies in the released model, by rollouts. All is released, so free."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,11 @@ from primorl.evaluate.private.question import estimate
 from primorl.evaluate.private.results import (
     AS_DRAWN,
     BEYOND,
-    DOUBT,
-    GAIN,
     MEAN_RETURN,
     Answer,
     Of,
     Veto,
 )
-from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.model.numerics import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BehaviourConfig
@@ -31,7 +27,6 @@ from primorl.policy.member_values import (
     returns_by_member,
     share_beyond,
     step_weights,
-    uncertainty_of,
 )
 
 _NAME = "model"  # that answers give as their estimator
@@ -116,19 +111,12 @@ def values_in_model(
         """Roll one policy out, ``[N, rollouts]``."""
         return returns_by_member(problem.ensemble, _SinglePolicy(act), starts, **asked)[0]
 
-    def uncertainty(act: Act) -> float:
-        return float(uncertainty_of(problem.ensemble, _SinglePolicy(act), starts, **asked).mean())
-
-    policy = returns(problem.policy)
-    found = [_value("policy", policy)]
+    found = [_value("policy", returns(problem.policy))]
     if clone is not None:
-        released = returns(clone.released)
         both = _SinglePolicy(problem.policy), _SinglePolicy(clone.drawn)
         found += [
-            _value("clone", released),
+            _value("clone", returns(clone.released)),
             _value("clone", returns(clone.drawn), AS_DRAWN),
-            _gain(policy - released),
-            _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
             _beyond(*share_beyond(problem.ensemble, *both, starts, **asked)),
         ]
     generator = torch.Generator().manual_seed(problem.seed)
@@ -191,26 +179,6 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
         )
         found.append(Veto(kind="random_as_good", reason=reason))
     return found
-
-
-def _gain(gains: Tensor) -> Answer:
-    """Answer with the least gain of a member, from the differences of the same rollouts, ``[N,
-    rollouts]``.
-    """
-    members = gains.mean(1)
-    least = int(members.argmin())
-    half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
-    value = float(members[least])
-    covers = "luck of the simulated episodes in the member that says the least"
-    bias = "wrong wherever the model is, though errors that both policies share cancel"
-    ends = (value - half, value + half)
-    return estimate(_NAME, "policy", GAIN, value, ends, covers, bias, tuple(members.tolist()))
-
-
-def _doubt(policy: float, clone: float) -> Answer:
-    covers = f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes"
-    bias = "members that were trained on the same rows may be wrong alike"
-    return estimate(_NAME, "policy", DOUBT, policy - clone, None, covers, bias)
 
 
 def _beyond(policy: float, clone: float) -> Answer:

@@ -25,19 +25,9 @@ from primorl.privacy.statement import SpentOnDataset, Statement
 
 MEAN_RETURN = "mean return"
 """`Answer.what` of the value of a policy."""
-AT_MOST = "mean return at most, with all that lies above the range at its bound"
-"""`Answer.what` of the most that today's mean return may be."""
 AS_DRAWN = "mean return, actions drawn as the people's are"
 """`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's
 practice.
-"""
-GAIN = "gain over the clone"
-"""`Answer.what` of how much more the policy is worth than the clone; its value is the least that a
-member says.
-"""
-DOUBT = "uncertainty beyond the clone's"
-"""`Answer.what` of how much more uncertain the model is where the policy goes, in units of the
-return.
 """
 BEYOND = "share of steps beyond the clone's"
 """`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone
