@@ -104,6 +104,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     try:
         yield fresh
         for file in fresh.rglob("*"):
+            if file.is_file():
+                file.chmod(0o666 & ~_umask())  # safetensors hides its files from all others
             sync(file)
         sync(fresh)
         if target.exists():

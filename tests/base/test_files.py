@@ -13,7 +13,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from primorl.base import files, paths
 from primorl.base.errors import PipelineError
@@ -39,6 +41,21 @@ def replace_by(target: Path, text: str, error: BaseException | None = None) -> N
         (fresh / "file").write_text(text)
         if error is not None:
             raise error
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o027, 0o077])
+def test_every_file_has_the_permissions_the_user_chose(project: Path, mask: int) -> None:
+    """Whatever the library that wrote it chose: another user of a group reads them too."""
+    previous = os.umask(mask)
+    try:
+        with replaced_directory(project / "model") as fresh:
+            (fresh / "deep").mkdir()
+            save_file({"weights": np.zeros(2)}, fresh / "deep/hidden.safetensors")
+            (fresh / "copied").touch(0o444)
+    finally:
+        os.umask(previous)
+    for file in ("deep/hidden.safetensors", "copied"):
+        assert stat.S_IMODE((project / "model" / file).stat().st_mode) == 0o666 & ~mask
 
 
 def content(folder: Path) -> dict[str, str]:

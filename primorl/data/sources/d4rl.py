@@ -8,7 +8,10 @@ import os
 import shutil
 import urllib.request
 from collections.abc import Generator, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,6 +19,7 @@ import pyarrow as pa
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, replaced_file
+from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
@@ -87,6 +91,36 @@ def _fetch(address: str, path: Path) -> None:
         raise PipelineError(f"options.name: {path} could not be fetched ({reason})") from None
 
 
+def check_parts(path: Path) -> None:
+    """Refuse an HDF5 file whose rows lie in other files, which HDF5 reads as zeros where they are
+    not there, or in a compression that is not installed. A broken file is left to its reader.
+
+    Raises:
+        PipelineError: names the file and the part.
+    """
+    with suppress(OSError, RuntimeError, KeyError), h5py.File(path, "r") as file:
+        found = file.visititems_links(partial(_find_foreign, file))
+        if found is not None:
+            raise PipelineError(
+                f"{path}: {printable(found)}; write all rows into one file, with gzip or "
+                "uncompressed (`h5repack -f GZIP=4` does both)"
+            )
+
+
+def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
+    """Say why this file alone does not give the rows of one link; None: it does."""
+    if isinstance(link, h5py.ExternalLink):
+        return f"{name}: found a link to another file"
+    if not isinstance(link, h5py.HardLink) or not isinstance(part := file[name], h5py.Dataset):
+        return None
+    layout = part.id.get_create_plist()
+    if part.is_virtual or layout.get_external_count():
+        return f"{name}: found rows that lie in another file"
+    numbers = [layout.get_filter(place)[0] for place in range(layout.get_nfilters())]
+    missing = [number for number in numbers if not h5py.h5z.filter_avail(number)]
+    return f"{name}: found HDF5's filters {missing}, which are not installed" if missing else None
+
+
 class D4rlReader:
     """See `primorl.data.sources.Reader`; an episode is a unit, named by its number.
 
@@ -103,6 +137,7 @@ class D4rlReader:
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; memory holds the file's arrays."""
+        check_parts(self.path)
         try:
             with h5py.File(self.path, "r") as file:
                 names = [*_NEEDED, *(name for name in _OPTIONAL if name in file)]

@@ -79,20 +79,18 @@ class Meds:
         record_files(self._name, target, folder, files)
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
+        shards, kept = Shards(files, codes), 0
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
-            kept = 0
-            for events in read(files, codes):
+            for events in shards.read():
                 table = logs.table(events)
                 kept += pc.count_distinct(table["subject_id"]).as_py()
                 writer.write_table(table)
-        print(f"collect: {kept} subjects have a decision and are kept", file=sys.stderr)
-        for name, (outside, there) in logs.outside.items():
-            if outside:
-                print(
-                    f"collect: {outside} of {there} values of {name} lie outside its bounds and "
-                    "are left out",
-                    file=sys.stderr,
-                )
+        left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
+        print(
+            f"collect: {kept} of {shards.subjects} subjects in {len(files)} shards have a decision "
+            f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}",
+            file=sys.stderr,
+        )
         if missing := codes.unseen():
             raise PipelineError(
                 f"datasets/{self._name}.yaml: options: found {', '.join(map(repr, missing))}, "
@@ -234,45 +232,58 @@ class Events:
         return cls(*map(np.concatenate, columns))
 
 
-def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
-    """Read the events that have a role, some whole subjects at a time.
+class Shards:
+    """The shards of a folder.
 
-    Raises:
-        PipelineError: a shard is unreadable, lacks a column or is not sorted, or a subject is in
-            two places.
+    Attributes:
+        subjects: how many there are, once all are read.
     """
-    began = [np.empty(0, np.int64)]  # a subject for each place where its rows begin
-    with progress_bar(len(files), "collect meds", "shard") as progress:
-        for path in files:
-            waiting: list[Events] = []
-            none = np.empty(0, np.int64)
-            last = Events(none, none, none, np.empty(0, np.float32))
-            for events in _batches(path, codes):
-                both = Events.join((last, events))
-                new = both.subject[1:] != both.subject[:-1]
-                if ((both.time[1:] < both.time[:-1]) & ~new).any():
-                    raise PipelineError(
-                        f"{path}: found a subject's rows out of order; sort them by time"
-                    )
-                first = np.append(len(last.subject) == 0, new)
-                began.append(both.subject[first])
-                last = events[-1:]
-                waiting.append(events[events.code >= 0])
-                if sum(len(part.subject) for part in waiting) >= _EVENTS:
-                    known = Events.join(waiting)
-                    complete = np.count_nonzero(known.subject != last.subject)
-                    yield known[:complete]
-                    waiting = [known[complete:]]
-            if waiting:
-                yield Events.join(waiting)
-            progress.update()
-    subjects = np.concatenate(began)
-    print(f"collect: found {len(subjects)} subjects in {len(files)} shards", file=sys.stderr)
-    if len(np.unique(subjects)) < len(subjects):
-        raise PipelineError(
-            f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
-            "allowed is all rows of a subject together in one shard"
-        )
+
+    subjects = 0
+
+    def __init__(self, files: Sequence[Path], codes: Codes):
+        self._files, self._codes = files, codes
+
+    def read(self) -> Iterator[Events]:
+        """Read the events that have a role, some whole subjects at a time.
+
+        Raises:
+            PipelineError: a shard is unreadable, lacks a column or is not sorted, or a subject is
+                in two places.
+        """
+        files, codes = self._files, self._codes
+        began = [np.empty(0, np.int64)]  # a subject for each place where its rows begin
+        with progress_bar(len(files), "collect meds", "shard") as progress:
+            for path in files:
+                waiting: list[Events] = []
+                none = np.empty(0, np.int64)
+                last = Events(none, none, none, np.empty(0, np.float32))
+                for events in _batches(path, codes):
+                    both = Events.join((last, events))
+                    new = both.subject[1:] != both.subject[:-1]
+                    if ((both.time[1:] < both.time[:-1]) & ~new).any():
+                        raise PipelineError(
+                            f"{path}: found a subject's rows out of order; sort them by time"
+                        )
+                    first = np.append(len(last.subject) == 0, new)
+                    began.append(both.subject[first])
+                    last = events[-1:]
+                    waiting.append(events[events.code >= 0])
+                    if sum(len(part.subject) for part in waiting) >= _EVENTS:
+                        known = Events.join(waiting)
+                        complete = np.count_nonzero(known.subject != last.subject)
+                        yield known[:complete]
+                        waiting = [known[complete:]]
+                if waiting:
+                    yield Events.join(waiting)
+                progress.update()
+        subjects = np.concatenate(began)
+        self.subjects = len(subjects)
+        if len(np.unique(subjects)) < len(subjects):
+            raise PipelineError(
+                f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
+                "allowed is all rows of a subject together in one shard"
+            )
 
 
 def _batches(path: Path, codes: Codes) -> Iterator[Events]:

@@ -23,6 +23,7 @@ from primorl.base.files import home
 from primorl.base.processes import environment
 from primorl.config.datasets import EpisodeFilter, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
+from primorl.data.sources.d4rl import check_parts
 from primorl.data.sources.spaces import declared, needed, spaces_of
 from primorl.data.storage.schema import Array, Episode, Spaces
 
@@ -120,6 +121,8 @@ def open_storage(folder: Path) -> MinariStorage:
     Raises:
         PipelineError: if there is no dataset with episodes, or it does not store its spaces.
     """
+    for file in folder.glob("*.hdf5"):
+        check_parts(file)
     try:
         stored = MinariStorage.read_raw_metadata(folder).keys()
         # Without spaces Minari would build the environment, whose entry point may be any function
@@ -168,11 +171,14 @@ class Part:
         Raises:
             PipelineError: if one is damaged; it names the file and the episode.
         """
-        read = 0
+        read = steps = 0
         try:
             for episode in self.storage.get_episodes(range(self.storage.total_episodes)):
                 yield episode
-                read += 1
+                read, steps = read + 1, steps + len(episode["rewards"])
+            # Minari cuts an episode that it reads in two batches, and then leaves out the last.
+            if (read, steps) != (self.storage.total_episodes, self.storage.total_steps):
+                raise ValueError("other numbers than metadata.json has")
         except Exception as broken:  # as in `open_storage`
             where = f"{self.storage.data_path}: episode {read}"
             found = f"missing or corrupt ({type(broken).__name__})"

@@ -180,6 +180,23 @@ def test_a_damaged_episode_is_named(project: Path, damage: Any) -> None:
     refused(chosen, "data: episode 0: ")
 
 
+def test_an_episode_in_another_file_is_refused(project: Path) -> None:
+    """HDF5 reads rows that are not there as zeros."""
+    create(project / "minari", "a-v0", [box_episode(3, i) for i in range(2)], **box_spaces())
+    chosen = collected(entry("a-v0", root=project / "minari"))
+    with h5py.File("raw/a-v0/data/main_data.hdf5", "r+") as file:
+        del file["episode_1"]
+        file["episode_1"] = h5py.ExternalLink("other.hdf5", "/episode_1")
+    refused(chosen, "main_data.hdf5: episode_1: found a link to another file")
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_an_episode_that_minari_reads_in_part_is_refused(project: Path, data_format: str) -> None:
+    episodes = [box_episode(3, 0), box_episode(2**17, 1), box_episode(3, 2)]
+    create(project / "minari", "a-v0", episodes, data_format, **box_spaces())
+    refused(collected(entry("a-v0", root=project / "minari")), "data: episode 3: missing")
+
+
 def test_a_choice_that_the_space_does_not_have_is_refused(project: Path) -> None:
     create(project / "minari", "tiny-v0", [mixed_episode(3, 0), mixed_episode(3, 1)], **SPACES)
     chosen = collected(entry("tiny-v0", root=project / "minari"))
