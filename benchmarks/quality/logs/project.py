@@ -60,15 +60,7 @@ _ALONE: dict[str, object] = {
 MOST_SECONDS = 4 * 3600
 _EPISODES, _REFERENCE_EPISODES, _SEED = 20_000, 100_000, 77
 _LOG, _OUTPUT = Path("log"), Path("output.txt")
-_LEFT_OUT = (
-    "dataset",
-    "seed",
-    "seconds",
-    "env_id",
-    "policy_sha256",
-    "model_sha256",
-    "spent_on_dataset",
-)
+_KEPT = ("format", "variant", "epsilon", "delta", "unit", "units", "model_value")
 
 
 class StageFailedError(Exception):
@@ -126,10 +118,21 @@ def run(
         "policy": measured(log, folder / POLICY),
         "cloned": measured(log, folder / CLONE),
         "drawn": measured(log, folder / CLONE, drawn=True),
-        "answers": _json(folder / PRIVATE_EVALUATION),
-        "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
+        "answers": _answers(folder),
+        "summary": {name: value for name, value in summary.items() if name in _KEPT},
         "seconds": _json(folder / SECONDS),
     }
+
+
+def _answers(folder: Path) -> dict[str, Any]:
+    """Return the numbers of all answers and the verdict, as far as a recommendation needs them."""
+    found = _json(folder / PRIVATE_EVALUATION)
+    words = ("covers", "bias")
+    estimates = [
+        {key: value for key, value in each.items() if key not in words}
+        for each in found.get("estimates", ())
+    ]
+    return {"estimates": estimates, "verdict": found.get("verdict")}
 
 
 def _json(file: Path) -> dict[str, Any]:
