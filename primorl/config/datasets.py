@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 
 from primorl.base.records import (
     Finite,
@@ -41,6 +41,7 @@ from primorl.config.texts import (
 )
 
 T = TypeVar("T")
+_MOST_ACTIONS = 10_000
 
 # ---- columns of a log, and the dimensions of observation and action that they become
 
@@ -121,7 +122,7 @@ class CountedActions(Block):
     """A column of discrete actions 0 … count - 1."""
 
     column: Column
-    count: Annotated[int, Within(ge=2, le=10_000)]
+    count: Annotated[int, Within(ge=2, le=_MOST_ACTIONS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,8 @@ def keys_of(value: Any) -> Iterable[str]:
 
 
 def _kind_of_action(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "by list"
     keys = keys_of(value)
     # Tags that are no keys.
     return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")
@@ -159,6 +162,20 @@ def _kind_of_observation(value: Any) -> str:
     return "by categories" if isinstance(value, dict | Block) else "by name"
 
 
+def _check_joined(columns: tuple[Categorical, ...]) -> tuple[Categorical, ...]:
+    if len({each.column for each in columns}) < len(columns):
+        raise ValueError("found a column twice")
+    if (count := math.prod(len(each.categories) for each in columns)) > _MOST_ACTIONS:
+        raise ValueError(f"found {count} combinations; allowed are up to {_MOST_ACTIONS}")
+    return columns
+
+
+JoinedActions = Annotated[
+    tuple[Categorical, ...], Field(min_length=1), AfterValidator(_check_joined)
+]
+"""Columns whose categories together are one discrete action: every combination is one choice, in
+the order in which the last column changes first.
+"""
 ObservationColumn = Annotated[
     Annotated[Column, Tag("by name")]
     | Annotated[Categorical, Tag("by categories")]
@@ -169,7 +186,8 @@ ObservationColumn = Annotated[
 ActionColumns = Annotated[
     Annotated[BoxActions, Tag("by columns")]
     | Annotated[CountedActions, Tag("by count")]
-    | Annotated[Categorical, Tag("by categories")],
+    | Annotated[Categorical, Tag("by categories")]
+    | Annotated[JoinedActions, Tag("by list")],
     Discriminator(_kind_of_action),
 ]
 
@@ -341,7 +359,7 @@ class MedsClock(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class MedsDose(Block):
-    """A dimension of the action: events from a decision up to the next one.
+    """A part of the action: events from a decision up to the next one.
 
     Attributes:
         name: of the dimension.
@@ -431,7 +449,7 @@ class MedsOptions(Block):
         terminates: of these codes, those that end it for good, such as death; None: there are none.
         decision: when an action is chosen.
         observation: dimensions, in order.
-        action: dimensions, or one with ``bins``.
+        action: dimensions; those with ``bins`` are one discrete action together.
         reward: parts, which are added.
     """
 
@@ -482,8 +500,8 @@ class MedsOptions(Block):
                 f"a name stands twice, or is one of {', '.join(_MEDS_COLUMNS)}; a value NAME has a "
                 "NAME_age"
             )
-        if any(dose.bins for dose in self.action) and len(self.action) > 1:
-            raise ValueError("action must be one entry with bins, or entries with low and high")
+        if len({dose.bins is None for dose in self.action}) > 1:
+            raise ValueError("action must be entries with bins, or entries with low and high")
         for part in self.reward:
             if isinstance(part, MedsRangeReward) and part.observation not in values:
                 raise ValueError(

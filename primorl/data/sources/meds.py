@@ -111,7 +111,7 @@ class Meds:
 
 def as_tabular(dataset: MedsDataset) -> TabularDataset:
     """Describe the log that `Meds.collect` writes."""
-    options, (first, *_) = dataset.options, dataset.options.action
+    options = dataset.options
     observation: list[ObservationColumn] = []
     # a column for each dimension, but the time, which is read off `order`
     for entry in options.observation:
@@ -120,10 +120,15 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
         else:
             observation += [name for name, _, _ in entry.dimensions]
     bounds = [ends for entry in options.observation for _, *ends in entry.dimensions]
-    action: Categorical | BoxActions
-    if first.bins:
-        action = Categorical(column=first.name, categories=levels(first.bins))
-    else:
+    binned = tuple(
+        Categorical(column=dose.name, categories=levels(dose.bins))
+        for dose in options.action
+        if dose.bins
+    )
+    action: Categorical | tuple[Categorical, ...] | BoxActions = binned
+    if len(binned) == 1:
+        action = binned[0]
+    elif not binned:
         names, low, high = zip(
             *((dose.name, dose.low, dose.high) for dose in options.action), strict=True
         )

@@ -1,4 +1,5 @@
 import gzip
+import math
 import re
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset
@@ -145,6 +147,54 @@ def test_discrete_actions(
     assert (spaces.one_hot, spaces.observation_names) == (((1, 2),), ("x", "ward=A", "ward=B"))
     info = PartReader(Path("trajectories"), made_by="ingest").info
     assert info.spaces == spaces, "names survive ingest"
+
+
+VASO = {"column": "vaso", "categories": ["no", "low", "high"]}
+FLUID = {"column": "fluid", "categories": ["none", "some"]}
+SEDATION = {"column": "sedation", "categories": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "actions"),
+    [
+        ([VASO], "vaso=no", [0, 1, 2, 0, 1, 0]),
+        ([VASO, FLUID], "vaso=no, fluid=none", [0, 3, 4, 1, 2, 0]),
+        ([FLUID, VASO], "fluid=none, vaso=no", [0, 4, 2, 3, 1, 0]),
+        ([VASO, FLUID, SEDATION], "vaso=no, fluid=none, sedation=0", [1, 7, 9, 3, 5, 1]),
+    ],
+)
+@pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
+def test_columns_of_categories_are_one_action_together(
+    project: Path, columns: list[dict[str, Any]], first: str, actions: list[int], form: str
+) -> None:
+    content = [
+        each | {"vaso": VASO["categories"][i % 3], "fluid": FLUID["categories"][i % 2]}
+        for i, each in enumerate(rows())
+    ]
+    content = [each | {"sedation": 1} for each in content]
+    content[5] |= {"vaso": None, "fluid": None, "sedation": None}  # of the last row: not used
+    write(content, form)
+    dataset = entry({"action": columns})
+    assert run(dataset)["action"].to_pylist() == actions
+    names = PartReader(Path("trajectories"), made_by="ingest").info.spaces.action_names
+    assert (len(names), names[0]) == (math.prod(len(c["categories"]) for c in columns), first)
+    content[1] |= {columns[-1]["column"]: None}
+    write(content, form)
+    with pytest.raises(PipelineError, match="row 2: found no action"):
+        run(dataset)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [],
+        [VASO, VASO],
+        [VASO | {"categories": [*range(101)]}, FLUID | {"categories": [*range(100)]}],
+    ],
+)
+def test_columns_that_are_no_action_together_are_refused(columns: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValidationError):
+        entry({"action": columns})
 
 
 def test_an_environments_spaces_are_used(project: Path) -> None:

@@ -84,6 +84,9 @@ def fields_of(columns: TabularColumns) -> list[Field]:
         fields.append(Field("action", action.column, "category", action.categories))
     elif isinstance(action, CountedActions):
         fields.append(Field("action", action.column, "whole", count=action.count))
+    elif isinstance(action, tuple):
+        for index, part in enumerate(action):
+            fields.append(Field(f"action.{index}", part.column, "category", part.categories))
     else:
         for index, column in enumerate(action.columns):
             fields.append(Field(f"action.{index}", column, "number"))
@@ -368,7 +371,7 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
     text = array.cast(pa.string())
     codes = pc.index_in(text, value_set=pa.array(field.categories))
     undeclared = codes.is_null()
-    if field.name == "action":  # may be missing; empty is how CSV writes that
+    if field.name.startswith("action"):  # may be missing; empty is how CSV writes that
         undeclared = pc.and_(undeclared, pc.not_equal(text, "").fill_null(False))
     allowed = f"one of the {len(field.categories)} that options.columns declares"
     refuse(undeclared, "a category that is not declared, or none", allowed)

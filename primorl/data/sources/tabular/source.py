@@ -1,5 +1,6 @@
 """``source: tabular``: logs in Parquet or CSV, copied, and read by unit, trajectory and order."""
 
+import itertools
 import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -211,6 +212,9 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
     names, low, high = zip(*dimensions, strict=True)
     if isinstance(action, BoxActions):
         actions = action.columns
+    elif isinstance(action, tuple):
+        parts = [[name for name, _, _ in part.dimensions] for part in action]
+        actions = tuple(map(", ".join, itertools.product(*parts)))
     else:
         choices = range(action.count) if isinstance(action, CountedActions) else action.categories
         actions = tuple(str(choice) for choice in choices)
@@ -267,7 +271,8 @@ def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: b
     if spaces.discrete_actions == box:
         raise PipelineError(
             f"{key}.action: not of the environment's kind; allowed is {{column, count}} or "
-            "{column, categories} for discrete actions, {columns, low, high} for continuous ones"
+            "{column, categories} (or a list of them) for discrete actions, {columns, low, high} "
+            "for continuous ones"
         )
     for what, found, allowed in (
         ("observation", observation, spaces.observation_size),

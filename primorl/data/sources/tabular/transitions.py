@@ -223,12 +223,16 @@ class TransitionMaker:
         return np.ascontiguousarray(turned.T)
 
     def _action(self, rows: pa.Table) -> npt.NDArray[Any]:
+        fields = [field for field in self._fields if field.name.partition(".")[0] == "action"]
+        names = [field.name for field in fields]
         if self._spaces.discrete_actions:
-            codes: npt.NDArray[np.int32] = rows["action"].to_numpy()
+            parts = np.stack([rows[name].to_numpy() for name in names])
             allowed = "one in every row but an unfinished trajectory's last"
-            self._log.refuse(rows, np.flatnonzero(codes < 0), "no action", allowed)
+            self._log.refuse(rows, np.flatnonzero((parts < 0).any(axis=0)), "no action", allowed)
+            codes: npt.NDArray[np.int32] = parts[0]
+            for field, part in zip(fields[1:], parts[1:], strict=True):
+                codes = codes * len(field.categories) + part
             return codes
-        names = [field.name for field in self._fields if field.name.startswith("action.")]
         values = np.ascontiguousarray(np.stack([numbers(rows[name]) for name in names]).T)
         return self._check(rows, values, "action")
 
