@@ -12,6 +12,7 @@ batch.
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
 import re
@@ -34,7 +35,6 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home, workspace
 from primorl.base.processes import git_tags
 from primorl.config.params import Params
-from primorl.privacy.accounting.rounding import at_most
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIPELINE_TAG, PLACE_TAG = "primorl.pipeline", "primorl.place"
+_GIVEN_TAG, _SETTINGS_TAG = "primorl.given", "primorl.settings"
 _PARENT_TAG = "mlflow.parentRunId"
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 _FLUSH_SECONDS = 5.0
@@ -184,7 +185,7 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
             with _one_at_a_time():
                 client = _connect(uri)
                 experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
-                pipeline_id, first = _pipeline_run(client, experiment, params)
+                pipeline_id, first = _pipeline_run(client, experiment, params, stage)
                 tags = {PLACE_TAG: _digest(socket.gethostname(), str(workspace())), "stage": stage}
                 _end_killed(client, experiment, tags, pipeline_id)
                 tags[_PARENT_TAG] = pipeline_id
@@ -207,34 +208,45 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
             each.end(status)
 
 
-def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tuple[str, bool]:
+def _pipeline_run(
+    client: "MlflowClient", experiment: str, params: Params, stage: str
+) -> tuple[str, bool]:
     """Find the run of the pipeline that this stage belongs to, or create it; and tell whether it is
     new.
+
+    It is that of the enclosing process or, where that has none, the newest of this place, if it was
+    of the same settings and ended before it came to this stage: `primorl run` calls DVC twice. A
+    report that is written again is of the same result.
     """
     process = _enclosing_process()
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
-    place = socket.gethostname(), str(process.pid), str(workspace())
-    pipeline = _digest(*place, experiment_name)
+    place = _digest(socket.gethostname(), str(workspace()), experiment_name)
+    pipeline = _digest(place, str(process.pid))
     # a process id may have been another's before
     since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS
-    known = client.search_runs(
-        [experiment],
-        f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}",
-        order_by=["attributes.start_time DESC"],
-        max_results=1,
-    )
-    if known:
-        return str(known[0].info.run_id), False
+    own = f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}"
+    if (known := _newest(client, experiment, own)) is not None:
+        return known.info.run_id, False
+    settings = _digest(json.dumps(params.choices(), sort_keys=True))
+    last = _newest(client, experiment, f"tags.`{PLACE_TAG}` = '{place}'")
+    if last is not None and last.info.status == "FINISHED":
+        same = last.data.tags[_SETTINGS_TAG] == settings
+        done = f"tags.`{_PARENT_TAG}` = '{last.info.run_id}' and tags.stage = '{stage}'"
+        if same and (stage == "report" or _newest(client, experiment, done) is None):
+            return last.info.run_id, False
     variant = params.dynamics.variant
-    tags = {PIPELINE_TAG: pipeline, "dataset": params.dataset, "variant": variant, **git_tags()}
+    tags = {PIPELINE_TAG: pipeline, PLACE_TAG: place, _SETTINGS_TAG: settings, **git_tags()}
+    tags |= {"dataset": params.dataset, "variant": variant, _GIVEN_TAG: json.dumps(params.given())}
     for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
         if os.environ.get(key):
             tags[key] = os.environ[key]
-    name = f"{params.dataset}/{variant}"
-    if variant == "private":
-        name += f"/ε={at_most(params.privacy.target_epsilon, 6)}"
-    name += f" ({experiment_name})" if experiment_name else ""
+    name = f"{params.dataset}/{variant}" + (f" ({experiment_name})" if experiment_name else "")
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
+
+
+def _newest(client: "MlflowClient", experiment: str, wanted: str) -> "Run | None":
+    order = ["attributes.start_time DESC"]
+    return next(iter(client.search_runs([experiment], wanted, order_by=order, max_results=1)), None)
 
 
 def _end_killed(
@@ -425,6 +437,9 @@ class ListedRun:
     Attributes:
         run: its id.
         name: its name.
+        data: begin of the keyed fingerprint of its data; empty: unknown.
+        units: how many units they have; None: unknown.
+        given: its settings that a person wrote, by dotted key.
         epsilon: ε of its policy; None: no guarantee, or a void one.
         delta: δ of its ε; None: no guarantee.
         unit: unit of its ε.
@@ -440,6 +455,9 @@ class ListedRun:
 
     run: str
     name: str
+    data: str
+    units: int | None
+    given: Mapping[str, Any]
     epsilon: float | None
     delta: float | None
     unit: str | None
@@ -463,6 +481,9 @@ class ListedRun:
         return cls(
             run=info.run_id,
             name=tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
+            data=tags.get("dataset_fingerprint", "")[:6],
+            units=int(given["units"]) if given.get("units", "").isdigit() else None,
+            given=json.loads(tags.get(_GIVEN_TAG, "{}")),
             epsilon=epsilon,
             delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
             unit=given.get("unit"),

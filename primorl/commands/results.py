@@ -137,8 +137,9 @@ def runs(
     """List the results on the dataset of params.yaml, best first.
 
     Results are those of MLflow: what a simulator measured comes first. Values in a
-    model do not compare: the newest comes first. `in all` is what all runs had spent on the same
-    units by then.
+    model do not compare: the newest comes first. `data` tells versions of the data apart; `in all`
+    is what all runs had spent on the same units by then; `set` are settings that a person wrote and
+    that differ.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
     δ of at most privacy.delta.
@@ -168,6 +169,10 @@ def runs(
         print("no results")
         return
     cells = []
+    keys = dict.fromkeys(key for each in found for key in each.given)
+    told = [
+        key for key in keys if any(each.given.get(key) != found[0].given.get(key) for each in found)
+    ]
     for each in found:
         numbers = [
             None if n is None else at_most(n) for n in (each.epsilon, each.delta, each.spent)
@@ -175,6 +180,8 @@ def runs(
         known = each.low is not None and each.high is not None
         cells.append(
             (
+                each.data,
+                "–" if each.units is None else f"{each.units}",
                 each.name,
                 *(number or "–" for number in numbers),
                 "–" if each.value is None else f"{each.value:.4g}",
@@ -182,11 +189,22 @@ def runs(
                 each.by,
                 (each.advice or "").replace("_", " "),
                 f"{each.finished:%m-%d %H:%M}",
+                " ".join(f"{key}={each.given[key]}" for key in told if key in each.given),
             )
         )
     numbers_of = ("ε", "δ", "in all", "value")
-    headers = ("result", *numbers_of, "95% interval", "by", "advice", "when")
-    print(format_table(headers, cells, right=numbers_of))
+    headers = (
+        "data",
+        "units",
+        "result",
+        *numbers_of,
+        "95% interval",
+        "by",
+        "advice",
+        "when",
+        "set",
+    )
+    print(format_table(headers, cells, right=("units", *numbers_of)))
 
 
 def report(

@@ -159,6 +159,15 @@ class Params(Block):
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
         return facts | {key: value for key, value in _leaves(blocks) if key not in undecided}
 
+    def given(self) -> dict[str, Any]:
+        """Return the choices that a person wrote, into params.yaml or a recipe, by dotted key."""
+        nobody = (RULE, DEFAULT, PUBLIC)
+        return {
+            key: value
+            for key, value in self.choices().items()
+            if key == "seed" or self.origins.get(key, DEFAULT) not in nobody
+        }
+
     def with_decided(self, values: Mapping[str, Any]) -> "Params":
         """Return the same choices with what a rule decided, by dotted key; set keys stay."""
         taken = {key: value for key, value in values.items() if found_in(self, key) is None}

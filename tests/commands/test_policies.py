@@ -130,17 +130,22 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         ("training", {}, {}),
     ):
         monkeypatch.setenv("DVC_EXP_NAME", name)
+        settings = project_settings()
+        settings["privacy"] |= {"target_epsilon": 0.5 * len(name)}
+        write_settings(settings)
         with stage_run("evaluate" if metrics else "train_model", params.load()) as result:
             result.pipeline.params({"private": "epsilon" in metrics} | stated if metrics else {})
             for key, value in metrics.items():
                 result.pipeline.metric(key, value)
+            if metrics:
+                result.pipeline.tag("dataset_fingerprint", f"{1.0 in metrics.values():d}" * 64)
             if name == "modelled":
                 result.pipeline.tag("recommendation", "more_data")
 
     def listed(*words: str) -> list[str]:
         status, out, err = primorl("runs", *words)
         assert (status, err) == (0, "")
-        return [line.split()[0] for line in out.splitlines()[1:]]
+        return [line.split()[2] for line in out.splitlines()[1:]]
 
     ranked = ["baseline", "visits", "weak", "large", "good", "small"]
     assert listed() == [*ranked, "old", "modelled"], "a model's own opinion ranks nothing"
@@ -148,6 +153,10 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         "another unit, δ, or none said"
     )
     assert " more data " in primorl("runs")[1]
+    good = next(line for line in primorl("runs")[1].splitlines() if " good " in line)
+    assert (good[:6], good.split()[-1]) == ("111111", "privacy.target_epsilon=2.0"), (
+        "of the settings only what a person wrote and what differs"
+    )
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, None))

@@ -1,6 +1,7 @@
 import os
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +53,7 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(
     assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
     assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
     found = pipeline.info.run_name, pipeline.info.status
-    assert found == ("pendulum-replay/private/ε=0.5", "FINISHED")
+    assert found == ("pendulum-replay/private", "FINISHED")
     assert stage.data.params == {
         "seed": "3",
         "privacy.deep.sizes": "[1, 2]",
@@ -140,6 +141,37 @@ def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once
     (pipeline,), found = runs(project)
     assert {run.info.run_name for run in found} == {*stages}
     assert {run.data.tags[PARENT_TAG] for run in found} == {pipeline.info.run_id}
+
+
+@pytest.mark.parametrize(
+    ("stages", "change", "pipelines"),
+    [
+        (["plan", "evaluate"], {}, 1),
+        (["plan", "evaluate", "report", "report"], {}, 1),
+        (["plan", "evaluate", "evaluate"], {}, 2),
+        (["plan", "plan", "evaluate"], {}, 2),
+        (["plan", "evaluate"], {"seed": 1}, 2),
+        (["plan", "failing", "evaluate"], {}, 2),
+    ],
+)
+def test_a_result_has_one_run_however_often_dvc_is_called(
+    project: Path,
+    chosen: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    stages: list[str],
+    change: dict[str, Any],
+    pipelines: int,
+) -> None:
+    """`primorl run` calls it twice; each time is another process."""
+    for number, stage in enumerate(stages):
+        process: Any = SimpleNamespace(pid=number, create_time=psutil.Process().create_time)
+        monkeypatch.setattr(tracking, "_enclosing_process", lambda process=process: process)
+        settings = replace(chosen, **change) if number else chosen
+        with suppress(RuntimeError), stage_run(stage, settings):
+            if stage == "failing":
+                raise RuntimeError
+    found, nested = runs(project)
+    assert (len(found), len(nested)) == (pipelines, len(stages))
 
 
 def test_the_pipeline_names_its_commit(project: Path) -> None:
