@@ -13,9 +13,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor
 
-NORMAL_QUANTILE = 1.959963984540054
-"""Half of the width of a normal 95% interval, in standard deviations."""
-
 NOTE = (
     "the policy's mean return in the released model, not measured in the world: wrong wherever "
     "the model is, and likely too high, for the policy was trained in this model"

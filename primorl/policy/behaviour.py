@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.model.architecture import CloneNetwork, PublicLosses
+from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser, Weights, bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import exported
@@ -317,7 +317,6 @@ def save(
     *,
     rounds: int,
     engine_version: int,
-    public_loss: PublicLosses | None,
     **facts: Any,
 ) -> None:
     """Write the files of a policy, and ``behaviour.json`` and ``spread.safetensors``.
@@ -327,7 +326,6 @@ def save(
         behaviour: the clone.
         rounds: in the weights.
         engine_version: of the engine that trained it.
-        public_loss: on the public split, if there is one.
         facts: variant, environment, names and the other arguments of `exported.save`.
     """
     exported.save(
@@ -348,6 +346,5 @@ def save(
         log_variance=behaviour.log_variance,
         rounds=rounds,
         engine_version=engine_version,
-        public_loss=public_loss,
         rare_actions=behaviour.rare,
     ).write(folder)

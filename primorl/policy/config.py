@@ -26,7 +26,7 @@ from primorl.base.records import (
     record,
     write_record,
 )
-from primorl.model.architecture import PublicLosses, Variant
+from primorl.model.architecture import Variant
 from primorl.model.termination import Ends
 
 
@@ -94,10 +94,6 @@ NO_BEHAVIOUR = (
 )
 DISCOUNT = 0.99
 """γ, of trajectories that are not long."""
-DOUBT_SHARE = 3.0
-"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond
-the clone.
-"""
 
 _Count = Annotated[int, Within(ge=1)]
 Folder = Literal["models/policy", "models/behaviour", "models/online"]
@@ -221,8 +217,6 @@ class BehaviourConfig:
     """Rounds in the weights."""
     engine_version: _Count | None = None
     """Version of the engine that trained the weights."""
-    public_loss: PublicLosses | None = None
-    """Mean negative log-likelihood of actions on the public split; `null`: there is none."""
     rare_actions: tuple[Annotated[int, Within(ge=0)], ...] = ()
     """Discrete actions that it never takes, as people hardly ever took them."""
 

@@ -1,6 +1,6 @@
 """Compute returns of policies in each member of an ensemble, and choose among candidates by them.
 
-A candidate's gain is reduced by `DOUBT_SHARE` times its doubt: the uncertainty along its rollouts
+A candidate's gain is reduced by `_DOUBT_SHARE` times its doubt: the uncertainty along its rollouts
 less the clone's. Members that were trained on the same noised rounds are wrong alike, which their
 spread does not show. So a gain counts only if it is larger than half of the model's error on the
 clone itself, whose return public episodes tell within their own sampling error.
@@ -22,7 +22,7 @@ from primorl.base.errors import PipelineError
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel, Step
-from primorl.policy.config import DOUBT_SHARE, CandidateRecord
+from primorl.policy.config import CandidateRecord
 from primorl.policy.exported import DeterministicPolicy
 
 DIVERGENCES = (0.3, 1.0, 3.0)
@@ -34,7 +34,7 @@ badly.
 NOT_FINITE = "the model predicts something that is not a finite number"
 _ROLLOUTS = 512
 _MOST_STATES = 100_000  # of which quantiles are computed
-_SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
+_DOUBT_SHARE, _SHARE_OF_ERROR, _SAMPLING_ERRORS = 3.0, 0.5, 2.0
 
 
 class Policies(Protocol):
@@ -308,7 +308,7 @@ class CandidateChoice:
 
         If that is not larger than half of ``error``, choose the candidate with the smallest κ.
         """
-        doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
+        doubted = self.gains.amin(-1) - _DOUBT_SHARE * self.doubts.clamp(min=0)
         largest, best = doubted.max(-1)
         return [
             int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)

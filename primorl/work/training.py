@@ -510,7 +510,6 @@ def write_clone(
         one_hot=info.spaces.one_hot or None,
         rounds=trained.rounds,
         engine_version=engine_version,
-        public_loss=trained.public_loss,
     )
 
 

@@ -45,7 +45,7 @@ def clone(*, discrete: bool) -> BehaviourPolicy:
 def saved(folder: Path, *, discrete: bool) -> BehaviourPolicy:
     made = clone(discrete=discrete)
     facts: Any = {"variant": "private", "environment": None, "names": (("a", "b", "c"), ("x", "y"))}
-    behaviour.save(folder, made, rounds=40, engine_version=3, public_loss=None, **facts)
+    behaviour.save(folder, made, rounds=40, engine_version=3, **facts)
     return made
 
 
@@ -85,7 +85,7 @@ def test_what_people_hardly_did_is_never_done(tmp_path: Path) -> None:
     assert (made.log_probabilities(ROWS)[..., 0].exp() > 0.02).any()
     assert (barred.log_probabilities(ROWS)[..., 0].exp() == 0).all()
     facts: Any = {"variant": "private", "environment": None}
-    behaviour.save(tmp_path, barred, rounds=40, engine_version=3, public_loss=None, **facts)
+    behaviour.save(tmp_path, barred, rounds=40, engine_version=3, **facts)
     assert BehaviourPolicy.load(tmp_path, CPU).rare == (0,)
     assert made.policy.act(ROWS[:1])[..., 0].any()
     assert not barred.policy.act(ROWS[:1])[..., 0].any()
