@@ -296,7 +296,9 @@ def write_report(params: Params, target: Path) -> None:
     """
     if target.suffix != ".html":
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
-    facts = read_facts(params, spending=_spending(params), mlflow=_where(params))
+    facts = read_facts(
+        params, spending=_spending(params), mlflow=_where(params), allow_newer_data=True
+    )
     facts = replace(facts, link=os.path.relpath(PRIVATE_EVALUATION, target.parent))
     with replaced_file(target) as fresh:
         fresh.write_text(write_page(facts), encoding="utf-8")

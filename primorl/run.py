@@ -58,6 +58,7 @@ class VerifiedRun:
         config: ``config.json`` of the policy.
         answers: of the private units.
         results: content of ``metrics/summary.json``; None: the run is not evaluated yet.
+        newer_data: whether the partitions are of newer data than the run.
     """
 
     manifest: Manifest
@@ -68,14 +69,22 @@ class VerifiedRun:
     config: PolicyConfig
     answers: PrivateEvaluation
     results: Summary | None
+    newer_data: bool = False
 
     @classmethod
-    def read(cls, params: Params | Reading, variant: Variant | None = None) -> "VerifiedRun":
+    def read(
+        cls,
+        params: Params | Reading,
+        variant: Variant | None = None,
+        *,
+        allow_newer_data: bool = False,
+    ) -> "VerifiedRun":
         """Read a run in the working directory, and compare its files with each other.
 
         Args:
             params: name the ledger, which knows the units that must not be public.
             variant: of a run that is not evaluated yet; None: read the summary, which has it.
+            allow_newer_data: read a run also after people joined, left or withdrew.
 
         Raises:
             PipelineError: a file is missing or broken; a statement is contradicted by its parts or
@@ -86,15 +95,18 @@ class VerifiedRun:
         cloned = (BEHAVIOUR / FILE).exists() or (
             BEHAVIOUR.exists() and BehaviourConfig.read(BEHAVIOUR).made
         )
+        manifest, model = Manifest.load(MANIFEST), Statement.read(MODEL)
+        other_data = model.dataset_fingerprint != manifest.info.dataset_fingerprint
         run = cls(
-            manifest=Manifest.load(MANIFEST),
+            manifest=manifest,
             public=open_public(params),
-            model=Statement.read(MODEL),
+            model=model,
             clone=Statement.read(BEHAVIOUR) if cloned else None,
             policy=Statement.read(POLICY),
             config=PolicyConfig.read(POLICY),
             answers=PrivateEvaluation.read(PRIVATE_EVALUATION),
             results=results,
+            newer_data=allow_newer_data and other_data,
         )
         if variant is not None and run.config.variant != variant:
             raise PipelineError(
@@ -164,7 +176,9 @@ class VerifiedRun:
         """
         info, units = self.manifest.info, self.manifest.private_units
         about = {"dataset_fingerprint": info.dataset_fingerprint, "unit": info.unit, "units": units}
-        public = {"public_units": self.manifest.public_units}
+        public: dict[str, object] = {"public_units": self.manifest.public_units}
+        if self.newer_data:
+            about, public = {key: getattr(self.model, key) for key in about}, {}
         for folder in (MODEL, POLICY):
             own = self.statements[folder]
             told = own.public_units is not None

@@ -47,7 +47,10 @@ def run() -> None:
         from primorl.work.bill import MAKE_DATA, preview
 
         show_dvc("repro", "--quiet", "plan")
-        print(preview(load(), changed - {*MAKE_DATA, "plan"}), flush=True)
+        bill = preview(load(), changed - {*MAKE_DATA, "plan"})
+        print(bill, flush=True)
+        if bill is not None:
+            bill.refuse_beyond_budget()  # before DVC deletes the model that is there
         show_dvc("repro")
     summary(links=True)
 

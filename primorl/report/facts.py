@@ -97,6 +97,7 @@ class Facts:
         discount: of the private units' answers.
         day: of the report.
         link: from the page to the file with all answers.
+        newer_data: whether people joined, left or withdrew since the run.
     """
 
     summary: Mapping[str, Any]
@@ -114,6 +115,7 @@ class Facts:
     discount: float = 1.0
     day: date = field(default_factory=date.today)
     link: str = f"../{PRIVATE_EVALUATION}"
+    newer_data: bool = False
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -127,19 +129,26 @@ class Facts:
         return self.statement.private and bool(self.released["private"]) and not self.void
 
 
-def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str = "") -> Facts:
+def read_facts(
+    params: Params,
+    *,
+    spending: Spending | None = None,
+    mlflow: str = "",
+    allow_newer_data: bool = False,
+) -> Facts:
     """Read the run's files in the working directory.
 
     Args:
         params: have the dataset and its declared texts.
         spending: see `Facts`.
         mlflow: see `Facts`.
+        allow_newer_data: see `VerifiedRun.read`.
 
     Raises:
         PipelineError: a file is missing or broken, or the results are of another dataset, model or
             policy, or the public rows are of another run; one line.
     """
-    run = VerifiedRun.read(params)
+    run = VerifiedRun.read(params, allow_newer_data=allow_newer_data)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
     if found.dataset != params.dataset:
         raise PipelineError(
@@ -159,7 +168,7 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         released = add_account(released, stated, spending.costs, delta)
         counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
     actions = None
-    if run.public.units > 0:
+    if run.public.units > 0 and not run.newer_data:
         inputs, _ = run.public.flat()
         actions = compare_actions(DeterministicPolicy.load(POLICY), inputs, run.config.action_names)
     return Facts(
@@ -176,6 +185,7 @@ def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str 
         model=to_json(ModelConfig.read(MODEL)),
         declared=params.chosen.card.stated,
         discount=answers.discount,
+        newer_data=run.newer_data,
     )
 
 

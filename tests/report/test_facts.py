@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.policy.exported import DeterministicPolicy
 from primorl.report.facts import Actions, Facts, compare_actions, read_facts
+from primorl.report.page import write_page
 from tests.data.builders import INFO
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import chosen, project, run
@@ -99,6 +101,25 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
         for folder in folders:
             shutil.rmtree(folder)
             shutil.copytree(tmp_path / "kept" / folder, folder)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("units", [8, 9, 12, 1])
+def test_a_report_of_an_earlier_run_says_that_people_came_or_left(units: int) -> None:
+    """With a full budget there is no other run. Twin: two runs' files are refused all the same."""
+    evaluated()
+    before = facts_here()
+    Path("data/partitions/units.bin").unlink()
+    keys(MANIFEST, dataset_fingerprint="f" * 64, private_units=units)()
+    with pytest.raises(PipelineError, match="dataset_fingerprint"):
+        facts_here()
+    facts = read_facts(chosen(), allow_newer_data=True)
+    assert facts == replace(before, newer_data=True, actions=None)
+    for found in (before, facts):
+        assert ("who withdrew" in write_page(found)) == found.newer_data
+    keys("models/policy/privacy.json", dataset_fingerprint="1" * 64)()
+    with pytest.raises(PipelineError):
+        read_facts(chosen(), allow_newer_data=True)
 
 
 def test_actions_are_shares_of_the_range() -> None:
