@@ -20,17 +20,17 @@ from primorl.evaluate.private.results import (
     PrivateEvaluation,
 )
 
-OF_GAIN, OF_ERROR = 0.5, 1.0
-"""How far the interval reaches down: shares of the gain, which the policy found in a model with
-errors, and of what is known to be wrong where people act as today.
+OF_ERROR = 0.9
+"""How far the interval reaches to both sides, in what is known to be wrong where people act as
+today.
 """
-UP = 1.5
-"""How far it reaches up, in the sum of both: policies trained in a doubtful model gained more than
-it said.
+DOWN, UP = 0.25, 0.5
+"""And as a share of the gain: a policy finds a model's errors, and most gained more than a model
+said that knows little.
 """
-MOST_BEYOND = 0.15
+MOST_BEYOND = 0.3
 """Share of the policy's steps, beyond the clone's own, that may lie where the clone hardly is: a
-policy that left the data gained a twentieth of what the model said.
+policy that left the data by more gained a twentieth of what the model said.
 """
 MOST_UNSURE = 0.5
 """What is known to be wrong, as a share of the scale of returns, up to which anything can be
@@ -89,8 +89,8 @@ class Comparison:
     @property
     def interval(self) -> tuple[float, float]:
         """The interval of the true gain over today."""
-        down = OF_GAIN * abs(self.gain) + OF_ERROR * self.error
-        return self.gain - down, self.gain + UP * (abs(self.gain) + self.error)
+        size, error = abs(self.gain), OF_ERROR * self.error
+        return self.gain - DOWN * size - error, self.gain + UP * size + error
 
 
 def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
@@ -103,8 +103,8 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
 
     1. The model is not to be believed, by the people or by a free sign (`Veto`), or what is known
        to be wrong is too much to compare anything: more data.
-    2. The interval of the gain lies above 0, nothing was warned of before the charge, no guess was
-       measured as good as the model, and the policy stays where people were: a trial.
+    2. The interval of the gain lies above 0, nothing was warned of before the charge, and the
+       policy stays where people were: a trial.
     3. Else: keep today's practice.
     """
     compared = compare(answers)
@@ -152,8 +152,6 @@ def find_bars(answers: PrivateEvaluation) -> list[Bar]:
     found = []
     if verdict is not None:
         found += [Bar(f"warned before the charge: {each.reason}", True) for each in verdict.vetoes]
-        if verdict.check is not None and verdict.check.guess_is_better:
-            found.append(Bar("the people's rows were predicted as well by a guess"))
     if beyond is not None and beyond.value > MOST_BEYOND:
         found.append(
             Bar(

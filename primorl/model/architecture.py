@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 FILE = "config.json"
 Variant = Literal["private", "no_privacy", "no_clip"]
 
-LITTLE_EXPLAINED, LITTLE_OF_REWARD = 0.2, 0.1
-"""Shares of a column's variance that a model must explain, or a warning is printed; and of the
-reward's, or no trial is recommended.
-"""
+LITTLE_EXPLAINED = 0.2
+"""Share of a column's variance that a model must explain, or a warning is printed."""
 
 CanLearn = Literal["yes", "marginal", "no"]
 """Whether the settings of a training can learn, as far as is known before it."""

@@ -36,13 +36,11 @@ from primorl.engine.shards import Message, Processes
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
 from primorl.model.architecture import (
     LITTLE_EXPLAINED,
-    LITTLE_OF_REWARD,
     CloneNetwork,
     Explained,
     ModelConfig,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
-from primorl.model.termination import LEARNED
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import Restore
@@ -55,6 +53,7 @@ from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
+_SURE = 2.0  # standard errors of what is explained of the reward, up to which it may be nothing
 
 # ---- a job's training
 
@@ -398,8 +397,6 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     if "reward" in hidden:
         bars.append("noise hides how much the reward varies within its declared bounds")
     little = warn_of_little(trained.explained or (), [*spaces.observation_names, "reward"])
-    if manifest.info.termination == LEARNED:
-        little = ()  # in which row an outcome comes is chance, however good a model is
     return (*bars, *little)
 
 
@@ -407,7 +404,7 @@ def warn_of_little(
     explained: Sequence[Explained | None], columns: Sequence[str]
 ) -> tuple[str, ...]:
     """Print the columns of which the model explains little; return the line that bars a trial where
-    the reward is among them.
+    it may explain nothing of the reward.
     """
     little = [
         f"{name} {found.share:.0%}"
@@ -420,9 +417,12 @@ def warn_of_little(
             "rest is chance, noise, or more than such a model can express"
         )
     reward = explained[-1] if explained else None
-    if reward is None or reward.share >= LITTLE_OF_REWARD:
+    if reward is None or reward.share > _SURE * reward.error:
         return ()
-    return (f"the model explains {reward.share:.0%} of how the reward varies",)
+    return (
+        f"the model explains {reward.share:.0%} of how the reward varies, which may be nothing "
+        f"(standard error {reward.error:.1%})",
+    )
 
 
 def _warn(line: str) -> None:

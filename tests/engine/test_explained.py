@@ -106,11 +106,12 @@ def test_what_the_noise_hides_is_unknown() -> None:
     [
         (0.5, 0.5, [], False),
         (0.15, 0.15, ["pulse 15%", "reward 15%"], False),
-        (None, 0.05, ["reward 5%"], True),
+        (None, 0.05, ["reward 5%"], False),
+        (0.3, 0.015, ["reward 2%"], True),
         (0.05, None, ["pulse 5%"], False),
     ],
 )
-def test_columns_of_which_little_is_explained_are_named_and_the_reward_bars_a_trial(
+def test_columns_of_which_little_is_explained_are_named_and_no_reward_bars_a_trial(
     pulse: float | None,
     reward: float | None,
     printed: list[str],
@@ -118,7 +119,7 @@ def test_columns_of_which_little_is_explained_are_named_and_the_reward_bars_a_tr
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shares = [
-        None if each is None else Explained(share=each, error=0.1) for each in (pulse, reward)
+        None if each is None else Explained(share=each, error=0.01) for each in (pulse, reward)
     ]
     assert bool(warn_of_little(shares, ["pulse", "reward"])) == barred
     said = capsys.readouterr().err

@@ -2,7 +2,7 @@
 simulators.
 """
 
-from benchmarks.quality.logs.icu import Icu
+from benchmarks.quality.logs.icu import Icu, Unseen
 from benchmarks.quality.logs.log import Log
 from benchmarks.quality.logs.operations import Fleet, Inventory, Messages, Pricing
 from benchmarks.quality.logs.outcomes import Lung, Sepsis, Ward
@@ -20,6 +20,7 @@ _ALL: tuple[Log, ...] = (
     Swing(),
     Titration(),
     Treatment(),
+    Unseen(),
     Visits(),
     Ward(),
 )

@@ -98,3 +98,58 @@ class Icu(Log):
         """Hold the pressure near 72, early."""
         need = (74 - observed[:, 0]) / 4 + observed[:, 8]
         return np.rint(np.clip(need, 0, 8))
+
+
+class Unseen(Log):
+    """Patients whom doctors judge by a sign that no column has: they treat those who need it.
+
+    Invented. In the rows the treated die more often, as they were more ill: no estimate from these
+    columns can tell that the treatment helps them.
+    """
+
+    name, kind = "unseen", "doctors act on a sign that no column has; nothing in the log tells"
+    unit = "patient"
+    observation = (
+        Number("severity", 0.0, 10.0),
+        Number("pressure", 20.0, 140.0),
+        Number("age", 0.0, 1.0),
+    )
+    action = Levels("drug", 2)
+    reward = (-10.0, 10.0)
+    before_end = (0.0, 0.0)
+    trajectories = (1, 1)
+    horizon = 16
+    terminates = outcome = True
+    idle = 0
+
+    def people(self, rng: Generator, n: int) -> State:
+        """Age, and the sign."""
+        return {"age": rng.beta(2, 2, n), "sign": (rng.random(n) < 0.5).astype(float)}
+
+    def start(self, rng: Generator, state: State, n: int) -> None:
+        """Ill."""
+        state["severity"] = rng.uniform(3, 6, n)
+        state["pressure"] = 95 - 5 * state["severity"] + rng.normal(0, 4, n)
+
+    def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
+        """The drug saves those with the sign, who die without it, and poisons the others."""
+        n, sign = len(action), state["sign"]
+        drift = np.where(sign > 0, 0.45 - 0.6 * action, -0.3 + 0.5 * action)
+        state["severity"] = np.clip(state["severity"] + drift + rng.normal(0, 0.4, n), 0, 10)
+        state["pressure"] = 95 - 5 * state["severity"] + rng.normal(0, 4, n)
+        died = rng.random(n) < 0.4 / (1 + np.exp(7.5 - state["severity"]))
+        well = ~died & (state["severity"] < 1)
+        state["left"] = state.get("left", np.full(n, self.horizon)) - 1
+        state[TERMINATED] = died | well | (state["left"] <= 0)
+        middling = np.where(state["severity"] < 4, 5.0, -5.0)
+        outcome = np.where(died, -10.0, np.where(well, 10.0, middling))
+        return np.where(state[TERMINATED], outcome, 0.0)
+
+    def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
+        """The drug for those with the sign, nearly always."""
+        right = rng.random(len(observed)) < 0.85
+        return np.where(right, state["sign"], 1 - state["sign"])
+
+    def best_known(self, observed: Observed) -> NDArray[Any]:
+        """Of the policies that see the columns alone: the drug for the severe."""
+        return (observed[:, 0] > 5.5).astype(int)

@@ -103,11 +103,6 @@ class Check:
     horizons: tuple[int, ...]
     """How many steps ahead was predicted."""
 
-    @property
-    def guess_is_better(self) -> bool:
-        """Whether the trivial guess was measured to be at least as good as the model."""
-        return self.ratio is None or self.ratio >= 1
-
 
 @record
 class Veto:
