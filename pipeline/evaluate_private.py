@@ -31,6 +31,7 @@ def body(params: Params, run: StageRun) -> None:
     statements.
     """
     from primorl.base.processes import choose_device
+    from primorl.evaluate.private.actions import compare_actions
     from primorl.evaluate.private.model_values import Clone, act_of, values_in_model
     from primorl.policy.exported import DeterministicPolicy
     from primorl.work import asking
@@ -41,16 +42,21 @@ def body(params: Params, run: StageRun) -> None:
         jobs = RunPlan.read(params, data).questions
         run.params({job.question: to_json(job) for job in jobs})
         policy = act_of(DeterministicPolicy.load(POLICY))
-        ends = PolicyConfig.read(POLICY).ends
+        config = PolicyConfig.read(POLICY)
         clone = Clone.load(BEHAVIOUR, params.seed)
-        problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, ends)
+        problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, config.ends)
         files = asking.hash_files(cloned=clone is not None)
         free = values_in_model(problem, asking.ROLLOUTS, clone)
+        conduct = None
+        if clone is not None:
+            names = config.observation_names, config.action_names
+            paid = asking.read_paid_actions(problem)
+            conduct = compare_actions(problem, asking.ROLLOUTS, clone, names, paid)
 
         orders = [(job, Order.of(job, data)) for job in jobs]
         device = choose_device(params.compute.device, params.compute.threads)
         answered = asking.ask_for(desk, orders, problem, files["model_sha256"], device)
-        record = asking.evaluation_record(problem, data, files, answered, free)
+        record = asking.evaluation_record(problem, data, files, answered, free, conduct)
         record.write(PRIVATE_EVALUATION)
         for each in answered:
             each.paid.commit(record.made(each.question.name))

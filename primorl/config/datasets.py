@@ -689,18 +689,32 @@ class CardTexts(Block):
     contact: Sentence | None = None
     licence: Sentence | None = None
 
-    @property
-    def stated(self) -> dict[str, str]:
-        """The texts that are given, by key."""
-        return {key: text for key, text in vars(self).items() if text is not None}
-
 
 def _or_nothing(block: Any) -> Any:
     return {} if block is None else block
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetCommon(Block):
+class DeclaredTexts(Block):
+    """Texts of a dataset's file for people.
+
+    Attributes:
+        card: see `CardTexts`.
+        reward_meaning: meaning of one point of the return; None: not stated.
+    """
+
+    card: Annotated[CardTexts, BeforeValidator(_or_nothing)] = field(default_factory=CardTexts)
+    reward_meaning: Sentence | None = None
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts that are given, by key."""
+        given = vars(self.card) | {"reward_meaning": self.reward_meaning}
+        return {key: text for key, text in given.items() if text is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetCommon(DeclaredTexts):
     """Keys of every dataset's file.
 
     Attributes:
@@ -716,7 +730,6 @@ class DatasetCommon(Block):
         score: how returns are normalised; None: they are not.
         ingestion: see `Ingestion`.
         recipe: values that suit these data, for keys of params.yaml (`primorl.config.params`).
-        card: see `CardTexts`.
     """
 
     environment: Text | None
@@ -729,7 +742,6 @@ class DatasetCommon(Block):
     score: Score | None
     ingestion: Ingestion
     recipe: Annotated[dict[str, Any], BeforeValidator(_or_nothing)] = field(default_factory=dict)
-    card: Annotated[CardTexts, BeforeValidator(_or_nothing)] = field(default_factory=CardTexts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from primorl.config.blocks import (
     Shares,
     Tracking,
 )
-from primorl.config.datasets import CardTexts, Dataset, checked
+from primorl.config.datasets import Dataset, DeclaredTexts, checked
 from primorl.config.reading import (
     UNKNOWN_KEY,
     explain,
@@ -298,8 +298,8 @@ def load_reading(path: Path = PARAMS) -> Reading:
 
 
 def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
-    """Read the declared texts for the card of a dataset (``card`` in its file); texts that are not
-    given are left out.
+    """Read the declared texts for the card of a dataset (`DeclaredTexts` in its file); texts that
+    are not given are left out.
 
     Nothing else of the file is checked, so it may be wrong, or gone.
 
@@ -307,10 +307,9 @@ def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str
         PipelineError: the file cannot be read, or the block does not fit.
     """
     own = folder / f"{dataset}.yaml"
-    card = found_at(read_yaml(own, ""), "card") if own.exists() else None
-    return _validate(dict[str, CardTexts], {"card": {} if card is None else card}, own)[
-        "card"
-    ].stated
+    raw = read_yaml(own, "") if own.exists() else None
+    said = {key: found_at(raw, key) for key in ("card", "reward_meaning")}
+    return _validate(DeclaredTexts, said, own).texts
 
 
 def _validate(kind: type[T], said: dict[str, Any], file: Path) -> T:

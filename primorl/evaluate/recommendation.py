@@ -110,25 +110,23 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     compared = compare(answers)
     if isinstance(compared, str):
         return Recommendation(answer="more_data", policy=None, reason=_sentences(compared))
-    found = f"people get {compared.people:.4g} today"
     if compared.error > MOST_UNSURE * compared.scale:
         unsure = (
-            f"{found}, and the model says {compared.clone:.4g} for people who act as they do: too "
-            "uncertain or too far away to compare anything"
+            f"people get {compared.people:.4g} today, and the model says {compared.clone:.4g} for "
+            "people who act as they do: too uncertain or too far away to compare anything"
         )
         return Recommendation(answer="more_data", policy=None, reason=_sentences(unsure))
     bars = find_bars(answers)
     low, high = compared.interval
     if any(bar.hides for bar in bars):
-        why = [f"{found}; what the policy would change is not known", *_reasons(bars)]
+        why = ["what the policy would change is not known", *_reasons(bars)]
         return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
-    moves = "gain" if compared.gain >= 0 else "lose"
-    said = (
-        f"{found}, and the policy should {moves} {abs(compared.gain):.3g} ({low:.3g} to {high:.3g})"
-    )
+    said = "by the model the policy loses"
+    if compared.gain >= 0:
+        said = "there may be no gain at all: its interval begins below 0"
+    if low > 0:
+        said = "all of the gain's interval lies above 0"
     tries = low > 0 and not bars
-    if low <= 0:
-        said += ", which may be no gain at all"
     return Recommendation(
         answer="trial" if tries else "keep",
         policy="models/policy" if tries else None,
@@ -155,7 +153,7 @@ def find_bars(answers: PrivateEvaluation) -> list[Bar]:
     if beyond is not None and beyond.value > MOST_BEYOND:
         found.append(
             Bar(
-                f"{beyond.value:.0%} more of the policy's steps than of the clone's lie where "
+                f"in {beyond.value:.0%} more of its steps than people do, the policy goes where "
                 f"people hardly ever were (allowed {MOST_BEYOND:.0%})"
             )
         )
@@ -171,7 +169,7 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
         why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
         if verdict.check.believe == "no":
             wrong = " and ".join(verdict.check.wrong)
-            why.append(f"the model predicts {wrong}s worse than a guess without a model")
+            why.append(f"it predicts {wrong}s worse than saying that they are as usual")
         return f"the model is not to be believed: {'; '.join(why)}"
     clone, policy = (
         answers.answer("clone", AS_DRAWN),

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluate.private.results import MEAN_RETURN, Check, Verdict
+from primorl.evaluate.private.results import Check, Verdict
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
-    "trial": "Try the policy in a trial",
+    "trial": "Try the policy in a trial that people watch",
     "keep": "Keep today's practice, and change nothing",
-    "more_data": "More data needed: nothing can be recommended",
+    "more_data": "Change nothing yet: the data do not tell whether the policy is better",
 }
 """Recommendations in a few words."""
 GAIN_NOTE = (
-    "what the model says that the policy adds to today's mean return of a trajectory, the sum "
-    "over its steps (higher is better). The interval is meant to hold in nine of ten runs: it was "
-    "fitted on simulated logs, and on others it may hold less often"
+    "What the model says that the policy adds to the mean return; above 0 is better. The interval "
+    "should hold in nine of ten runs: it was fitted on simulated logs, and on others it may hold "
+    "less often."
 )
 UNBELIEVED = "values in the model are not shown, as it is not to be believed"
 BELIEVE = {
@@ -36,15 +36,8 @@ WHOSE = {
     "model": "how wrong the model is",
 }
 """Names for `Answer.of`, in the order in which answers are listed."""
-_WHOSE = {  # of eight characters at most: the column is no wider
-    "behaviour": "today",
-    "clone": "clone",
-    "policy": "policy",
-    "random": "random",
-    "zero_action": "zeros",
-    "model": "model",
-}
-# how an assumption of statements ends, which names a key
+
+# how the assumption ends without which the ε of a whole run holds
 _FIXED_BEFORE = "; else spent_on_dataset holds"
 
 
@@ -84,20 +77,11 @@ def value(number: float, ci95: Sequence[float] | None) -> str:
 
 
 def gain(advice: Mapping[str, Any]) -> str:
-    """State a policy's gain, such as "2.9, between -0.4 and 6.1"; "not known" without an
-    interval.
-    """
+    """State a policy's gain, such as "+2.9 (-0.4 to +6.1)"; "not known" without an interval."""
     if advice.get("interval") is None:
         return "not known"
     low, high = advice["interval"]
-    return f"{advice['gain']:+.3g}, between {low:+.3g} and {high:+.3g}"
-
-
-def gain_note(advice: Mapping[str, Any]) -> str:
-    """Explain the figure that `gain` states."""
-    if advice.get("interval") is None:
-        return "the model is not to be believed, or was warned of, or nobody was asked"
-    return GAIN_NOTE
+    return f"{advice['gain']:+.3g} ({low:+.3g} to {high:+.3g})"
 
 
 def is_believed(summary: Mapping[str, Any]) -> bool:
@@ -136,37 +120,33 @@ def list_explained(model: Mapping[str, Any]) -> list[ExplainedColumn]:
 
 @dataclass(frozen=True)
 class Shown:
-    """A value beside others of the same length and discount.
+    """A measured value beside another of the same length and discount.
 
     Attributes:
         name: whose it is, and who says so.
         value: mean return.
-        ends: 95% interval, or the range over the members of the model; None: unknown.
+        ends: 95% interval; None: unknown.
         of_policy: whether it is the policy's.
-        by_model: whether ``ends`` is the range over the members.
     """
 
     name: str
     value: float
     ends: Sequence[float] | None
     of_policy: bool = False
-    by_model: bool = False
 
 
 def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
-    """List the values that may stand side by side: one for each subject, of one length and one
-    discount.
+    """List the measured values that may stand side by side: today's practice, then the policy where
+    a simulator measured it.
 
-    Private units' answers and values in the model are of trajectories as long as recordings are.
-    Other values are of whole episodes and not discounted, so one kind of them is shown.
+    Private units' answers are of trajectories as long as recordings are. Other values are of whole
+    episodes and not discounted, so one kind of them is shown.
 
     Args:
         summary: content of ``metrics/summary.json``.
         discount: of the private units' answers.
     """
-    answers = [
-        each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN
-    ]
+    answers = summary.get("private_evaluation") or ()
     measured, alike = summary["return_mean"] is not None, discount == 1
     rows = []
     today = next((each for each in answers if each["of"] == "behaviour"), None)
@@ -178,48 +158,30 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         rows.append(Shown(name, summary["public_return_mean"], summary["public_return_ci95"]))
     if measured:
         name = "the policy, in the simulator"
-        return [*rows, Shown(name, summary["return_mean"], summary["return_ci95"], True)]
-    if not is_believed(summary):
-        return rows
-    of_model = [each for each in answers if each["estimator"] == "model"]
-    for of in ("clone", "policy"):
-        for each in of_model:
-            if each["of"] == of:
-                members = each.get("members")
-                ends = (min(members), max(members)) if members else None
-                name = f"{WHOSE[of]}, in the model"
-                rows.append(Shown(name, each["value"], ends, of == "policy", True))
-    if not answers and summary.get("model_value") is not None:
-        number, ends = summary["model_value"], summary["model_value_range"]
-        rows.append(Shown("the policy, in the model", number, ends, True, True))
+        rows.append(Shown(name, summary["return_mean"], summary["return_ci95"], True))
     return rows
 
 
-def model_check(verdict: Verdict, *, trial: bool = False) -> tuple[str, str]:
-    """Say a verdict in plain words: a headline, and what was compared with what.
-
-    Args:
-        verdict: on the model.
-        trial: whether a trial is recommended, which a doubtful model needs a reason for.
-    """
+def model_check(verdict: Verdict) -> tuple[str, str]:
+    """Say a verdict in plain words: a headline, and what was compared with what."""
     check, signs = verdict.check, [_sentence(veto.reason) for veto in verdict.vetoes]
     headline = BELIEVE["no"]
     if verdict.believed:
         headline = BELIEVE[check.believe] if check is not None else "Nobody was asked of the model"
     if check is None:
         return headline, " ".join(signs)
-    return headline, " ".join([*signs, _predictions(check, trial=trial)])
+    return headline, " ".join([*signs, _predictions(check)])
 
 
-def _predictions(check: Check, *, trial: bool) -> str:
+def _predictions(check: Check) -> str:
     """Say how well the people's trajectories were predicted."""
     far = check.horizons
     ahead = f"{far[0]} to {far[-1]} steps ahead" if len(far) > 1 else "some steps ahead"
     what = " and ".join(f"{of}s" for of in check.wrong) or "rewards and states"
     times = "infinitely many" if check.ratio is None else f"{check.ratio:.2g}"
     text = (
-        f"Where it predicts {what} {ahead}, its squared error is {times} times that of a guess "
-        "without a model (the usual reward, no change of the state)"
+        f"Where it predicts {what} {ahead}, its squared error is {times} times that of saying "
+        "that rewards are as usual and states stay as they are"
     )
     if check.believe == "yes":
         return f"{text}, and surely less than half of it."
@@ -229,11 +191,6 @@ def _predictions(check: Check, *, trial: bool) -> str:
         text += "; noise hides whether it is less than half."
     else:
         text += "; less than half would be believed."
-    if trial:
-        text += (
-            " A trial may follow all the same: the gain compares two policies in one model, where "
-            "errors that both share cancel, and it is larger than the model's known error."
-        )
     return text
 
 
@@ -255,8 +212,8 @@ def describe_public(statement: Mapping[str, Any]) -> str:
 
 
 def public_facts(statement: Mapping[str, Any]) -> list[str]:
-    """List what a statement takes as public, without the keys that it names."""
-    return [line.removesuffix(_FIXED_BEFORE) for line in statement["public_assumptions"]]
+    """List what a statement takes as public, but for what the ε of a whole run does without."""
+    return [line for line in statement["public_assumptions"] if not line.endswith(_FIXED_BEFORE)]
 
 
 def source(answer: Mapping[str, Any]) -> str:
@@ -296,7 +253,7 @@ def text(summary: Mapping[str, Any]) -> str:
         *_describe_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
     ]
     if advice is not None:
-        rows.append(("gain", f"{gain(advice)}: {gain_note(advice)}"))
+        rows.append(("gain", f"{gain(advice)} over today's practice"))
         rows.append(("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}"))
     if summary["normalized_score"] is not None:
         rows.append(("score", f"{summary['normalized_score']:.1f}"))
@@ -306,20 +263,12 @@ def text(summary: Mapping[str, Any]) -> str:
 
 
 def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the return of the private units today and under the policy; empty where nothing was
-    asked.
-    """
-    rows = []
-    shown = [
-        each
+    """Describe today's return, and the model; empty where nothing was asked."""
+    rows = [
+        ("today", f"{value(each['value'], each['ci95'])} by {source(each)}")
         for each in summary.get("private_evaluation") or ()
-        if each["estimator"] != "model" or is_believed(summary)
+        if each["of"] == "behaviour"
     ]
-    for each in sorted(shown, key=lambda answer: list(_WHOSE).index(answer["of"])):
-        # Drawn actions may be worth something else.
-        note = ", as it would be released" if each["of"] == "clone" else ""
-        said = f"{value(each['value'], each['ci95'])} by {source(each)}{note}"
-        rows.append((_WHOSE[each["of"]], said))
     verdict = Verdict.of(summary.get("model_verdict"))
     if verdict is not None:
         rows.append(("model", ". ".join(model_check(verdict))))
@@ -336,11 +285,7 @@ def _describe_value(summary: Mapping[str, Any], over: str) -> list[tuple[str, st
         each = " each" if over else ""
         return [("return", f"{mean}{over}, {summary['episodes']} episodes{each}")]
     rows = [("return", "not measured: there is no simulator")]
-    answers = summary.get("private_evaluation") or ()
-    if not is_believed(summary):
-        rows.append(("value", UNBELIEVED))
-    elif all(each["of"] != "policy" for each in answers):
-        # That of an answer is of other rollouts, and may be longer and not discounted.
+    if not summary.get("private_evaluation"):  # else the gain says it
         low, high = summary["model_value_range"]
         spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{over}"
         said = f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"

@@ -9,11 +9,10 @@ Candidates, clone and ensemble are released or made from released files, so the 
 privacy.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -95,7 +94,7 @@ def returns_by_member(
         PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0)
         for n in members
     )
-    begin = _draw_starts(starts, rollouts, seed)
+    begin = draw_starts(starts, rollouts, seed)
 
     def reward(step: Step) -> Tensor:
         return torch.where(step.known, step.reward, torch.nan)
@@ -121,7 +120,7 @@ def uncertainty_of(
     rollouts]``.
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
-    begin = _draw_starts(starts, rollouts, seed)
+    begin = draw_starts(starts, rollouts, seed)
     total = _roll_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
     return total * float(ensemble.normaliser.target_scale[-1])
 
@@ -140,18 +139,11 @@ def survival_in_model(
     ``[horizon]``; the other arguments are those of `returns_by_member`.
     """
     model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
-    begin, shares = _draw_starts(starts, rollouts, seed), torch.zeros(horizon, dtype=torch.float64)
-    going = torch.ones(rollouts, dtype=torch.bool)
-    shares[0], seen = 1.0, itertools.count(1)
-
-    def note(step: Step) -> Tensor:
-        assert step.terminated is not None, "this model has no ends"
-        going.logical_and_(~step.terminated)
-        shares[next(seen)] = going.double().mean()
-        return torch.zeros(rollouts, dtype=torch.float64)
-
-    weights = torch.ones(horizon - 1, dtype=torch.float64)
-    _roll_out(model, policy, begin, weights, seed, note)
+    begin, shares = draw_starts(starts, rollouts, seed), torch.zeros(horizon, dtype=torch.float64)
+    shares[0] = 1.0
+    for t, visit in enumerate(walk(model, policy, begin, horizon - 1, seed), start=1):
+        assert visit.step.terminated is not None, "this model has no ends"
+        shares[t] = (visit.alive & ~visit.step.terminated).double().mean()
     return shares
 
 
@@ -175,13 +167,8 @@ def share_beyond(
     those of `returns_by_member`, with one policy each.
     """
     model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
-    begin, seen = _draw_starts(starts, rollouts, seed), list[Tensor]()
-
-    def note(step: Step) -> Tensor:
-        seen.append(step.next_observation)
-        return torch.zeros(len(step.next_observation), dtype=torch.float64)
-
-    _roll_out(model, other, begin, weights, seed, note)
+    begin, steps = draw_starts(starts, rollouts, seed), int(weights.count_nonzero())
+    seen = [visit.step.next_observation for visit in walk(model, other, begin, steps, seed)]
     states = torch.cat(seen)
     states = states[:: math.ceil(len(states) / _MOST_STATES)]
     low, high = states.quantile(0.01, 0), states.quantile(0.99, 0)
@@ -197,10 +184,42 @@ def share_beyond(
     return own, others
 
 
-def _draw_starts(starts: Tensor, rollouts: int, seed: int) -> Tensor:
+def draw_starts(starts: Tensor, rollouts: int, seed: int) -> Tensor:
+    """Draw first states ``[rollouts, S]`` with replacement."""
     return starts[
         torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))
     ]
+
+
+class Visit(NamedTuple):
+    """One step of rollouts: which have not ended before it, the states ``[P B, S]``, the actions,
+    and what follows.
+    """
+
+    alive: Tensor
+    observation: Tensor
+    action: Tensor
+    step: Step
+
+
+def walk(
+    model: PessimisticModel, policy: Policies, begin: Tensor, steps: int, seed: int
+) -> Iterator[Visit]:
+    """Roll P policies out from the same first states ``[B, S]``, for so many steps or until all
+    have terminated.
+    """
+    generators = SeedGenerators.of([seed] * policy.policies, begin.device)
+    observation = begin.repeat(policy.policies, 1)
+    alive = torch.ones(len(observation), dtype=torch.bool)
+    for _ in range(steps):
+        if not alive.any():
+            return
+        action = policy.act(observation.view(policy.policies, len(begin), -1)).flatten(0, 1)
+        step = model.step(observation, action, generators)
+        yield Visit(alive, observation, action, step)
+        if step.terminated is not None:
+            alive = alive & ~step.terminated
+        observation = step.next_observation
 
 
 def _roll_out(
@@ -214,19 +233,10 @@ def _roll_out(
     """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a step; float64
     ``[P, rollouts]``.
     """
-    generators = SeedGenerators.of([seed] * policy.policies, begin.device)
-    observation = begin.repeat(policy.policies, 1)
-    alive = torch.ones(len(observation), dtype=torch.bool)
-    total = torch.zeros(len(observation), dtype=torch.float64)
-    for weight in weights.tolist():
-        if weight == 0 or not alive.any():
-            break
-        action = policy.act(observation.view(policy.policies, len(begin), -1)).flatten(0, 1)
-        step = model.step(observation, action, generators)
-        total += torch.where(alive, weight * term(step), 0.0)
-        if step.terminated is not None:
-            alive &= ~step.terminated
-        observation = step.next_observation
+    total = torch.zeros(policy.policies * len(begin), dtype=torch.float64)
+    steps = int(weights.count_nonzero())  # weights descend
+    for t, visit in enumerate(walk(model, policy, begin, steps, seed)):
+        total += torch.where(visit.alive, float(weights[t]) * term(visit.step), 0.0)
     return total.view(policy.policies, -1)
 
 

@@ -33,7 +33,7 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.statement import Statement
 from primorl.privacy.verification import OURS, given
 from primorl.release import bundle
-from primorl.release.card import render
+from primorl.release.card import DECLARED_TEXTS, render
 from primorl.release.contents import (
     ANSWERS,
     CARD,
@@ -193,7 +193,7 @@ def _collect_records(run: VerifiedRun, params: Params | Reading, source: Path) -
     """Make the records that a bundle does not copy, by the names of their files."""
     summary, answers = run.evaluated, run.answers
     declared = declared_texts(summary.dataset)
-    left = [each.name for each in fields(Declared) if each.name not in declared]
+    left = [key for key in DECLARED_TEXTS if key not in declared]
     if summary.env_id is None and left:
         raise PipelineError(
             f"{_entry(summary)}: {', '.join(left)}: not stated, so nobody can sign the card; state "

@@ -3,8 +3,8 @@
 Every number comes from the files of the bundle, so anybody can make the card again and compare.
 ``declared.json`` has the texts of people. The words are in ``templates``, one item a line: ``#
 title``, the guarantee without a mark, ``## heading``, ``- point``, ``^ head | of a table``, and
-``| name | value``. A line that is indented by two spaces goes on with the item before it. Every
-value is escaped: a name in a file cannot bring markup along.
+``| name | value | ..``. A line that is indented by two spaces goes on with the item before it.
+Every value is escaped: a name in a file cannot bring markup along.
 
 Here is also the guarantee of a bundle or a report as a whole: model, clone and the private units'
 answers, one after another.
@@ -26,7 +26,7 @@ from primorl.base.files import file_sha256, read_json
 from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.evaluate.wording import (
     ADVICE,
-    UNBELIEVED,
+    GAIN_NOTE,
     WHOSE,
     comparable,
     describe_public,
@@ -37,6 +37,7 @@ from primorl.evaluate.wording import (
     plural,
     public_facts,
     source,
+    value,
 )
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
@@ -67,7 +68,7 @@ DECLARED_TEXTS = {
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
-_MOST_COLUMNS = 60
+_MOST_COLUMNS, _MOST_ACTIONS = 60, 12
 _CLONING = "clone_behaviour"  # the stage of its charges
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
 _LINK = re.compile(r"https?:|www\.", re.IGNORECASE)  # becomes a link by itself in many readers
@@ -75,11 +76,11 @@ _BAR = "\x1f"  # stands for a bar within a value
 
 Content = Mapping[str, Any]
 """The content of a JSON file."""
-Row = tuple[str, str]
+Row = tuple[str, ...]
 
 
 class Section(NamedTuple):
-    """Points in plain text, and a table with two columns."""
+    """Points in plain text, and a table with its head."""
 
     points: list[str]
     head: list[Row]
@@ -125,7 +126,7 @@ def _describe(bundle: Content, included: Sequence[str]) -> str:
     return guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
 
 
-def write_card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> str:
+def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]] = ()) -> str:
     """Write the card of a bundle in Markdown, with tables as GitHub has them.
 
     Args:
@@ -146,13 +147,14 @@ def write_card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> s
         **_facts(content),
     ):
         if mark in ("^", "|"):
-            name, value = map(_escape, _cells(text))
+            cells = [_escape(cell) for cell in text.split(" | ")]
+            rule = "|---" * len(cells) + "|"
             if mark == "^":
-                lines += ["", f"| {name} | {value} |", "|---|---|"]
+                lines += ["", f"| {' | '.join(cells)} |", rule]
                 continue
             if not lines[-1].startswith("|"):
-                lines += ["", "| | |", "|---|---|"]
-            lines.append(f"| {name} | {value} |")
+                lines += ["", "| " * len(cells) + "|", rule]
+            lines.append(f"| {' | '.join(cells)} |")
         elif mark == "-":
             lines.append(f"- {_escape(text)}")
         else:
@@ -167,8 +169,8 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     clone = content.get(CLONE)
     asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
     verdict = Verdict.of(answers["verdict"]) if answers else None
-    believable = verdict is None or verdict.believed
-    estimates = [each for each in asked if believable or each["estimator"] != "model"]
+    believed = verdict is None or verdict.believed
+    estimates = [each for each in asked if believed or each["estimator"] != "model"]
     estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
@@ -180,9 +182,11 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     for name, own in (answers["statements"] if answers else {}).items():
         mechanisms.append((f"private evaluation: {name}", own))
     compared: Sequence[str] = ()
+    today = None
     if summary.get("recommendation"):
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
         compared = write_practice(beside, discount).points
+        today = next(iter(comparable(beside, discount)), None)
     return {
         "statement": statement,
         "model": content[MODEL[1]],
@@ -190,7 +194,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "summary": summary,
         "ledger": content[LEDGER],
         "answers": answers,
-        "declared": {key: text for key, text in declared.items() if key in DECLARED_TEXTS},
+        "declared": declared,
         "names": DECLARED_TEXTS,
         "units": plural(statement["unit"]),
         "observation_names": _given_names(policy.get("observation_names")),
@@ -204,11 +208,13 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "advice_words": ADVICE,
         "whose": WHOSE,
         "mean_return": MEAN_RETURN,
-        "believable": believable,
+        "believed": believed,
         "checked": "" if verdict is None else ". ".join(model_check(verdict)),
         "facts": public_facts(statement),
         "unprotected": describe_public(statement) if statement["private"] else "",
         "compared": compared,
+        "today": today,
+        **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]]),
     }
 
 
@@ -247,14 +253,39 @@ def write_practice(summary: Content, discount: float = 1.0) -> Section:
     rows = comparable(summary, discount)
     answers = summary.get("private_evaluation") or ()
     told = {each["what"]: each for each in answers if each["of"] == "behaviour"}
-    today = next((row.ends for row in rows if not row.of_policy and not row.by_model), None)
+    today = next((row.ends for row in rows if not row.of_policy), None)
     return _section(
         "compared",
         summary=summary,
         known=MEAN_RETURN in told or summary.get("public_return_ci95") is not None,
         today=today,
-        policy=next((row.ends for row in rows if row.of_policy and not row.by_model), None),
+        policy=next((row.ends for row in rows if row.of_policy), None),
     )
+
+
+def write_conduct(conduct: Content | None, model: Content, *, believed: bool) -> Section:
+    """Write the section on what the policy does beside today's practice; empty where that is not
+    known.
+
+    Args:
+        conduct: see `primorl.evaluate.private.results.Conduct`.
+        model: ``config.json`` of the model, which names actions that nobody takes.
+        believed: whether outcomes in the model may be shown.
+    """
+    if conduct is None:
+        return Section([], [], [])
+    return _section("conduct", **_list_uses(conduct, model), believed=believed)
+
+
+def _list_uses(conduct: Content | None, model: Content) -> dict[str, Any]:
+    """Collect the variables of the section on what the policy does."""
+    uses = conduct["actions"] if conduct else []
+    farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
+    return {
+        "conduct": conduct,
+        "uses": [use for use in uses if use in farthest[:_MOST_ACTIONS]],
+        "rare": [uses[place]["name"] for place in model.get("rare_actions") or () if uses],
+    }
 
 
 def list_columns(policy: Content) -> list[Row]:
@@ -267,7 +298,7 @@ def list_columns(policy: Content) -> list[Row]:
     unknown = [None] * len(seen)
     lows = policy.get("observation_low") or unknown
     highs = policy.get("observation_high") or unknown
-    rows = []
+    rows: list[Row] = []
     for name, low, high in zip(seen, lows, highs, strict=False):
         known = low is not None and high is not None
         rows.append((name, f"observed, {low:g} to {high:g}" if known else "observed"))
@@ -445,17 +476,11 @@ def _section(template: str, **facts: Any) -> Section:
     found = Section([], [], [])
     for mark, text in _items(template, **facts):
         if mark in ("^", "|"):
-            name, value = _cells(text)
-            row = (name.replace(_BAR, "|"), value.replace(_BAR, "|"))
+            row = tuple(cell.replace(_BAR, "|") for cell in text.split(" | "))
             (found.head if mark == "^" else found.rows).append(row)
         elif mark == "-":
             found.points.append(text.replace(_BAR, "|"))
     return found
-
-
-def _cells(row: str) -> Row:
-    name, _, value = row.partition(" | ")
-    return name, value
 
 
 def _escape(text: str) -> str:
@@ -489,7 +514,12 @@ def _environment() -> Environment:
         "figure": _figure,
         "source": source,
     }
-    made.globals |= {"posterior": posterior, "gain": gain, "unbelieved": UNBELIEVED}
+    made.globals |= {
+        "posterior": posterior,
+        "gain": gain,
+        "gain_note": GAIN_NOTE,
+        "with_interval": value,
+    }
     return made
 
 

@@ -185,6 +185,8 @@ class Declared:
     """Whom to ask, or to tell of a mistake."""
     licence: Line | None = None
     """Of the data."""
+    reward_meaning: Line | None = None
+    """What one point of the return means."""
 
     def __post_init__(self) -> None:
         """Refuse a file that says nothing."""

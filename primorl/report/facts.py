@@ -98,6 +98,7 @@ class Facts:
         day: of the report.
         link: from the page to the file with all answers.
         newer_data: whether people joined, left or withdrew since the run.
+        conduct: what the policy does beside today's practice.
     """
 
     summary: Mapping[str, Any]
@@ -116,6 +117,7 @@ class Facts:
     day: date = field(default_factory=date.today)
     link: str = f"../{PRIVATE_EVALUATION}"
     newer_data: bool = False
+    conduct: Mapping[str, Any] | None = None
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -183,9 +185,10 @@ def read_facts(
         mlflow=mlflow,
         policy=to_json(run.config),
         model=to_json(ModelConfig.read(MODEL)),
-        declared=params.chosen.card.stated,
+        declared=params.chosen.texts,
         discount=answers.discount,
         newer_data=run.newer_data,
+        conduct=to_json(answers).get("conduct"),
     )
 
 

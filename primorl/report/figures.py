@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from primorl.evaluate.wording import comparable, is_believed, list_explained, plural
+from primorl.evaluate.wording import comparable, list_explained, plural
 from primorl.model.architecture import LITTLE_EXPLAINED
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import trace_curve
@@ -60,28 +60,22 @@ def _draw_attack(facts: Facts) -> Figure | None:
 
 def _draw_values(facts: Facts) -> Figure | None:
     rows = comparable(facts.summary, facts.discount)
-    data, named = [], set()
+    if len(rows) < 2:
+        return None
+    data = []
     for row in rows:
-        low, high = row.ends or (row.value, row.value)
-        name = "with its 95% interval"
-        if row.by_model:
-            name = "in the model, range over its members"
-        ends = EpochValue(0, row.value, low, high)
-        trace = _points([ends], name, BLUE if row.of_policy else GREY, along="x")
-        trace |= {"x": [row.value], "y": [row.name.replace(", ", ",<br>")]}
-        trace["marker"]["symbol"] = "circle-open" if row.by_model else "circle"
-        data.append(trace | {"legendgroup": name, "showlegend": name not in named})
-        named.add(name)
-    return _rows_figure(data, "mean return", len(rows)) if rows else None
+        ends = EpochValue(0, row.value, *(row.ends or (row.value, row.value)))
+        trace = _points([ends], row.name, BLUE if row.of_policy else GREY, along="x")
+        trace |= {"x": [row.value], "y": [row.name.replace(", ", ",<br>")], "showlegend": False}
+        data.append(trace)
+    return _rows_figure(data, "mean return", len(rows))
 
 
 def _draw_learning(facts: Facts) -> Figure | None:
     summary = facts.summary
     in_model = summary["return_mean"] is None
-    # where the model's values of recordings' length are shown, those of whole rollouts would be a
-    # second value
-    hidden = in_model and (not is_believed(summary) or summary.get("private_evaluation"))
-    if not facts.curve or hidden:
+    # values of whole rollouts would be a second value beside the gain
+    if not facts.curve or (in_model and summary.get("private_evaluation")):
         return None
     *before, final = facts.curve
     data = [_points(before, "after each epoch", BLUE)] if before else []

@@ -16,11 +16,12 @@ from primorl.base.files import finite
 from primorl.evaluate.private.results import Verdict
 from primorl.evaluate.wording import (
     ADVICE,
+    GAIN_NOTE,
     account,
+    comparable,
     describe_discount,
     describe_public,
     gain,
-    gain_note,
     guarantee,
     model_check,
     plural,
@@ -32,6 +33,7 @@ from primorl.release.card import (
     DECLARED_TEXTS,
     bound_success,
     list_columns,
+    write_conduct,
     write_meaning,
     write_practice,
 )
@@ -50,9 +52,8 @@ def write_page(facts: Facts) -> str:
     drawn, summary = draw_figures(facts), facts.summary
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
-    advised, verdict = summary.get("recommendation"), Verdict.of(summary.get("model_verdict"))
-    trial = advised is not None and advised["answer"] == "trial"
-    stated = facts.training.to_json()
+    verdict, stated = Verdict.of(summary.get("model_verdict")), facts.training.to_json()
+    today = next((row for row in comparable(summary, facts.discount) if not row.of_policy), None)
     return _template().render(
         facts=facts,
         day=f"{facts.day.day} {facts.day:%B %Y}",
@@ -70,17 +71,21 @@ def write_page(facts: Facts) -> str:
         ),
         success=bound_success(facts.released) if facts.sound else None,
         unprotected=describe_public(stated) if facts.statement.private else "",
-        strengths=_strengths(facts, leading["epsilon"]),
+        spent=_describe_spending(facts),
         public_facts=public_facts(facts.statement.to_json()),
         advice=ADVICE,
         gain=gain,
-        gain_note=gain_note,
+        gain_note=GAIN_NOTE,
+        today=today,
         gamma=describe_discount(facts.discount),
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
-        checked=None if verdict is None else model_check(verdict, trial=trial),
+        checked=None if verdict is None else model_check(verdict),
         meaning=write_meaning(facts.released, facts.counted),
         practice=write_practice(summary, facts.discount),
+        conduct=write_conduct(
+            facts.conduct, facts.model, believed=verdict is None or verdict.believed
+        ),
         responsible=[
             (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()
         ],
@@ -92,20 +97,18 @@ def write_page(facts: Facts) -> str:
     )
 
 
-def _strengths(facts: Facts, leading: float | None) -> list[tuple[str, str]]:
-    """List the ε of the policy alone, of what the page counts, and of all charges: each where it is
-    another one.
+def _describe_spending(facts: Facts) -> str:
+    """State what was spent on the units: in the ledger if it was asked for, or else by the end of
+    the run.
     """
-    summary = facts.summary
-    # what holds only for settings that were fixed beforehand stands among the numbers for experts
-    spent = {**summary, "spent_on_dataset": {**summary["spent_on_dataset"], "epsilon_fixed": None}}
-    found = [(f"all that was spent on these {plural(facts.statement.unit)}", account(spent))]
-    if summary["private"] and leading is not None:
-        if leading != summary["spent_on_dataset"]["epsilon"] and facts.spending is None:
-            found.append((f"ε of {facts.counted}", at_most(leading)))
-        if leading != summary["epsilon"]:
-            found.append(("ε of the policy alone", at_most(summary["epsilon"])))
-    return found
+    spending = facts.spending
+    if spending is None or not spending.charges:
+        return account(facts.summary)
+    spent, count = (
+        {"epsilon": spending.charges[-1][2], "delta": spending.delta},
+        len(spending.charges),
+    )
+    return account({"spent_on_dataset": spent | {"charges": count}})
 
 
 def _script(specs: dict[str, dict[str, Any]]) -> str:

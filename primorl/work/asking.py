@@ -16,6 +16,8 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.blocks import EstimatorName
+from primorl.engine.heads import FINER_SCALES, SCALES
+from primorl.evaluate.private.actions import PaidActions
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.model_values import signs_against
@@ -32,6 +34,7 @@ from primorl.evaluate.private.problem import (
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
 from primorl.evaluate.private.results import (
     Answer,
+    Conduct,
     PrivateEvaluation,
     Verdict,
     Veto,
@@ -102,6 +105,21 @@ def evaluation_problem(
             "declare [low, high] of the reward"
         )
     return problem
+
+
+def read_paid_actions(problem: Problem) -> PaidActions | None:
+    """Read what people do from the model's scales; None: they were not asked for."""
+    noise = [
+        each.noise_multiplier * each.sensitivity / problem.units
+        for each in Statement.read(MODEL).queries
+        if each.what in (SCALES, FINER_SCALES)
+    ]
+    if not noise:
+        return None
+    mean = problem.ensemble.normaliser.input_mean[problem.observation_size :]
+    if not problem.bounds.discrete_actions:
+        return PaidActions(mean, None)
+    return PaidActions(mean, 0.0 if min(noise) == 0 else sum(z**-2 for z in noise) ** -0.5)
 
 
 def hash_files(*, cloned: bool) -> dict[str, str | None]:
@@ -225,6 +243,7 @@ def evaluation_record(
     files: Mapping[str, Any],
     answered: Sequence[Answered],
     free: Sequence[Answer],
+    conduct: Conduct | None = None,
 ) -> PrivateEvaluation:
     """Make the file's content. A learned termination that rollouts do without bars a trial."""
     info = partitions.manifest.info
@@ -259,6 +278,7 @@ def evaluation_record(
         statements=statements,
         verdict=Verdict(check=check, vetoes=vetoes),
         total=answered[-1].paid.spent,
+        conduct=conduct,
         **files,
     )
 

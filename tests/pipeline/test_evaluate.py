@@ -242,12 +242,12 @@ CHECKED = Check(believe="yes", ratio=0.1, wrong=(), horizons=(1, 5))
 def test_the_summary_repeats_what_the_private_units_answered_about_this_model_and_policy() -> None:
     write_model(STATEMENT)
     rest: dict[str, Any] = {"covers": "noise", "bias": "none", "delta": 1e-5}
-    of_policy = rest | {"what": "mean return", "of": "policy", "estimator": "charged"}
+    of_today = rest | {"what": "mean return", "of": "behaviour", "estimator": "charged"}
     of_model = rest | {"what": "reward error", "of": "model", "estimator": "model_check"}
     answers = replace(
         PrivateEvaluation.read(PRIVATE_EVALUATION),
         estimates=(
-            Answer(**of_policy, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
+            Answer(**of_today, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
             Answer(**of_model, value=0.5, ci95=(0.4, 0.6), epsilon=0.1),
         ),
         total=SpentOnDataset(
@@ -263,11 +263,11 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     answers.write(PRIVATE_EVALUATION)
     run(chosen())
     summary = read_json(SUMMARY)
-    assert [found["of"] for found in summary["private_evaluation"]] == ["policy"]
+    assert [found["of"] for found in summary["private_evaluation"]] == ["behaviour"]
     assert summary["model_verdict"]["check"]["believe"] == "yes"
     assert summary["spent_on_dataset"]["epsilon"] == 2.75
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
-    for line in ("spent    in all: ε = 2.75, ", "policy   -9.9 ± 1.2 by charged (ε 0.2)"):
+    for line in ("spent    in all: ε = 2.75, ", "today    -9.9 ± 1.2 by charged (ε 0.2)"):
         assert line in text(summary)
 
 

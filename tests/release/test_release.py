@@ -292,7 +292,7 @@ def test_what_is_no_text_is_refused_in_one_line_before_anything_is_written() -> 
         with pytest.raises(PipelineError, match=r"^datasets/pendulum-replay\.yaml: card[^\n]*$"):
             params.load()
     declare({"purpose": "research\n  on dosing\n"})
-    assert params.load().chosen.card.stated == {"purpose": "research on dosing"}
+    assert params.load().chosen.texts == {"purpose": "research on dosing"}
 
 
 def test_a_unit_that_was_charged_as_private_never_becomes_public(

@@ -35,13 +35,14 @@ _WHOSE = {"random": "random actions", "zero_action": "zero actions", "clone": "t
 
 
 @dataclass(frozen=True)
-class _SinglePolicy:
+class SinglePolicy:
     """One policy as `returns_by_member` takes it."""
 
     one: Act
     policies: int = 1
 
     def act(self, observation: Tensor) -> Tensor:
+        """Return the actions ``[1, B, A]`` for observations ``[1, B, S]``."""
         return self.one(observation[0]).float()[None]
 
 
@@ -109,11 +110,11 @@ def values_in_model(
 
     def returns(act: Act) -> Tensor:
         """Roll one policy out, ``[N, rollouts]``."""
-        return returns_by_member(problem.ensemble, _SinglePolicy(act), starts, **asked)[0]
+        return returns_by_member(problem.ensemble, SinglePolicy(act), starts, **asked)[0]
 
     found = [_value("policy", returns(problem.policy))]
     if clone is not None:
-        both = _SinglePolicy(problem.policy), _SinglePolicy(clone.drawn)
+        both = SinglePolicy(problem.policy), SinglePolicy(clone.drawn)
         found += [
             _value("clone", returns(clone.released)),
             _value("clone", returns(clone.drawn), AS_DRAWN),

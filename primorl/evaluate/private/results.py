@@ -37,7 +37,7 @@ Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
 Estimator = Annotated[str, Matching("[a-z][a-z0-9_]*", 40)]
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
-_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict")
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct")
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 
 
@@ -151,6 +151,62 @@ class Verdict:
 
 
 @record
+class ActionUse:
+    """How much today's practice, its clone and the policy use an action: the share of rows with a
+    discrete one, or the mean of a dimension.
+    """
+
+    name: Line
+    """Name of the action or the dimension."""
+    today: float | None
+    """The people's, by a charged query of the model; `null`: it was not asked."""
+    clone: float
+    """The clone's, in the released model."""
+    policy: float
+    """The policy's, likewise."""
+    clone_range: tuple[float, float] | None = None
+    """From the 10% to the 90% quantile; `null`: actions are discrete."""
+    policy_range: tuple[float, float] | None = None
+    """The policy's, likewise."""
+
+
+@record
+class Contrast:
+    """Where the policy acts most unlike the clone, in the states that the clone comes to."""
+
+    action: Line
+    """Name of the action or the dimension."""
+    column: Line | None
+    """Column of the observation; `null`: everywhere."""
+    above: bool
+    """Whether its values lie above `threshold`, or at most there."""
+    threshold: float
+    """Median of the column."""
+    clone: float
+    """Share or mean of the action there, of the clone."""
+    policy: float
+    """Of the policy."""
+
+
+@record
+class Conduct:
+    """What the policy does beside today's practice (`primorl.evaluate.private.actions`)."""
+
+    discrete: bool
+    """Whether actions are discrete."""
+    actions: tuple[ActionUse, ...]
+    """The actions, or their dimensions."""
+    today_error: float | None
+    """Standard error of the shares in `today` by the public noise; `null`: unknown."""
+    contrast: Contrast | None
+    """Where policy and clone differ most; `null`: nowhere by more than 5%."""
+    clone_ended: float | None
+    """Share of the clone's rollouts that end by themselves; `null`: the model has no ends."""
+    policy_ended: float | None
+    """Of the policy's, likewise."""
+
+
+@record
 class PrivateEvaluation:
     """The answers of all estimators, their privacy statements, and the total
     (``metrics/private_evaluation.json``).
@@ -184,6 +240,8 @@ class PrivateEvaluation:
     """SHA-256 of the policy's file; `null` where nothing was asked."""
     clone_sha256: Hexadecimal | None
     """SHA-256 of the clone's file; `null`: none was made, or nothing was asked."""
+    conduct: Conduct | None = None
+    """What the policy does; `null`: no clone was made, or nothing was asked."""
 
     @property
     def believed(self) -> bool:
@@ -217,7 +275,7 @@ class PrivateEvaluation:
         bound, own = free | {estimator}, []
         for key in ("estimates", "histograms"):
             own.append([each for each in content[key] if each["estimator"] in bound])
-        about = {key: content[key] for key in (*_ABOUT, *_FILES)}
+        about = {key: content.get(key) for key in (*_ABOUT, *_FILES)}
         about["statement"] = content["statements"].get(estimator)
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 

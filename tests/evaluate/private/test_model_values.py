@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from primorl.evaluate.private.model_values import (
     Clone,
-    _SinglePolicy,
+    SinglePolicy,
     signs_against,
     values_in_model,
 )
@@ -129,7 +129,7 @@ def test_a_policy_that_leaves_the_states_of_another_is_seen_to(
     ):
         starts = torch.zeros(5, 2)
         own, other = share_beyond(
-            model([1.0], [0.0]), _SinglePolicy(act), _SinglePolicy(noise), starts, **asked
+            model([1.0], [0.0]), SinglePolicy(act), SinglePolicy(noise), starts, **asked
         )
         assert (own, other) == pytest.approx((expected, 0.04), abs=0.01)
 

@@ -1,0 +1,161 @@
+"""What a policy does beside today's practice: its actions, where they differ most, and how often
+episodes end by themselves, in rollouts of the released model. All is released, so free.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from primorl.evaluate.private.model_values import Clone, SinglePolicy
+from primorl.evaluate.private.problem import Act, Problem
+from primorl.evaluate.private.results import ActionUse, Conduct, Contrast
+from primorl.model.pessimism import PessimisticModel
+from primorl.policy.member_values import draw_starts, walk
+
+_MOST_ROWS = 200_000  # of all rollouts together
+_ROWS = 20_000  # drawn of them
+_LEAST_SIDE = 0.1  # share of the states that a side of a median must have
+_LITTLE = 0.05  # of the steps, or of the range of an action
+_ALIKE = 0.8  # share of the largest difference from which on it is said to be everywhere
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of rollouts as people's are recorded: every rollout counts once, and is cut where a
+    recording may be.
+
+    Attributes:
+        observation: ``[R, S]``.
+        action: ``[R, A]``.
+        ended: share of the rollouts that ended by themselves; None: the model has no ends.
+    """
+
+    observation: Tensor
+    action: Tensor
+    ended: float | None
+
+
+@dataclass(frozen=True)
+class PaidActions:
+    """The people's mean actions ``[A]``, or shares of discrete ones, by a charged query of the
+    model, and the standard error of a share by its public noise; None: actions are in a box.
+    """
+
+    mean: Tensor
+    error: float | None
+
+
+@torch.no_grad()
+def compare_actions(
+    problem: Problem,
+    rollouts: int,
+    clone: Clone,
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    paid: PaidActions | None,
+) -> Conduct:
+    """Compare what the policy does with today's practice, by rollouts and what was paid for.
+
+    Args:
+        problem: has the policy and the model.
+        rollouts: of each policy at most.
+        clone: of today's practice, whose actions are drawn as people's are.
+        names: of observations and actions; None: they have none.
+        paid: what people do; None: it was not asked for.
+    """
+    seen = names[0] or [f"observation_{place}" for place in range(problem.observation_size)]
+    done = names[1] or [str(place) for place in range(problem.action_size)]
+    done = [f"action {name}" if name.isdigit() else name for name in done]
+    own, today = (_roll_out(problem, act, rollouts) for act in (problem.policy, clone.drawn))
+    discrete = problem.bounds.discrete_actions
+    uses = []
+    for place, name in enumerate(done):
+        of_clone, of_policy = today.action[:, place], own.action[:, place]
+        uses.append(
+            ActionUse(
+                name=name,
+                today=None if paid is None else _short(paid.mean[place]),
+                clone=_short(of_clone.mean()),
+                policy=_short(of_policy.mean()),
+                clone_range=None if discrete else _range(of_clone),
+                policy_range=None if discrete else _range(of_policy),
+            )
+        )
+    return Conduct(
+        discrete=discrete,
+        actions=tuple(uses),
+        today_error=None if paid is None else paid.error,
+        contrast=_contrast(problem, today, seen, done),
+        clone_ended=today.ended,
+        policy_ended=own.ended,
+    )
+
+
+def _roll_out(problem: Problem, act: Act, rollouts: int) -> _Rows:
+    """Roll one policy out; its rows are drawn with the weights that those of people have."""
+    steps = problem.rollout_steps
+    count = max(1, min(rollouts, _MOST_ROWS // steps))
+    generator = torch.Generator().manual_seed(problem.seed)
+    survival = torch.ones(steps) if problem.survival is None else problem.survival.float()
+    length = (survival > torch.rand(count, 1, generator=generator)).sum(1)  # of the recording
+    model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
+    begin = draw_starts(problem.starts.float(), count, problem.seed)
+    inside, observations, actions, ended = [], [], [], torch.zeros(count, dtype=torch.bool)
+    for t, visit in enumerate(walk(model, SinglePolicy(act), begin, steps, problem.seed)):
+        own = visit.alive & (t < length)
+        inside.append(own)
+        observations.append(visit.observation)
+        actions.append(visit.action)
+        if visit.step.terminated is not None:
+            ended |= own & visit.step.terminated
+        has_ends = visit.step.terminated is not None
+    weight = torch.stack(inside).float()
+    chosen = torch.multinomial(
+        (weight / weight.sum(0).clamp(min=1)).flatten(), _ROWS, True, generator=generator
+    )
+    share = _short(ended.double().mean()) if has_ends else None
+    return _Rows(torch.cat(observations)[chosen], torch.cat(actions)[chosen], share)
+
+
+def _contrast(
+    problem: Problem, today: _Rows, seen: Sequence[str], done: Sequence[str]
+) -> Contrast | None:
+    """Find the action, and the side of a column's median, where the policy's mean action differs
+    most from today's in the same states; None: it differs little.
+    """
+    observation, bounds = today.observation, problem.bounds
+    policy = problem.policy(observation).double()
+    width = bounds.action_high - bounds.action_low
+    scale = torch.ones_like(width) if bounds.discrete_actions else width
+    differs = (policy - today.action.double()) / scale
+    median = observation.median(0).values
+    above = (observation > median).double()
+    sides = torch.cat((above, 1 - above), 1)  # [R, 2 S]
+    counts = sides.sum(0)
+    means = (sides.T @ differs) / counts.clamp(min=1)[:, None]
+    means[counts < _LEAST_SIDE * len(sides)] = 0.0
+    side, action = divmod(int(means.abs().argmax()), len(done))
+    if abs(means[side, action]) < _LITTLE:
+        return None
+    everywhere, column = differs.mean(0)[action], side % len(seen)
+    alike = abs(everywhere) >= _ALIKE * abs(means[side, action])
+    rows = torch.ones(len(sides), dtype=torch.bool) if alike else sides[:, side] > 0
+    return Contrast(
+        action=done[action],
+        column=None if alike else seen[column],
+        above=side < len(seen),
+        threshold=_short(median[column]),
+        clone=_short(today.action[rows, action].mean()),
+        policy=_short(policy[rows, action].mean()),
+    )
+
+
+def _range(values: Tensor) -> tuple[float, float]:
+    low, high = (_short(values.quantile(level)) for level in (0.1, 0.9))
+    return low, high
+
+
+def _short(number: Tensor | float) -> float:
+    """Round to what a page shows."""
+    return float(f"{float(number):.3g}")
