@@ -125,6 +125,14 @@ class CountedActions(Block):
     count: Annotated[int, Within(ge=2, le=_MOST_ACTIONS)]
 
 
+def _check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
+    for number, (low, high) in enumerate(zip(lows, highs, strict=True), start=1):
+        if low >= high:
+            raise ValueError(
+                f"low must be below high: found {low:g} and {high:g} in dimension {number}"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoxActions(Block):
     """Columns of a continuous action, with their bounds; null: those of the environment."""
@@ -139,8 +147,7 @@ class BoxActions(Block):
         if self.low is not None and self.high is not None:
             if not len(self.columns) == len(self.low) == len(self.high):
                 raise ValueError("low and high must have one number for each of columns")
-            if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
-                raise ValueError("low must be below high in every dimension")
+            _check_ascending(self.low, self.high)
 
 
 def keys_of(value: Any) -> Iterable[str]:
@@ -595,12 +602,10 @@ class DeclaredBounds(Block):
     high: tuple[Finite, ...]
 
     def __post_init__(self) -> None:
-        if len(self.low) != len(self.high) or any(
-            a >= b for a, b in zip(self.low, self.high, strict=False)
-        ):
-            raise ValueError(
-                "low and high must have the same length, and low < high in every dimension"
-            )
+        if len(self.low) != len(self.high):
+            found = f"{len(self.low)} and {len(self.high)} numbers"
+            raise ValueError(f"low and high: found {found}; they must have the same length")
+        _check_ascending(self.low, self.high)
 
 
 _Place = Annotated[int, Within(ge=0, le=10_000)]  # of a column, from 0

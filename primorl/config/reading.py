@@ -176,6 +176,28 @@ def key_of(error: Any, raw: Any) -> str:
     return ".".join(path)
 
 
+_ALLOWED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number from {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number up to {le}",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_pattern_mismatch": "text that fits {pattern}",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "literal_error": "{expected}",
+}
+"""What is allowed instead, by pydantic's kind of mistake."""
 UNKNOWN_KEY = "unknown key; remove it or check its spelling"
 
 
@@ -192,8 +214,8 @@ def explain(key: str, error: Any) -> str:
         message = "a block of keys is needed"
     if kind == "tuple_type":
         message = "a list is needed"
-    message = (message[0].lower() + message[1:]).replace("input should be", "allowed is", 1)
-    message, _, _ = message.partition(", unable to parse")
+    if kind in _ALLOWED:
+        message = f"allowed is {_ALLOWED[kind].format(**error.get('ctx', {}))}"
     if kind == "literal_error" and "word" in error["loc"]:
         message += ", or numbers"
     if found == "auto":

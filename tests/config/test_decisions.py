@@ -67,7 +67,7 @@ def test_one_key_says_what_a_run_may_cost_and_shares_divide_it() -> None:
     for shares, says in (
         ({"clone": 1.0}, "found none of the model"),
         ({"model": 0.9, "clone": 0.2}, "found 1.1 in all; allowed is at most 1"),
-        ({"model": 0.0}, "allowed is greater than 0"),
+        ({"model": 0.0}, "allowed is a number above 0"),
         ({"model": 1, "dptd": 0.1}, "privacy.shares"),
     ):
         assert says in refusal(with_keys(privacy__shares=shares))
@@ -192,7 +192,7 @@ def test_a_misspelt_key_is_refused_where_it_is_empty_too() -> None:
 def test_an_error_names_all_that_a_key_may_be() -> None:
     bounds = with_keys(evaluation__private__return_bounds="publik")
     assert "found 'publik'; allowed is 'public' or 'reward', or numbers" in refusal(bounds)
-    number = "found 'auto'; allowed is a valid number; leave it empty to have it decided"
+    number = "found 'auto'; allowed is a number; leave it empty to have it decided"
     assert f"policy.penalty: {number}" in refusal(with_keys(policy__penalty="auto"))
     cook({"policy": {"penalty": "auto"}})
     assert f"recipe.policy.penalty: {number}" in refusal(OPEN)
