@@ -177,7 +177,7 @@ def test_every_key_that_an_error_names_exists() -> None:
     known = {key.removeprefix("chosen.") for key in keys_of(params.Params)}
     blocks = {key.partition(".")[0] for key in known if "." in key}
     named = re.compile(rf"(?<![\w./`-])(?:{'|'.join(blocks)})(?:\.[a-z_]+)+(?![\w(/])")
-    files = r"\.(json|yaml|db|md|html|py|bin|safetensors|csv|head|probabilities)$"  # and a method of a policy
+    files = r"\.(json|yaml|db|md|html|py|bin|safetensors|csv|head|probabilities)$"
     assert named.findall("set options.epsilonn or policy.json") == [
         "options.epsilonn",
         "policy.json",
