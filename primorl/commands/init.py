@@ -8,11 +8,13 @@ is FILL IN in the draft, which no reader of the file accepts: nothing trains bef
 import glob
 import json
 import re
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 import primorl
 from primorl.base import template
@@ -21,10 +23,16 @@ from primorl.base.files import project_folder, replaced_file
 from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option
 
+_RULES = {"Hopper": "hopper", "Walker2d": "walker2d", "CartPole": "cartpole"}
+_RULES |= {"InvertedPendulum": "inverted_pendulum", "HalfCheetah": "none", "Pendulum": "none"}
+"""Rules of termination, by Gymnasium's names without a version."""
+
 
 def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The project's folder.")],
     csv: Annotated[str | None, option("FILE", "Your log: .csv or .csv.gz.")] = None,
+    minari: Annotated[str | None, option("ID", "A dataset of Minari, fetched if need be.")] = None,
+    d4rl: Annotated[str | None, option("NAME", "A dataset of D4RL.")] = None,
 ) -> None:
     """Make a project's folder, with the draft of an entry for your own CSV if you name it.
 
@@ -33,16 +41,24 @@ def init(
     version, adds the entry, and leaves the rest as it is.
 
     With --csv, the columns' names are read and nothing else. What a person has to decide is FILL IN
-    in datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced.
+    in datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced. With
+    --minari or --d4rl, the entry has what the dataset declares.
 
     Examples:
       primorl init project                    a project with the default dataset
       primorl init project --csv visits.csv   and an entry that names the columns, to be filled in
+      primorl init project --minari mujoco/hopper/medium-v0
+      primorl init project --d4rl halfcheetah-medium-v2
       primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
     there = _check_target(target)
+    if sum(each is not None for each in (csv, minari, d4rl)) > 1:
+        raise PipelineError("--csv, --minari, --d4rl: found several; allowed is one")
     entry = None if csv is None else _draft(given_path(csv), target)
+    for source, named in (("minari", minari), ("d4rl", d4rl)):
+        if named is not None:
+            entry = _complete(source, named)
     if not there:
         template.write_new(target, primorl.__version__, entry)
         print(f"made {target}")
@@ -50,7 +66,8 @@ def init(
         _update(target, entry)
     if entry is not None:
         name, _ = entry
-        print(f"fill in datasets/{name}.yaml, from what is known beforehand and not from the rows")
+        if csv is not None:
+            print(f"fill in datasets/{name}.yaml, from what is known beforehand, not from the rows")
         if there:
             print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
         print(f"then: cd {target} && primorl check && dvc repro plan && primorl plan")
@@ -67,7 +84,7 @@ def _draft(log: Path, target: Path) -> tuple[str, str]:
         )
     form, names = columns_of(log)
     stem = log.name.partition(".")[0]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
+    name = _name(stem) or "log"
     if name.lower() in template.RESERVED:
         raise PipelineError(f"--csv: found a log that is called {name!r}; rename it")
     draft = files("primorl.commands").joinpath("templates/dataset.yaml")
@@ -79,6 +96,27 @@ def _draft(log: Path, target: Path) -> tuple[str, str]:
         decimal_point=_written(form.decimal_point),
     )
     return name, text
+
+
+def _complete(source: str, named: str) -> tuple[str, str]:
+    """Return name and text of the dataset's file for a dataset of Minari or D4RL.
+
+    A small share of the episodes, which are simulated, is public: bounds come from it.
+    """
+    reading = import_module(f"primorl.data.sources.{source}")
+    found: dict[str, Any] = reading.describe(named)
+    environment = found["environment"] or ""
+    rule = _RULES.get(environment.partition("-v")[0], "learned")
+    name = _name(named)
+    entry = {"source": source, "unit": "trajectory", "population": name} | found
+    entry |= {"trajectories_per_person": None, "termination": rule, "ingestion": {}}
+    entry["bounds"] = {"observation": "public", "reward": "public"}
+    entry["recipe"] = {"partition": {"public_fraction": 0.02}}
+    return name, yaml.safe_dump(entry, sort_keys=False, allow_unicode=True)
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100]
 
 
 def _written(text: str) -> str:

@@ -41,6 +41,7 @@ from primorl.config.texts import (
 )
 
 T = TypeVar("T")
+MINARI_ID = r"^[-\w][-\w/]*-v[0-9]+$"
 _MOST_ACTIONS = 10_000
 
 # ---- columns of a log, and the dimensions of observation and action that they become
@@ -556,7 +557,7 @@ class EpisodeFilter(Block):
 class MinariPart(Block):
     """One dataset of a mixture, by Minari's id."""
 
-    id: Annotated[str, Field(pattern=r"^[-\w][-\w/]*-v[0-9]+$", max_length=200)]
+    id: Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
     filter: EpisodeFilter | None = None
 
 

@@ -3,21 +3,27 @@ but names.
 """
 
 import gzip
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import minari
 import pytest
 import yaml
 from ruamel.yaml import YAML
 
 from pipeline import collect, ingest
+from primorl.base.errors import PipelineError
+from primorl.base.files import write_json
 from primorl.commands import main as cli
 from primorl.config.params import load
 from primorl.data.storage.parquet import PartReader
 from tests.commands.conftest import Call
+from tests.data.builders import create
+from tests.data.sources.minari_builders import box_episode, box_spaces
 from tests.pipeline.fakes import FakeRun
 from tests.projects import ROOT
 
@@ -159,3 +165,83 @@ def test_where_no_project_is_made(monkeypatch: pytest.MonkeyPatch, primorl: Call
         (["project", "--csv", "project/log.csv"], "where git would see its rows"),
     ):
         assert said in primorl("init", *words)[2]
+
+
+SPECS: dict[str, tuple[dict[str, Any], tuple[Any, Any, str]]] = {
+    "hopper/medium-v0": (
+        {"id": "Hopper-v5", "max_episode_steps": 1000},
+        ("Hopper-v5", None, "hopper"),
+    ),
+    "pendulum-v1": ({"id": "Pendulum-v1"}, ("Pendulum-v1", None, "none")),
+    "cart/a/b-v0": ({"id": "CartPole-v1"}, ("CartPole-v1", None, "cartpole")),
+    "pen/human-v2": ({"id": "Pen-v1", "max_episode_steps": 100}, (None, 100, "learned")),
+    "unknown-v0": ({}, (None, "FILL IN", "learned")),
+}
+
+
+@pytest.mark.parametrize("dataset_id", SPECS)
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_dataset_of_minari_is_an_entry_in_one_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call, dataset_id: str, fetched: bool
+) -> None:
+    """From Minari's own folder, or from a mirror that it fetches from. No environment is built."""
+    spec, (environment, horizon, rule) = SPECS[dataset_id]
+
+    def place(named: str) -> None:
+        data = create(folder / "minari", named, [box_episode(3, 0)], **box_spaces())
+        path = data / "metadata.json"
+        about = json.loads(path.read_text()) | {"ref_min_score": -1.0, "ref_max_score": 2.0}
+        write_json(path, about | ({"env_spec": json.dumps(spec)} if spec else {}))
+
+    (folder / "minari").mkdir()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
+    monkeypatch.setattr(minari, "download_dataset", place if fetched else None)
+    if not fetched:
+        place(dataset_id)
+    assert init("--minari", dataset_id) == 0
+    made = entry(dataset_id.replace("/", "-"))
+    assert (made["environment"], made["horizon"], made["termination"]) == (
+        environment,
+        horizon,
+        rule,
+    )
+    assert made["score"] == {"low": -1.0, "high": 2.0, "scale": 100.0}
+    monkeypatch.chdir("project")
+    assert primorl("check")[0] == int(horizon == "FILL IN")
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "rule"),
+    [
+        ("hopper-medium-v2", "Hopper-v5", "hopper"),
+        ("halfcheetah-medium-expert-v2", "HalfCheetah-v5", "none"),
+        ("walker2d-random-v2", "Walker2d-v5", "walker2d"),
+        ("kitchen-mixed-v0", None, "learned"),
+    ],
+)
+def test_a_dataset_of_d4rl_is_an_entry_in_one_step(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call, name: str, environment: str | None, rule: str
+) -> None:
+    assert init("--d4rl", name) == 0
+    made = entry(name)
+    assert (made["environment"], made["termination"]) == (environment, rule)
+    assert made["options"] == {"name": name, "remote": True}
+    ours = yaml.safe_load((ROOT / "datasets/halfcheetah-medium-expert.yaml").read_text())
+    assert made["score"] == ours["score"] or not name.startswith("halfcheetah")
+    monkeypatch.chdir("project")
+    assert primorl("check")[0] == 0
+    if environment is None:  # of another package than Gymnasium
+        with pytest.raises(PipelineError, match="environment: found null; name a Gymnasium id"):
+            collect.body(load(), FakeRun())
+
+
+def test_what_no_dataset_is_called_is_one_line(primorl: Call) -> None:
+    for words, says in (
+        (("--minari", "../secrets"), "--minari: found '../secrets'"),
+        (("--minari", "hopper"), "--minari: found 'hopper'"),
+        (("--d4rl", "hopper-v7"), "allowed are D4RL's, as hopper-"),
+        (("--d4rl", "x", "--csv", "log.csv"), "found several"),
+    ):
+        status, _, err = primorl("init", "project", *words)
+        assert (status, err.count("\n"), Path("project").exists()) == (1, 1, False)
+        assert says in err

@@ -31,6 +31,7 @@ _FILE = "data.hdf5"
 _SECONDS = 10.0
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
+_ENVIRONMENTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 
 
 class D4rl:
@@ -62,20 +63,39 @@ class D4rl:
         return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
 
     def _find_named(self, name: str) -> Path:
-        with NAMES.open(encoding="utf-8", newline="") as file:
-            known = {row["name"]: row["address"] for row in csv.DictReader(file)}
-        if name not in known:
-            near = [each for each in known if each.split("-")[0] == name.split("-")[0]]
-            allowed = ", ".join(near or list(known)[:5])
-            raise PipelineError(f"options.name: found {name!r}; allowed are D4RL's, as {allowed}")
+        address = _row_of(name)["address"]
         folder = Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
-        path = folder / known[name].rpartition("/")[2]
+        path = folder / address.rpartition("/")[2]
         if not path.is_file():
             if not self._dataset.options.remote:
                 remedy = "set options.remote: true to fetch it, or D4RL_DATASET_DIR"
                 raise PipelineError(f"options.name: {path} is not there; {remedy}")
-            _fetch(known[name], path)
+            _fetch(address, path)
         return path
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Return what D4RL declares of a dataset, as keys of an entry; the environment where Gymnasium
+    has the same.
+
+    Raises:
+        PipelineError: D4RL has no such name.
+    """
+    row = _row_of(name)
+    environment = _ENVIRONMENTS.get(name.split("-")[0])
+    score = {"low": float(row["low"]), "high": float(row["high"]), "scale": 100.0}
+    options = {"name": name, "remote": True}
+    return {"environment": environment, "horizon": None, "options": options, "score": score}
+
+
+def _row_of(name: str) -> dict[str, str]:
+    with NAMES.open(encoding="utf-8", newline="") as file:
+        known = {row["name"]: row for row in csv.DictReader(file)}
+    if name not in known:
+        near = [each for each in known if each.split("-")[0] == name.split("-")[0]]
+        allowed = ", ".join(near or list(known)[:5])
+        raise PipelineError(f"options.name: found {name!r}; allowed are D4RL's, as {allowed}")
+    return known[name]
 
 
 def _fetch(address: str, path: Path) -> None:

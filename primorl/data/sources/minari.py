@@ -2,6 +2,7 @@
 mixture, read by Minari's own storage.
 """
 
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import minari
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ from minari.dataset.minari_storage import MinariStorage
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.base.processes import environment
-from primorl.config.datasets import EpisodeFilter, MinariDataset, ReplayDataset
+from primorl.config.datasets import MINARI_ID, EpisodeFilter, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.d4rl import check_parts
 from primorl.data.sources.spaces import declared, needed, spaces_of
@@ -42,7 +44,7 @@ class Minari:
         allows it.
         """
         options = self.dataset.options
-        root = Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
+        root = _own_folder()
         if options.root is not None:
             root = home() / Path(options.root).expanduser()
         for part in options.parts:
@@ -101,6 +103,36 @@ class Replay:
         spaces, horizon, _ = declared(self._environment)
         order = part.storage.observation_space
         return MinariReader(folder, [part], spaces, horizon, order)
+
+
+def describe(dataset_id: str) -> dict[str, Any]:
+    """Return what a dataset declares, as keys of an entry; fetch it first if it is not there.
+
+    The environment is named where Gymnasium knows it, and never built.
+
+    Raises:
+        PipelineError: it cannot be had, or is broken.
+    """
+    if re.fullmatch(MINARI_ID, dataset_id) is None:
+        raise PipelineError(
+            f"--minari: found {dataset_id!r}; allowed is as mujoco/hopper/medium-v0"
+        )
+    stored = _own_folder() / dataset_id / "data"
+    if not stored.exists():
+        _fetch(dataset_id, _own_folder())
+    open_storage(stored)
+    about = MinariStorage.read_raw_metadata(stored)
+    spec = json.loads(about.get("env_spec") or "{}")
+    known = spec.get("id") if spec.get("id") in gymnasium.registry else None
+    limit = None if known else spec.get("max_episode_steps") or "FILL IN"
+    low, high = about.get("ref_min_score"), about.get("ref_max_score")
+    score = None if None in (low, high) else {"low": low, "high": high, "scale": 100.0}
+    options = {"root": None, "remote": True, "parts": [{"id": dataset_id}]}
+    return {"environment": known, "horizon": limit, "options": options, "score": score}
+
+
+def _own_folder() -> Path:
+    return Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
 
 
 def _fetch(dataset_id: str, root: Path) -> None:
