@@ -66,7 +66,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     for said in (
         "**ε = 0.5, δ = 1e-05 per trajectory**",
         "52.8%",  # (1 + 0.055847) / 2
-        "| 1 in 100 who were not in the data | 1.45 in 100 who were | from 1% to 1.44%, from 10% to ",
+        "| 1 in 100 who were not in the data | 1.45 in 100 who were | from 1% to 1.44%, from 10% ",
         "ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8.",
         "1,048 trajectories are public",
         "-141.8, 95% interval -159.7 to -123.8",
