@@ -444,7 +444,8 @@ class ListedRun:
         delta: δ of its ε; None: no guarantee.
         unit: unit of its ε.
         spent: ε of all charges on the same units at that time; None: no guarantee was left.
-        value: mean return in the simulator, or by the model; None: neither of them.
+        value: mean return in the simulator, or the gain over today's practice by the model; None:
+            neither of them.
         low: lower end of its interval; None: unknown.
         high: upper end.
         by: judge of the value: ``simulator``, ``model`` or ``nobody``.
@@ -473,11 +474,11 @@ class ListedRun:
     def of(cls, run: "Run") -> "ListedRun":
         """Read it from MLflow's run."""
         metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
-        epsilon, by = metrics.get("epsilon"), "nobody"
+        epsilon, by, value = metrics.get("epsilon"), "nobody", "return"
         if "return_mean" in metrics:
             by = "simulator"
-        elif "model_value" in metrics:  # what members of a model say is no interval
-            by = "model"
+        elif "gain_over_today" in metrics:
+            by, value = "model", "gain_over_today"
         return cls(
             run=info.run_id,
             name=tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
@@ -488,9 +489,9 @@ class ListedRun:
             delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
             unit=given.get("unit"),
             spent=metrics.get("epsilon_spent_on_dataset"),
-            value=metrics.get("return_mean", metrics.get("model_value")),
-            low=metrics.get("return_low"),
-            high=metrics.get("return_high"),
+            value=metrics.get("return_mean", metrics.get("gain_over_today")),
+            low=metrics.get(f"{value}_low"),
+            high=metrics.get(f"{value}_high"),
             by=by,
             finished=datetime.fromtimestamp((info.end_time or info.start_time) / 1000),
             advice=tags.get("recommendation"),

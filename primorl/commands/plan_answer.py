@@ -15,6 +15,7 @@ from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
+from primorl.evaluate.private.results import are_sums
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_least, at_most
@@ -323,7 +324,7 @@ def _today_line(own: OwnRun) -> str | None:
     if not isinstance(asked.return_bounds, str):
         low, high = asked.return_bounds
         return f"{said} {of_range * (high - low):.3g}, as its bounds are {low:g} to {high:g}"
-    if bounds.before_end is not None:
+    if not are_sums(bounds.before_end, manifest.info.horizon):
         return None
     return f"{said} {min(2 * of_range, 1):.1%} of how far returns spread, which is found first"
 

@@ -139,10 +139,10 @@ def runs(
 ) -> None:
     """List the results on the dataset of params.yaml, best first.
 
-    Results are those of MLflow: what a simulator measured comes first. Values in a
-    model do not compare: the newest comes first. `data` tells versions of the data apart; `in all`
-    is what all runs had spent on the same units by then; `set` are settings that a person wrote and
-    that differ.
+    Results are those of MLflow: returns that a simulator measured come first. Then come gains over
+    today's practice by a model, which do not compare: the newest first. `data` tells versions of
+    the data apart; `in all` is what all runs had spent on the same units by then; `set` are
+    settings that a person wrote and that differ.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
     δ of at most privacy.delta.
@@ -181,27 +181,28 @@ def runs(
             None if n is None else at_most(n) for n in (each.epsilon, each.delta, each.spent)
         ]
         known = each.low is not None and each.high is not None
+        digits = "+.3g" if each.by == "model" else ".4g"
         cells.append(
             (
                 each.data,
                 "–" if each.units is None else f"{each.units}",
                 each.name,
                 *(number or "–" for number in numbers),
-                "–" if each.value is None else f"{each.value:.4g}",
-                f"{each.low:.4g} to {each.high:.4g}" if known else "",
+                "–" if each.value is None else f"{each.value:{digits}}",
+                f"{each.low:{digits}} to {each.high:{digits}}" if known else "",
                 each.by,
                 (each.advice or "").replace("_", " "),
                 f"{each.finished:%m-%d %H:%M}",
                 " ".join(f"{key}={each.given[key]}" for key in told if key in each.given),
             )
         )
-    numbers_of = ("ε", "δ", "in all", "value")
+    numbers_of = ("ε", "δ", "in all", "return or gain")
     headers = (
         "data",
         "units",
         "result",
         *numbers_of,
-        "95% interval",
+        "interval",
         "by",
         "advice",
         "when",

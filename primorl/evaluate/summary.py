@@ -296,7 +296,8 @@ def log_summary(
     The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of
     the pipeline's run, and of no run of a stage, so that a search finds every result once. The
     stage's run has the return of each of several seeds. A void run has the tag ``void`` and no
-    ``epsilon``: a search by ε must not find it. ``gain_over_today`` is the recommendation's.
+    ``epsilon``: a search by ε must not find it. ``gain_over_today`` is the recommendation's; no
+    other value in the model is logged beside it.
 
     Args:
         run: the stage's run.
@@ -321,18 +322,21 @@ def log_summary(
     if summary.spent_on_dataset is not None:
         found["epsilon_spent_on_dataset"] = summary.spent_on_dataset.epsilon
     for answer in summary.private_evaluation or ():
-        name, (low, high) = f"private.{answer.of}.{answer.estimator}", answer.ci95 or (None, None)
-        found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
+        if answer.of == "behaviour":
+            low, high = answer.ci95 or (None, None)
+            name = f"private.behaviour.{answer.estimator}"
+            found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
     if (advice := summary.recommendation) is not None and advice.interval is not None:
         found["gain_over_today"] = advice.gain
         found["gain_over_today_low"], found["gain_over_today_high"] = advice.interval
     for name, value in found.items():
         if value is not None:
             pipeline.metric(name, value)
+    if summary.recommendation is None or not summary.private_evaluation:  # else the gain says it
+        for name, number in _figures(overall.final, score).items():
+            pipeline.metric(name, number)
     if isinstance(overall.final, ModelValue):
         pipeline.tag("model_value_note", NOTE)
-    for name, number in _figures(overall.final, score).items():
-        pipeline.metric(name, number)
     # After its numbers: `primorl runs` lists a run that has these.
     _log_choices(pipeline, plain, fingerprint)
     name, *_ = overall.final.names

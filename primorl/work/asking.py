@@ -188,7 +188,7 @@ def ask_for(
     answered = []
     for job, order in orders:
         question = QUESTIONS[job.question]
-        plan = question.plan(problem, job.noise_multiplier)
+        plan = question.plan(problem, job.noise_multiplier, job.releases)
         about = f"{model} {bounds}" if question.about_model else bounds
         about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
         begin = Asked(torch.empty(0, dtype=torch.float64), about)

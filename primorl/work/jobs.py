@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from primorl.work.data import Partitions
 
 RELEASES: Mapping[EstimatorName, int] = {"behaviour": 2, "model_check": 1}
-"""Releases of each question, of equal noise; `Question.releases`."""
+"""Releases of each question, of equal noise."""
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 # of what cubes see of an observation: where people seldom are, a clone must not act wildly

@@ -116,7 +116,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
 
     usual, modelled = (
         {"delta": 1e-5, "unit": "trajectory"},
-        {"model_value": 99.0, "private.policy.model": 98.5},
+        {"gain_over_today": 99.0, "gain_over_today_low": 98.0, "gain_over_today_high": 100.0},
     )
     for name, stated, metrics in (
         ("baseline", usual | {"delta": None}, {"return_mean": -80.0}),
@@ -125,7 +125,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         ("large", usual, {"epsilon": 5.0, "return_mean": -100.0} | MEASURED),
         ("weak", usual | {"delta": 1e-3}, {"epsilon": 0.5, "return_mean": -95.0}),
         ("visits", usual | {"unit": "visit"}, {"epsilon": 0.5, "return_mean": -90.0}),
-        ("modelled", usual, {"epsilon": 0.5, "model_low": 98.0, "model_high": 100.0} | modelled),
+        ("modelled", usual, {"epsilon": 0.5, "model_value": 7.0} | modelled),
         ("old", {}, {"epsilon": 0.5}),
         ("training", {}, {}),
     ):
@@ -159,7 +159,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     )
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
-        *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, None))
+        *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, 98.0))
     ]
 
 

@@ -54,7 +54,6 @@ class Behaviour(Question):
 
     name: ClassVar[str] = "behaviour"
     about_model: ClassVar[bool] = False
-    releases: ClassVar[int] = 2
 
     levels: Annotated[int, Within(ge=1, le=10)]
     finest: Share = 1e-4

@@ -73,21 +73,20 @@ class Question(ABC):
     """
 
     name: ClassVar[str]
-    releases: ClassVar[int] = 1
     about_model: ClassVar[bool]
     """Whether the answer depends on the released model: with another one, the question is charged
     again.
     """
 
-    def plan(self, problem: Problem, noise_multiplier: float) -> Plan:
-        """Plan the releases, each over all units."""
+    def plan(self, problem: Problem, noise_multiplier: float, releases: int) -> Plan:
+        """Plan so many releases, each over all units."""
         return Plan(
             units=problem.units,
             unit=problem.unit,
             sampler=PoissonSampler(1.0),
             clip=L2Clip(_NORM),
             noise_multiplier=noise_multiplier,
-            rounds=self.releases,
+            rounds=releases,
             delta=problem.delta,
         )
 

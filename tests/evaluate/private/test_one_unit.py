@@ -42,7 +42,7 @@ def logged(asked: Problem) -> tuple[Log, list[Log]]:
 def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(name: str) -> None:
     question, asked, released = QUESTIONS[name]
     source, hostile = logged(asked)
-    plan, others = question.plan(asked, 1.0), torch.arange(UNITS) != SPOILT
+    plan, others = question.plan(asked, 1.0, 1), torch.arange(UNITS) != SPOILT
     before = question.contributions(asked, source.episodes(), 0.1, released)
     norms = before.norm(dim=1)
     assert 0.7 < norms.max() <= 1 + 1e-12 < plan.clip.sensitivity, "the clip changes nothing"
@@ -70,7 +70,7 @@ class Careless(Behaviour):
 def test_what_forgets_its_bound_is_clipped() -> None:
     source, careless = payers(UNITS, 1.0), Careless(levels=4)
     contributed = careless.contributions(CHAIN, source.episodes(), 1e-9, NOTHING)
-    plan = replace(careless.plan(CHAIN, 1.0), noise_multiplier=1e-9, entropy=SeededEntropy(0))
+    plan = replace(careless.plan(CHAIN, 1.0, 1), noise_multiplier=1e-9, entropy=SeededEntropy(0))
     assert (contributed.norm(dim=1) > plan.clip.sensitivity).any()
     total = ask(careless, CHAIN, plan, source, BEGIN).released[:15] * UNITS
     assert not torch.allclose(total, contributed.sum(0), atol=1e-3)
@@ -78,7 +78,7 @@ def test_what_forgets_its_bound_is_clipped() -> None:
 
 
 def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, plan, release = payers(UNITS, 1.0), BEHAVIOUR.plan(CHAIN, 1.0), Plan.release
+    source, plan, release = payers(UNITS, 1.0), BEHAVIOUR.plan(CHAIN, 1.0, 2), Plan.release
     seen: list[tuple[int, int]] = []
 
     def drawn(own: Plan, total: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
