@@ -3,9 +3,10 @@
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,9 @@ from primorl.base.paths import (
     SUMMARY,
 )
 from primorl.commands.terminal import AsJson, flag, format_table, path_option
+
+if TYPE_CHECKING:
+    from primorl.tracking import ListedRun
 
 _COLUMNS = 5  # of which the model explains least
 
@@ -153,7 +157,6 @@ def runs(
       primorl runs --json               with MLflow's run ids
     """
     from primorl.config import params
-    from primorl.privacy.accounting.rounding import at_most
     from primorl.tracking import results
 
     if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
@@ -162,53 +165,47 @@ def runs(
         )
     found = results(params.load(), most_epsilon=max_epsilon)
     if as_json:
-        rows = [
+        plain = [
             asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")}
             for each in found
         ]
-        print(json.dumps(rows, indent=2, allow_nan=False))
+        print(json.dumps(plain, indent=2, allow_nan=False))
         return
     if not found:
         print("no results")
         return
-    cells = []
-    keys = dict.fromkeys(key for each in found for key in each.given)
-    told = [
-        key for key in keys if any(each.given.get(key) != found[0].given.get(key) for each in found)
-    ]
-    for each in found:
-        numbers = [
-            None if n is None else at_most(n) for n in (each.epsilon, each.delta, each.spent)
-        ]
-        known = each.low is not None and each.high is not None
-        digits = "+.3g" if each.by == "model" else ".4g"
-        cells.append(
-            (
-                each.data,
-                "–" if each.units is None else f"{each.units}",
-                each.name,
-                *(number or "–" for number in numbers),
-                "–" if each.value is None else f"{each.value:{digits}}",
-                f"{each.low:{digits}} to {each.high:{digits}}" if known else "",
-                each.by,
-                (each.advice or "").replace("_", " "),
-                f"{each.finished:%m-%d %H:%M}",
-                " ".join(f"{key}={each.given[key]}" for key in told if key in each.given),
-            )
-        )
-    numbers_of = ("ε", "δ", "in all", "return or gain")
-    headers = (
-        "data",
-        "units",
-        "result",
-        *numbers_of,
-        "interval",
-        "by",
-        "advice",
-        "when",
-        "set",
+    first, keys = found[0].given, dict.fromkeys(key for each in found for key in each.given)
+    told = [key for key in keys if any(each.given.get(key) != first.get(key) for each in found)]
+    rows = [_row(each, told) for each in found]
+    print(format_table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=_NUMBERS))
+
+
+_NUMBERS = ("units", "ε", "δ", "in all", "return or gain")
+
+
+def _row(each: "ListedRun", told: Sequence[str]) -> dict[str, str]:
+    """Return the cells of a result; ``told`` are the settings to show."""
+    from primorl.privacy.accounting.rounding import at_most
+
+    epsilon, delta, spent = (
+        "–" if n is None else at_most(n) for n in (each.epsilon, each.delta, each.spent)
     )
-    print(format_table(headers, cells, right=("units", *numbers_of)))
+    known = each.low is not None and each.high is not None
+    digits = "+.3g" if each.by == "model" else ".4g"
+    return {
+        "data": each.data,
+        "units": "–" if each.units is None else str(each.units),
+        "result": each.name,
+        "ε": epsilon,
+        "δ": delta,
+        "in all": spent,
+        "return or gain": "–" if each.value is None else f"{each.value:{digits}}",
+        "interval": f"{each.low:{digits}} to {each.high:{digits}}" if known else "",
+        "by": each.by,
+        "advice": (each.advice or "").replace("_", " "),
+        "when": f"{each.finished:%m-%d %H:%M}",
+        "set": " ".join(f"{key}={each.given[key]}" for key in told if key in each.given),
+    }
 
 
 def report(

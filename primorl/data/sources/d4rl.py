@@ -134,7 +134,7 @@ def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
     if not isinstance(link, h5py.HardLink) or not isinstance(part := file[name], h5py.Dataset):
         return None
     layout = part.id.get_create_plist()
-    if part.is_virtual or layout.get_external_count():
+    if layout.get_layout() == h5py.h5d.VIRTUAL or layout.get_external_count():
         return f"{name}: found rows that lie in another file"
     numbers = [layout.get_filter(place)[0] for place in range(layout.get_nfilters())]
     missing = [number for number in numbers if not h5py.h5z.filter_avail(number)]

@@ -69,6 +69,8 @@ class Minari:
         """
         parts = []
         for part in self.dataset.options.parts:
+            for file in (raw / part.id / "data").glob("*.hdf5"):
+                check_parts(file)
             storage = open_storage(raw / part.id / "data")
             parts.append(Part(storage, f"{part.id}/", part.filter))
         order, spaces, horizon = parts[0].storage.observation_space, parts[0].spaces(), None
@@ -153,8 +155,6 @@ def open_storage(folder: Path) -> MinariStorage:
     Raises:
         PipelineError: if there is no dataset with episodes, or it does not store its spaces.
     """
-    for file in folder.glob("*.hdf5"):
-        check_parts(file)
     try:
         stored = MinariStorage.read_raw_metadata(folder).keys()
         # Without spaces Minari would build the environment, whose entry point may be any function
