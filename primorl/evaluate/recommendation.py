@@ -3,8 +3,8 @@ alone.
 
 The gain over today is the policy's value in the model less that of a clone that acts as people do:
 errors that both share cancel. Its interval is as wide as what is known to be wrong, and a trial is
-recommended where it lies above 0 and nothing bars one. The constants were fitted on one half of the
-logs with a known truth and checked on the other (benchmarks/results.md).
+recommended where it lies above 0 and nothing bars one. The constants were chosen on one draw of
+each log with a known truth and checked on others (benchmarks/results.md).
 """
 
 from dataclasses import dataclass

@@ -18,8 +18,8 @@ from primorl.evaluate.private.results import Answer, Verdict, empty_evaluation
 from primorl.evaluate.recommendation import Recommendation, recommend
 
 EPSILON = "privacy.target_epsilon"
-FITTED = ("clinic", "icu", "inventory", "messages", "sepsis", "titration", "visits")
-"""Logs that the constants of the rule were fitted on; the others judge it."""
+FITTED = 0
+"""The draw (its seed) on which the constants of the rule were chosen; the others judge them."""
 NEAR = 0.05
 """A clone is near practice within this share of the range of returns."""
 _WORDS = {"trial": "trial", "keep": "keep", "more_data": "more data", None: "failed"}
@@ -96,16 +96,16 @@ def _mean(rows: list[Row], who: str) -> str:
 
 
 def judged(rows: list[Row]) -> str:
-    """Answers beside the truth: for the logs that the rule was fitted on, and for the others."""
+    """Answers beside the truth: for the draw that the rule was fitted on, and for the others."""
     lines = [
-        "| logs | people | ε | runs | truly better | trials | of a worse policy | better ones "
+        "| draws | people | ε | runs | truly better | trials | of a worse policy | better ones "
         "offered | interval held | clone within 5% | always trial: worse |",
         "|---" * 11 + "|",
     ]
-    for name, chosen in (("fitted", True), ("others", False)):
+    for name, chosen in (("first", True), ("later", False)):
         groups: dict[tuple[int, float], list[Row]] = {}
         for row in rows:
-            if (row["log"] in FITTED) is chosen and advice(row) is not None:
+            if (row["seed"] == FITTED) is chosen and advice(row) is not None:
                 groups.setdefault((row["people"], row["changes"][EPSILON]), []).append(row)
         for (people, epsilon), same in sorted(groups.items()):
             lines.append(f"| {name} | {people:,} | {epsilon:g} | {' | '.join(_judge(same))} |")
