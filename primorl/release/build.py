@@ -263,6 +263,7 @@ def _ledger_statement(params: Params | Reading, run: VerifiedRun) -> LedgerState
         # by this version, as whoever checks the bundle does
         **bundle.account_figures(account.events, delta),
         delta=delta,
+        budget=params.privacy.budget.epsilon,
         charges=len(account.entries),
         records=tuple(
             ChargeRecord(

@@ -42,7 +42,7 @@ from primorl.evaluate.wording import (
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
-from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most
+from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.composition import count_once, joint_event
 from primorl.release.contents import (
     ANSWERS,
@@ -516,6 +516,8 @@ def _environment() -> Environment:
     }
     made.globals |= {
         "posterior": posterior,
+        "left_of": left_of,
+        "inf": math.inf,
         "gain": gain,
         "gain_note": GAIN_NOTE,
         "with_interval": value,

@@ -132,6 +132,8 @@ class LedgerStatement:
     """Number of charges."""
     records: tuple[ChargeRecord, ...]
     """The charges, oldest first."""
+    budget: _Epsilon | None = None
+    """The most ε that all charges together may take, as declared; `null`: no bound."""
 
 
 @record

@@ -54,7 +54,7 @@ def _draw_attack(facts: Facts) -> Figure | None:
     ]
     guessing = _line((0, 1), (0, 1), "blind guessing", GREY, dash="dash")
     units = plural(facts.statement.unit)
-    titles = (f"named, of {units} not in it", "found, of those in it")
+    titles = (f"named, of {units} not in the data", "found, of those in them")
     return _figure([best, guessing], *titles, tickformat=".0%")
 
 
