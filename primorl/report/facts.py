@@ -10,25 +10,18 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import CURVES, MODEL, PARAMS, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import CURVES, MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.evaluate.wording import plural
 from primorl.model.architecture import ModelConfig
-from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.release.card import add_account, combine
 from primorl.run import VerifiedRun
-
-_MOST_ROWS = 16384
-_LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
@@ -39,24 +32,6 @@ class EpochValue:
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Actions:
-    """Actions in the public rows, and those of the policy in the same states.
-
-    Attributes:
-        names: of the action's dimensions, or of the discrete actions.
-        discrete: whether actions are discrete.
-        recorded: in the rows: of each dimension five levels (least, quartiles, greatest) from 0 at
-            the lower bound to 1 at the upper; of each discrete action its share, one number.
-        chosen: the policy's, likewise.
-    """
-
-    names: tuple[str, ...]
-    discrete: bool
-    recorded: list[list[float]]
-    chosen: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +64,6 @@ class Facts:
             ledger.
         curve: after every epoch.
         spending: of the ledger, if it was asked for.
-        actions: of the public rows and of the policy, if they have finite bounds.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
         model: likewise of the model.
@@ -108,7 +82,6 @@ class Facts:
     counted: str
     curve: Sequence[EpochValue]
     spending: Spending | None = None
-    actions: Actions | None = None
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -148,7 +121,7 @@ def read_facts(
 
     Raises:
         PipelineError: a file is missing or broken, or the results are of another dataset, model or
-            policy, or the public rows are of another run; one line.
+            policy; one line.
     """
     run = VerifiedRun.read(params, allow_newer_data=allow_newer_data)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
@@ -169,10 +142,6 @@ def read_facts(
         stated = [each.to_json() for each in own]
         released = add_account(released, stated, spending.costs, delta)
         counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
-    actions = None
-    if run.public.units > 0 and not run.newer_data:
-        inputs, _ = run.public.flat()
-        actions = compare_actions(DeterministicPolicy.load(POLICY), inputs, run.config.action_names)
     return Facts(
         summary=found.to_json(),
         statement=run.policy,
@@ -181,7 +150,6 @@ def read_facts(
         counted=counted,
         curve=_read_curve(),
         spending=spending,
-        actions=actions,
         mlflow=mlflow,
         policy=to_json(run.config),
         model=to_json(ModelConfig.read(MODEL)),
@@ -190,28 +158,6 @@ def read_facts(
         newer_data=run.newer_data,
         conduct=to_json(answers).get("conduct"),
     )
-
-
-def compare_actions(
-    policy: DeterministicPolicy, inputs: Tensor, names: Sequence[str] | None
-) -> Actions | None:
-    """Compare the actions of public rows, ``[R, S + A]`` in the log's units, with the policy's in
-    the same states; None without finite bounds.
-    """
-    S = policy.observation_size
-    low, width = policy.action_low, policy.action_high - policy.action_low
-    if not (torch.isfinite(width) & (width > 0)).all():
-        return None
-    parts = [policy.act(rows[None, :, :S])[0] for rows in torch.split(inputs, _MOST_ROWS)]
-    levels = []
-    for actions in (inputs[:, S:], torch.cat(parts)):
-        places = ((actions - low) / width).numpy()
-        if policy.discrete_actions:
-            levels.append(places.mean(0)[:, None].tolist())
-        else:
-            levels.append(np.quantile(places, _LEVELS, axis=0).T.tolist())
-    called = tuple(names or (f"action {i}" for i in range(policy.action_size)))
-    return Actions(called, policy.discrete_actions, *levels)
 
 
 def _read_curve() -> list[EpochValue]:

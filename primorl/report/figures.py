@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from primorl.evaluate.wording import comparable, list_explained, plural
+from primorl.evaluate.wording import list_explained, plural
 from primorl.model.architecture import LITTLE_EXPLAINED
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import trace_curve
@@ -22,7 +22,6 @@ _LAYOUT = {
     "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
     "paper_bgcolor": "white",
     "plot_bgcolor": "white",
-    "boxmode": "group",
 }
 Trace = dict[str, Any]
 Figure = dict[str, Any]
@@ -33,10 +32,8 @@ def draw_figures(facts: Facts) -> dict[str, Figure]:
     """Draw all figures that these facts allow, by name."""
     drawn = {
         "attack": _draw_attack(facts),
-        "values": _draw_values(facts),
         "learning": _draw_learning(facts),
         "explained": _draw_explained(facts),
-        "actions": _draw_actions(facts),
         "budget": _draw_budget(facts),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -56,19 +53,6 @@ def _draw_attack(facts: Facts) -> Figure | None:
     units = plural(facts.statement.unit)
     titles = (f"named, of {units} not in the data", "found, of those in them")
     return _figure([best, guessing], *titles, tickformat=".0%")
-
-
-def _draw_values(facts: Facts) -> Figure | None:
-    rows = comparable(facts.summary, facts.discount)
-    if len(rows) < 2:
-        return None
-    data = []
-    for row in rows:
-        ends = EpochValue(0, row.value, *(row.ends or (row.value, row.value)))
-        trace = _points([ends], row.name, BLUE if row.of_policy else GREY, along="x")
-        trace |= {"x": [row.value], "y": [row.name.replace(", ", ",<br>")], "showlegend": False}
-        data.append(trace)
-    return _rows_figure(data, "mean return", len(rows))
 
 
 def _draw_learning(facts: Facts) -> Figure | None:
@@ -109,27 +93,6 @@ def _draw_explained(facts: Facts) -> Figure | None:
     figure = _rows_figure([bars], "share of the variance", len(columns), tickformat=".0%")
     figure["layout"]["xaxis"]["range"] = [0, 1]
     return figure
-
-
-def _draw_actions(facts: Facts) -> Figure | None:
-    found = facts.actions
-    if found is None:
-        return None
-    data: list[Trace] = []
-    for name, color, levels in (
-        ("today, public", GREY, found.recorded),
-        ("the policy", BLUE, found.chosen),
-    ):
-        shared: Trace = {"orientation": "h", "y": list(found.names), "name": name}
-        shared["marker"] = {"color": color}
-        columns = [list(column) for column in zip(*levels, strict=True)]
-        if found.discrete:
-            data.append({"type": "bar", "x": columns[0], **shared})
-        else:
-            keys = ("lowerfence", "q1", "median", "q3", "upperfence")
-            data.append({"type": "box", **dict(zip(keys, columns, strict=True)), **shared})
-    title = "share of the rows" if found.discrete else "place between the bounds"
-    return _rows_figure(data, title, len(found.names), tickformat=".0%")
 
 
 def _draw_budget(facts: Facts) -> Figure | None:

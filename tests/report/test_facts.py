@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline import report
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
-from primorl.policy.exported import DeterministicPolicy
-from primorl.report.facts import Actions, Facts, compare_actions, read_facts
+from primorl.report.facts import Facts, read_facts
 from primorl.report.page import write_page
 from tests.data.builders import INFO
 from tests.pipeline.fakes import FakeRun
@@ -56,7 +54,6 @@ def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None
         assert f"{summary[number]:.4g}" in text
     facts = facts_here()
     assert [point.number for point in facts.curve] == [1, 2, 3]
-    assert facts.actions is not None
     for private in ("private", "units.bin"):
         for file in Path("data/partitions").glob(f"{private}*"):
             file.rename(f"gone-{private}")
@@ -114,38 +111,9 @@ def test_a_report_of_an_earlier_run_says_that_people_came_or_left(units: int) ->
     with pytest.raises(PipelineError, match="dataset_fingerprint"):
         facts_here()
     facts = read_facts(chosen(), allow_newer_data=True)
-    assert facts == replace(before, newer_data=True, actions=None)
+    assert facts == replace(before, newer_data=True)
     for found in (before, facts):
         assert ("who withdrew" in write_page(found)) == found.newer_data
     keys("models/policy/privacy.json", dataset_fingerprint="1" * 64)()
     with pytest.raises(PipelineError):
         read_facts(chosen(), allow_newer_data=True)
-
-
-def test_actions_are_shares_of_the_range() -> None:
-    """The policy of zeros is in the middle, whatever the rows say.
-
-    Twin: its bias at +20 is the upper bound.
-    """
-    rows = torch.tensor([[9.0, -2.0], [8.0, 0.0], [7.0, 2.0], [6.0, 6.0], [5.0, 6.0]])
-    found = compare_actions(constant(0.0, low=-2.0, high=6.0), rows, ["dose"])
-    assert found == Actions(("dose",), False, [[0.0, 0.25, 0.5, 1.0, 1.0]], [[0.5] * 5])
-    highest = compare_actions(constant(20.0, low=-2.0, high=6.0), rows, None)
-    assert highest is not None
-    assert (highest.names, highest.chosen) == (("action 0",), [[1.0] * 5])
-    assert compare_actions(constant(0.0, low=-2.0, high=torch.inf), rows, None) is None
-    rows = torch.tensor([[9.0, 1.0, 0.0], [8.0, 1.0, 0.0], [7.0, 0.0, 1.0], [6.0, 1.0, 0.0]])
-    found = compare_actions(constant(0.0, 1.0, discrete=True), rows, ["none", "some"])
-    assert found is not None
-    assert (found.recorded, found.chosen) == ([[0.75], [0.25]], [[0.0], [1.0]])
-
-
-def constant(
-    *output: float, low: float = 0.0, high: float = 1.0, discrete: bool = False
-) -> DeterministicPolicy:
-    """The policy of one observed number whose network says the same everywhere."""
-    layers = (torch.zeros(1, len(output), 1), torch.tensor([[output]]))
-    ends = [torch.full((len(output),), end) for end in (low, high)]
-    return DeterministicPolicy(
-        layers, torch.zeros(1), torch.ones(1), *ends, discrete_actions=discrete
-    )

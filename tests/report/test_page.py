@@ -23,7 +23,7 @@ from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import add_account, bound_success, combine, trace_curve
-from primorl.report.facts import Actions, EpochValue, Facts, Spending
+from primorl.report.facts import EpochValue, Facts, Spending
 from primorl.report.figures import draw_figures
 from primorl.report.page import write_page
 from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
@@ -51,12 +51,6 @@ FACTS = Facts(
     released=STATEMENT.to_json(),
     counted="this run's model and policy",
     curve=[EpochValue(1, -900.0, -950.0, -850.0), EpochValue(2, -143.96, -162.2, -125.7)],
-    actions=Actions(
-        ("dose",),
-        False,
-        [[0.0, 0.1, 0.2, 0.3, 0.9]],
-        [[0.2, 0.5, 0.8, 1.0, 1.0]],
-    ),
     model={
         "observation_names": ["pulse", "weight"],
         "explained": [{"share": 0.12, "error": 0.01}, None, {"share": 0.9, "error": 0.02}],
@@ -65,7 +59,7 @@ FACTS = Facts(
         (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}
     ),
 )
-ALL = {"attack", "values", "learning", "explained", "actions", "budget"}
+ALL = {"attack", "learning", "explained", "budget"}
 
 
 def test_every_figure_has_the_numbers_of_its_facts() -> None:
@@ -74,9 +68,7 @@ def test_every_figure_has_the_numbers_of_its_facts() -> None:
     assert set(drawn) == ALL
     for figure in drawn.values():
         json.dumps(figure, allow_nan=False)
-    assert drawn["values"]["data"][1]["x"] == [-143.96]
     assert drawn["learning"]["data"][-1]["y"] == [-143.96]
-    assert drawn["actions"]["data"][1]["median"] == [0.8]
     assert drawn["budget"]["data"][0]["y"] == [1.2, 2.5]
     (bars,) = drawn["explained"]["data"]
     assert bars["y"] == ["reward", "pulse", "weight"]
@@ -103,7 +95,7 @@ def test_what_is_not_known_is_left_out() -> None:
         "spent_on_dataset": spent,
     }
     bare = Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted, [])
-    assert set(draw_figures(bare)) == {"values"}
+    assert draw_figures(bare) == {}
     assert "No bound holds" in write_page(bare)
 
 
