@@ -235,9 +235,14 @@ def test_a_dataset_of_d4rl_is_an_entry_in_one_step(
             collect.body(load(), FakeRun())
 
 
-def test_what_no_dataset_is_called_is_one_line(primorl: Call) -> None:
+def test_what_no_dataset_is_called_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    (folder / "older-v0/data").mkdir(parents=True)
     for words, says in (
         (("--minari", "../secrets"), "--minari: found '../secrets'"),
+        (("--minari", "older-v0"), "not in the format of Minari 0.5"),
         (("--minari", "hopper"), "--minari: found 'hopper'"),
         (("--d4rl", "hopper-v7"), "allowed are D4RL's, as hopper-"),
         (("--d4rl", "x", "--csv", "log.csv"), "found several"),

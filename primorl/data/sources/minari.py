@@ -48,20 +48,7 @@ class Minari:
         if options.root is not None:
             root = home() / Path(options.root).expanduser()
         for part in options.parts:
-            stored = root / part.id / "data"
-            if not (stored / "metadata.json").is_file():
-                if stored.exists():
-                    raise PipelineError(
-                        f"options.parts: {stored}: found no metadata.json, so it is not in the "
-                        "format of Minari 0.5; write it again with that, or move it away"
-                    )
-                if not options.remote:
-                    raise PipelineError(
-                        f"options.parts: no Minari dataset {part.id!r} in {root}; set "
-                        "options.remote to true to fetch it, or set options.root"
-                    )
-                _fetch(part.id, root)
-            shutil.copytree(stored, target / part.id / "data")
+            shutil.copytree(_find(part.id, root, options.remote), target / part.id / "data")
 
     def open(self, raw: Path) -> Reader:
         """Read the parts as one; without an environment in the spaces that the datasets themselves
@@ -119,9 +106,7 @@ def describe(dataset_id: str) -> dict[str, Any]:
         raise PipelineError(
             f"--minari: found {dataset_id!r}; allowed is as mujoco/hopper/medium-v0"
         )
-    stored = _own_folder() / dataset_id / "data"
-    if not stored.exists():
-        _fetch(dataset_id, _own_folder())
+    stored = _find(dataset_id, _own_folder(), remote=True)
     open_storage(stored)
     about = MinariStorage.read_raw_metadata(stored)
     spec = json.loads(about.get("env_spec") or "{}")
@@ -135,6 +120,25 @@ def describe(dataset_id: str) -> dict[str, Any]:
 
 def _own_folder() -> Path:
     return Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
+
+
+def _find(dataset_id: str, root: Path, remote: bool) -> Path:
+    """Return the ``data`` folder of a dataset; fetch it where it is not there and may be."""
+    stored = root / dataset_id / "data"
+    if (stored / "metadata.json").is_file():
+        return stored
+    if stored.exists():
+        raise PipelineError(
+            f"options.parts: {stored}: found no metadata.json, so it is not in the format of "
+            "Minari 0.5; write it again with that, or move it away"
+        )
+    if not remote:
+        raise PipelineError(
+            f"options.parts: no Minari dataset {dataset_id!r} in {root}; set options.remote to "
+            "true to fetch it, or set options.root"
+        )
+    _fetch(dataset_id, root)
+    return stored
 
 
 def _fetch(dataset_id: str, root: Path) -> None:
