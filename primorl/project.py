@@ -190,7 +190,7 @@ class Run:
         """The trained policy.
 
         Raises:
-            PipelineError: the run advises against it; the message names the policy to use instead.
+            PipelineError: the run advises against it.
         """
         if isinstance(self._policy, PipelineError):
             raise self._policy
@@ -198,10 +198,10 @@ class Run:
 
     @property
     def recommended(self) -> Policy:
-        """What the run recommends: the trained policy, or the clone of today's practice.
+        """What the run recommends: the trained policy, where a trial is.
 
         Raises:
-            PipelineError: neither, and why.
+            PipelineError: nothing is, and why.
         """
         if isinstance(self._recommended, PipelineError):
             raise self._recommended

@@ -25,6 +25,7 @@ from primorl.engine.queries import (
     ExplainedQuery,
     FirstStatesQuery,
     LengthsQuery,
+    NoisyAnswer,
     ObservationColumns,
     ResidualQuery,
     ScalesAnswer,
@@ -176,17 +177,27 @@ class TrainingSetup:
         pairs = zip([*known, names[-1]], hidden, strict=True)
         return [name for name, lost in pairs if lost]
 
-    def find_rare_actions(self, answers: Answers) -> tuple[int, ...]:
-        """List discrete actions that people took so seldom that the noise could have made their
-        charged shares; empty where shares were not asked for. Two are left at least.
+    def estimate_shares(self, answers: Answers) -> NoisyAnswer | None:
+        """Estimate how often people took each discrete action, by the charged queries of scales;
+        None: they were not asked, or actions are in a box.
         """
         if FINER_SCALES not in answers or not self.columns.discrete_actions:
-            return ()
+            return None
         asked = self._scales_answers(answers)
-        shares = combine_scales(asked).shares[-len(self.bounds.action_low) :]
-        error = sum(each.noise**-2 for each in asked) ** -0.5
-        least = min(_RARE * error, float(shares.sort(descending=True).values[:2].min()))
-        return tuple((shares < least).nonzero().flatten().tolist())
+        value = combine_scales(asked).shares[-len(self.bounds.action_low) :]
+        error = sum(max(each.noise, 1e-9) ** -2 for each in asked) ** -0.5
+        return NoisyAnswer(value, torch.full_like(value, error))
+
+    def find_rare_actions(self, answers: Answers) -> tuple[int, ...]:
+        """List discrete actions whose charged shares the noise could have made; none where it
+        could make an even share. Two are left at least.
+        """
+        shares = self.estimate_shares(answers)
+        if shares is None or float(_RARE * shares.error.max()) > 1 / len(shares.value):
+            return ()
+        second = shares.value.sort(descending=True).values[1]
+        least = (_RARE * shares.error).clamp(max=float(second))
+        return tuple((shares.value < least).nonzero().flatten().tolist())
 
     def start_model(self, answers: Answers, normaliser: Normaliser) -> StartModel | None:
         """Make the model of first states and lengths; None where they were not queried."""

@@ -16,7 +16,6 @@ from primorl.evaluate.private.results import (
     AS_DRAWN,
     BEYOND,
     MEAN_RETURN,
-    Answer,
     PrivateEvaluation,
 )
 
@@ -65,21 +64,21 @@ class Comparison:
     Attributes:
         people: mean return of the people in the data.
         half: half the width of its 95% interval.
-        scale: spread of the people's returns, 10% to 90%, and at least the size of their mean.
+        scale: spread of the people's returns, 10% to 90%, or the size of their mean if unknown.
         clone: the model's value of a clone that draws actions as people do.
-        policy: the model's value of the policy.
+        gains: what each member of the model says that the policy adds to that.
     """
 
     people: float
     half: float
     scale: float
     clone: float
-    policy: float
+    gains: tuple[float, ...]
 
     @property
     def gain(self) -> float:
         """What the model says that the policy adds."""
-        return self.policy - self.clone
+        return fmean(self.gains)
 
     @property
     def error(self) -> float:
@@ -88,9 +87,10 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval of the true gain over today."""
+        """The interval of the true gain over today; it holds what every member says."""
         size, error = abs(self.gain), OF_ERROR * self.error
-        return self.gain - DOWN * size - error, self.gain + UP * size + error
+        low, high = self.gain - DOWN * size - error, self.gain + UP * size + error
+        return min(low, *self.gains), max(high, *self.gains)
 
 
 def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
@@ -121,9 +121,9 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     if any(bar.hides for bar in bars):
         why = ["what the policy would change is not known", *_reasons(bars)]
         return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
-    said = "by the model the policy loses"
-    if compared.gain >= 0:
-        said = "there may be no gain at all: its interval begins below 0"
+    said = "by the model the policy gains nothing"
+    if compared.gain > 0:
+        said = "there may be no gain at all: its interval begins at 0 or below"
     if low > 0:
         said = "all of the gain's interval lies above 0"
     tries = low > 0 and not bars
@@ -177,22 +177,22 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
     )
     if clone is None or policy is None:
         return "no clone of today's practice was made, so there is nothing to compare with"
-    low, high = people.ci95 or (people.value, people.value)
+    ends, known = people.ci95, (people, clone, policy)
+    if ends is None or not all(each.finite for each in known):
+        return "today's return, the clone's or the policy's is not known"
     lowest = answers.answer("behaviour", "quantile 0.1 of the return")
     highest = answers.answer("behaviour", "quantile 0.9 of the return")
-    spread = highest.value - lowest.value if lowest and highest else 0.0
+    scale = abs(people.value)
+    if lowest is not None and highest is not None:
+        scale = highest.value - lowest.value
+    of_clone, of_policy = (each.members or (each.value,) for each in (clone, policy))
     return Comparison(
         people=people.value,
-        half=(high - low) / 2,
-        scale=max(spread, abs(people.value)),
-        clone=_mean(clone),
-        policy=_mean(policy),
+        half=(ends[1] - ends[0]) / 2,
+        scale=scale,
+        clone=fmean(of_clone),
+        gains=tuple(own - today for own, today in zip(of_policy, of_clone, strict=True)),
     )
-
-
-def _mean(answer: Answer) -> float:
-    """Average an answer over the members of the model."""
-    return fmean(answer.members or (answer.value,))
 
 
 def _reasons(bars: list[Bar]) -> list[str]:

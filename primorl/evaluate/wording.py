@@ -20,7 +20,6 @@ GAIN_NOTE = (
     "should hold in nine of ten runs: it was fitted on simulated logs, and on others it may hold "
     "less often."
 )
-UNBELIEVED = "values in the model are not shown, as it is not to be believed"
 BELIEVE = {
     "yes": "The model can be believed",
     "doubtful": "The model is doubtful",
@@ -133,6 +132,15 @@ class Shown:
     value: float
     ends: Sequence[float] | None
     of_policy: bool = False
+
+
+def today_note(summary: Mapping[str, Any]) -> str:
+    """Say what the interval of today's return covers, and what it does not; empty where the people
+    were not asked.
+    """
+    answers = summary.get("private_evaluation") or ()
+    today = next((each for each in answers if each["of"] == "behaviour"), None)
+    return "" if today is None else f"It covers {today['covers']}. {today['bias']}"
 
 
 def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:

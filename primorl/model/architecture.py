@@ -132,9 +132,13 @@ class ModelConfig:
     """What the model explains of the change of every dimension of the observation, then of the
     reward; `null` for one that the noise hides.
     """
+    action_shares: tuple[float, ...] | None = None
+    """How often people took each discrete action, by charged queries; `null`: not asked."""
+    action_shares_error: float | None = None
+    """Standard error of each of them, by the public noise."""
     rare_actions: tuple[NaturalInt, ...] = ()
-    """Discrete actions that people hardly ever took, as far as the noise tells; neither the clone
-    nor a policy near it takes them.
+    """Discrete actions whose shares the noise could have made; neither the clone nor a policy near
+    it takes them.
     """
     degree: _Count | None = None
     """Largest degree of the features of linear heads; `null`: a network."""

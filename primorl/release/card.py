@@ -37,6 +37,7 @@ from primorl.evaluate.wording import (
     plural,
     public_facts,
     source,
+    today_note,
     value,
 )
 from primorl.privacy.accounting.events import event_from_json, event_to_json
@@ -214,6 +215,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "unprotected": describe_public(statement) if statement["private"] else "",
         "compared": compared,
         "today": today,
+        "today_note": today_note(summary),
         **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]]),
     }
 

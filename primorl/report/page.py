@@ -26,6 +26,7 @@ from primorl.evaluate.wording import (
     model_check,
     plural,
     public_facts,
+    today_note,
     value,
 )
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
@@ -77,6 +78,7 @@ def write_page(facts: Facts) -> str:
         gain=gain,
         gain_note=GAIN_NOTE,
         today=today,
+        today_note=today_note(summary),
         gamma=describe_discount(facts.discount),
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),

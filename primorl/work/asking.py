@@ -16,7 +16,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.blocks import EstimatorName
-from primorl.engine.heads import FINER_SCALES, SCALES
+from primorl.engine.heads import SCALES
 from primorl.evaluate.private.actions import PaidActions
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
@@ -108,18 +108,14 @@ def evaluation_problem(
 
 
 def read_paid_actions(problem: Problem) -> PaidActions | None:
-    """Read what people do from the model's scales; None: they were not asked for."""
-    noise = [
-        each.noise_multiplier * each.sensitivity / problem.units
-        for each in Statement.read(MODEL).queries
-        if each.what in (SCALES, FINER_SCALES)
-    ]
-    if not noise:
+    """Read what people do, as the model's queries say; None: they were not asked."""
+    shares = ModelConfig.read(MODEL)
+    if shares.action_shares is not None:
+        return PaidActions(torch.tensor(shares.action_shares), shares.action_shares_error)
+    asked = any(each.what == SCALES for each in Statement.read(MODEL).queries)
+    if problem.bounds.discrete_actions or not asked:
         return None
-    mean = problem.ensemble.normaliser.input_mean[problem.observation_size :]
-    if not problem.bounds.discrete_actions:
-        return PaidActions(mean, None)
-    return PaidActions(mean, 0.0 if min(noise) == 0 else sum(z**-2 for z in noise) ** -0.5)
+    return PaidActions(problem.ensemble.normaliser.input_mean[problem.observation_size :], None)
 
 
 def hash_files(*, cloned: bool) -> dict[str, str | None]:

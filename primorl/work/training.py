@@ -28,7 +28,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import EXPLAINED
 from primorl.engine.linear import distil
 from primorl.engine.public import PublicEvaluation, make_start
-from primorl.engine.queries import ObservationColumns
+from primorl.engine.queries import ObservationColumns, project_to_simplex
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
@@ -383,7 +383,7 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
         actions = spaces.action_names or range(spaces.action_size)
         _warn(
             f"too few people took {', '.join(str(actions[each]) for each in rare)} to tell them "
-            "from none beside the noise; neither clone nor policy takes these"
+            "from none beside the noise; no clone, and no policy near one, takes these"
         )
     loss = trained.public_loss
     if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
@@ -450,7 +450,7 @@ def write_model(
     info, spaces = manifest.info, manifest.info.spaces
     warnings = (*plan.warnings, *warn_of_model(setup, trained, manifest))
     shape, weights = setup.release(trained.weights, trained.answers, plan.model.members)
-    ends = info.termination
+    ends, shares = info.termination, setup.estimate_shares(trained.answers)
     ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
     ensemble.save(
         folder,
@@ -465,6 +465,8 @@ def write_model(
         warnings=warnings,
         can_learn=plan.can_learn,
         explained=trained.explained,
+        action_shares=None if shares is None else tuple(project_to_simplex(shares.value).tolist()),
+        action_shares_error=None if shares is None else float(shares.error[0]),
         rare_actions=setup.find_rare_actions(trained.answers),
     )
     starts = setup.start_model(trained.answers, trained.normaliser)

@@ -198,14 +198,14 @@ def test_the_least_spread_that_is_seen_is_foretold(spread: float, hidden: bool) 
 def test_levels_that_noise_could_have_made_are_rare(
     shares: tuple[float, ...], rare: tuple[int, ...]
 ) -> None:
-    """Over thirty draws of both answers; of those of noise alone two levels are left."""
+    """Over thirty draws of both answers; where noise could have made an even share, none is."""
     sides = torch.zeros(3), torch.ones(3)
     columns = replace(HEADS, discrete_actions=True)
     bounds = replace(BOUNDS, action_low=sides[0], action_high=sides[1], discrete_actions=True)
     asked = contributions(5, 3, HEADS.one_hot, discrete=True)
     generator = torch.Generator().manual_seed(0)
     found = []
-    for noise in (0.4, 400.0):
+    for noise in (0.4, 400.0, 0.0):
         queries = tuple(GaussianQuery.of(name, each, noise) for name, each in asked.items())
         setup = setup_of(60)
         setup = replace(
@@ -220,7 +220,8 @@ def test_levels_that_noise_could_have_made_are_rare(
                 answers[name] = exact + setup.noise_of(name) * drawn
             found.append(setup.find_rare_actions(answers))
     assert sum(each == rare for each in found[:30]) >= 27
-    assert all(len(each) <= 1 for each in found[30:])
+    assert all(each == () for each in found[30:60]), "the noise could have made an even share"
+    assert all(each == rare for each in found[60:])
 
 
 def test_lost_late_answers_are_not_asked_again() -> None:

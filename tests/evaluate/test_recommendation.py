@@ -1,5 +1,6 @@
 """The recommendation: a gain that known errors explain is none, and what is unknown is said."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from primorl.evaluate.private.results import (
     Verdict,
     Veto,
 )
-from primorl.evaluate.recommendation import DOWN, OF_ERROR, UP, recommend
+from primorl.evaluate.recommendation import recommend
 
 
 def answer(of: str, what: str, value: float, **more: Any) -> Answer:
@@ -73,7 +74,7 @@ SIGNS = {
     [
         ({}, "trial", "above 0"),
         ({"policy": (-78.5, -78.5)}, "keep", "no gain at all"),
-        ({"policy": (-90.0, -90.0)}, "keep", "loses"),
+        ({"policy": (-90.0, -90.0)}, "keep", "gains nothing"),
         # As wide as today's return is unsure, and as the model is wrong about today's people.
         ({"today": (-90.0, -70.0)}, "keep", "no gain at all"),
         ({"drawn": (-88.0,), "policy": (-78.0,)}, "keep", "no gain at all"),
@@ -85,6 +86,9 @@ SIGNS = {
         ({"today": (-130.0, -30.0)}, "more_data", "too uncertain"),
         ({"today": (-130.0, -30.0), "spread": 400.0}, "keep", "no gain at all"),
         ({"drawn": ()}, "more_data", "No clone"),
+        # A member of the model says that it loses.
+        ({"drawn": (-81.0, -79.0), "policy": (-50.0, -79.5)}, "keep", "begins at 0 or below"),
+        ({"policy": (math.nan, -66.0)}, "more_data", "not known"),
         ({"today": None}, "more_data", "not both asked"),
         ({"verdict": None}, "more_data", "not both asked"),
         ({"verdict": Verdict(check=None)}, "more_data", "not both asked"),
@@ -126,11 +130,12 @@ def test_broken_values_are_left_out() -> None:
 
 def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twins: without its parts, what it barred is a trial."""
-    said, error = recommend(found()), 0.0 + 2.0
+    said = recommend(found())  # people are sure to 2, and the clone is where they are
     assert said.gain == pytest.approx(12.0)
-    down, up = DOWN * 12 + OF_ERROR * error, UP * 12 + OF_ERROR * error
-    assert said.interval == pytest.approx((12 - down, 12 + up))
-    small, far = {"policy": (-78.5,)}, {"drawn": (-88.0,), "policy": (-78.0,)}
+    assert said.interval == pytest.approx((7.2, 19.8))
+    wide = recommend(found(policy=(-80.5, -50.0)))
+    assert wide.interval == pytest.approx((0.5, 29.0)), "it holds what every member says"
+    small, far = {"policy": (-78.5, -78.5)}, {"drawn": (-88.0,), "policy": (-78.0,)}
     for constant, changes in (("OF_ERROR", small), ("OF_ERROR", far)):
         assert recommend(found(**changes)).answer == "keep"  # type: ignore[arg-type]
         with monkeypatch.context() as patch:

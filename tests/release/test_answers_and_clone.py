@@ -456,3 +456,7 @@ def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:
         check(policy=None)
     with pytest.raises(PipelineError, match="gain: differs"):
         check(gain=(said.gain or 0.0) + 1)
+    with pytest.raises(PipelineError, match="reason: differs"):
+        check(reason="Because.")
+    with pytest.raises(PipelineError, match="answer: differs"):
+        check(answer="keep")

@@ -104,6 +104,7 @@ def log_of(**advice: Any) -> dict[str, Any]:
     asked: dict[str, Any] = dict.fromkeys(("ci95", "epsilon", "delta")) | {"what": MEAN_RETURN}
     asked |= {"of": "clone", "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
     today = dict.fromkeys(("of", "estimator"), "behaviour") | {"ci95": [3.0, 3.75], "epsilon": 0.5}
+    today |= {"covers": "chance", "bias": "Some lie beyond."}
     log = SUMMARY | dict.fromkeys(("return_mean", "return_ci95", "normalized_score", "env_id"))
     log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "recommendation": advice}
     learned = asked | {"of": "policy", "value": 5.71875}
@@ -150,7 +151,8 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
         check = {"believe": believe, "ratio": 0.51, "wrong": ["reward"], "horizons": [1, 5]}
         own = said | {"model_verdict": {"check": check}}
         page = plain(write_page(replace(FACTS, summary=own, conduct=conduct)))
-        assert "more dose 3 where pressure is at most 60: 49% of the steps there" in page
+        change = "more dose 3 where pressure is at most 60: 49% of the steps there"
+        assert (change in page) == shown
         assert "<td>5%</td><td>4%</td><td>31%</td>" in page
         assert ("96% under the policy" in page) == shown
 
