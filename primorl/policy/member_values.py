@@ -96,8 +96,8 @@ def returns_by_member(
     )
     begin = draw_starts(starts, rollouts, seed)
 
-    def reward(step: Step) -> Tensor:
-        return torch.where(step.known, step.reward, torch.nan)
+    def reward(visit: Visit) -> Tensor:
+        return torch.where(visit.step.known, visit.step.reward, torch.nan)
 
     return torch.stack([_roll_out(one, policy, begin, weights, seed, reward) for one in models], 1)
 
@@ -121,7 +121,7 @@ def uncertainty_of(
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
     begin = draw_starts(starts, rollouts, seed)
-    total = _roll_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
+    total = _roll_out(model, policy, begin, weights, seed, lambda visit: visit.step.uncertainty)
     return total * float(ensemble.normaliser.target_scale[-1])
 
 
@@ -161,21 +161,20 @@ def share_beyond(
     """Compute the shares of the steps of a policy, and of another, that lie beyond the range of the
     other's steps.
 
-    Beyond is a step after which some dimension of the state is below the 1% quantile, or above the
-    99% quantile, of the other's, or which the model cannot predict. Members that were trained on
-    the same rows are wrong alike there, so that their spread does not show it. The arguments are
-    those of `returns_by_member`, with one policy each.
+    Beyond is a step in which some dimension of the action or of the state after it is below the 1%
+    quantile, or above the 99% quantile, of the other's, or which the model cannot predict. Members
+    that were trained on the same rows are wrong alike there, so that their spread does not show it.
+    The arguments are those of `returns_by_member`, with one policy each.
     """
     model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
     begin, steps = draw_starts(starts, rollouts, seed), int(weights.count_nonzero())
-    seen = [visit.step.next_observation for visit in walk(model, other, begin, steps, seed)]
-    states = torch.cat(seen)
-    states = states[:: math.ceil(len(states) / _MOST_STATES)]
-    low, high = states.quantile(0.01, 0), states.quantile(0.99, 0)
+    seen = torch.cat([visit.reach for visit in walk(model, other, begin, steps, seed)])
+    seen = seen[:: math.ceil(len(seen) / _MOST_STATES)]
+    low, high = seen.quantile(0.01, 0), seen.quantile(0.99, 0)
 
-    def beyond(step: Step) -> Tensor:
-        far = ((step.next_observation < low) | (step.next_observation > high)).any(1)
-        return (far | ~step.known).double()
+    def beyond(visit: Visit) -> Tensor:
+        far = ((visit.reach < low) | (visit.reach > high)).any(1)
+        return (far | ~visit.step.known).double()
 
     own, others = (
         float(_roll_out(model, each, begin, weights, seed, beyond).mean() / weights.sum())
@@ -200,6 +199,11 @@ class Visit(NamedTuple):
     observation: Tensor
     action: Tensor
     step: Step
+
+    @property
+    def reach(self) -> Tensor:
+        """Where it led and by what: the next states and the actions, ``[P B, S + A]``."""
+        return torch.cat((self.step.next_observation, self.action), 1)
 
 
 def walk(
@@ -228,15 +232,15 @@ def _roll_out(
     begin: Tensor,
     weights: Tensor,
     seed: int,
-    term: Callable[[Step], Tensor],
+    term: Callable[[Visit], Tensor],
 ) -> Tensor:
-    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a step; float64
+    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a visit; float64
     ``[P, rollouts]``.
     """
     total = torch.zeros(policy.policies * len(begin), dtype=torch.float64)
     steps = int(weights.count_nonzero())  # weights descend
     for t, visit in enumerate(walk(model, policy, begin, steps, seed)):
-        total += torch.where(visit.alive, float(weights[t]) * term(visit.step), 0.0)
+        total += torch.where(visit.alive, float(weights[t]) * term(visit), 0.0)
     return total.view(policy.policies, -1)
 
 

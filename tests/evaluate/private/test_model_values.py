@@ -101,14 +101,16 @@ def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_
     )
 
 
-def test_a_policy_that_leaves_the_states_of_another_is_seen_to(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_policy_that_leaves_the_states_or_actions_of_another_is_seen_to(
+    moves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twins: the other one itself; and a policy that leaves them in the last of ten steps alone."""
 
     def step(observation: Tensor, action: Tensor, _: object) -> SimpleNamespace:
         known = torch.ones(len(action), dtype=torch.bool)
-        return SimpleNamespace(next_observation=action, terminated=None, known=known)
+        following = action if moves else torch.zeros_like(action)
+        return SimpleNamespace(next_observation=following, terminated=None, known=known)
 
     def noise(state: Tensor) -> Tensor:
         return torch.randn(state.shape, generator=generator)
