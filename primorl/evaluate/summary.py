@@ -314,22 +314,9 @@ def log_summary(
         for file in files:
             log.artifact(file)
     pipeline.note(note(plain))
-    found: dict[str, float | None] = {}
     if summary.void:
         pipeline.tag("void", "; ".join(summary.void))
-    else:
-        found["epsilon"] = summary.epsilon
-    if summary.spent_on_dataset is not None:
-        found["epsilon_spent_on_dataset"] = summary.spent_on_dataset.epsilon
-    for answer in summary.private_evaluation or ():
-        if answer.of == "behaviour":
-            low, high = answer.ci95 or (None, None)
-            name = f"private.behaviour.{answer.estimator}"
-            found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
-    if (advice := summary.recommendation) is not None and advice.interval is not None:
-        found["gain_over_today"] = advice.gain
-        found["gain_over_today_low"], found["gain_over_today_high"] = advice.interval
-    for name, value in found.items():
+    for name, value in _list_metrics(summary).items():
         if value is not None:
             pipeline.metric(name, value)
     if summary.recommendation is None or not summary.private_evaluation:  # else the gain says it
@@ -345,6 +332,22 @@ def log_summary(
     for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
         for name, value in _figures(result.final, score).items():
             run.metric(f"seed_{seed}.{name}", value)
+
+
+def _list_metrics(summary: Summary) -> dict[str, float | None]:
+    """List ε, today's return and the gain over it, by the names of their metrics."""
+    found: dict[str, float | None] = {} if summary.void else {"epsilon": summary.epsilon}
+    if summary.spent_on_dataset is not None:
+        found["epsilon_spent_on_dataset"] = summary.spent_on_dataset.epsilon
+    for answer in summary.private_evaluation or ():
+        if answer.of == "behaviour":
+            low, high = answer.ci95 or (None, None)
+            name = f"private.behaviour.{answer.estimator}"
+            found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
+    if (advice := summary.recommendation) is not None and advice.interval is not None:
+        found["gain_over_today"] = advice.gain
+        found["gain_over_today_low"], found["gain_over_today_high"] = advice.interval
+    return found
 
 
 def note(summary: Mapping[str, Any]) -> str:

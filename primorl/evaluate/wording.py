@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluate.private.results import Check, Verdict
+from primorl.evaluate.private.results import MEAN_RETURN, Check, Verdict
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
@@ -154,7 +154,9 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         summary: content of ``metrics/summary.json``.
         discount: of the private units' answers.
     """
-    answers = summary.get("private_evaluation") or ()
+    answers = [
+        each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN
+    ]
     measured, alike = summary["return_mean"] is not None, discount == 1
     rows = []
     today = next((each for each in answers if each["of"] == "behaviour"), None)

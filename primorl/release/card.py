@@ -215,7 +215,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "unprotected": describe_public(statement) if statement["private"] else "",
         "compared": compared,
         "today": today,
-        "today_note": today_note(summary),
+        "today_note": today_note({"private_evaluation": asked}),
         **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]]),
     }
 
