@@ -116,7 +116,7 @@ def test_what_is_not_installed_is_named_with_its_extra(bare: Path, tmp_path: Pat
         "import sys; from primorl.commands.main import main; sys.exit(main(['data', 'describe']))"
     )
     done = run(bare, command, cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert "pip install 'primorl[pipeline]'" in done.stderr
     assert (
         run(bare, command.replace("'data', 'describe'", "'--version'"), cwd=tmp_path).returncode

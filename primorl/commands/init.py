@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 import primorl
 from primorl.base import template
@@ -103,6 +102,8 @@ def _complete(source: str, named: str) -> tuple[str, str]:
 
     A small share of the episodes, which are simulated, is public: bounds come from it.
     """
+    import yaml  # not in the bare wheel
+
     reading = import_module(f"primorl.data.sources.{source}")
     found: dict[str, Any] = reading.describe(named)
     environment = found["environment"] or ""

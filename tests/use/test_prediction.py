@@ -132,7 +132,7 @@ def test_of_a_clone_in_a_box_mean_and_deviation_are_written(project: Path) -> No
     CLONE.mkdir(parents=True)
     behaviour: BehaviourPolicy = clone(discrete=False)
     S, A = behaviour.policy.observation_size, behaviour.policy.action_size
-    facts: Any = {"rounds": 1, "engine_version": 1, "public_loss": None}
+    facts: Any = {"rounds": 1, "engine_version": 1}
     save(CLONE, behaviour, variant="private", environment=None, **facts)
     rows = torch.randn(2000, S, generator=torch.Generator().manual_seed(0))
     table({f"observation_{i}": rows[:, i].double().numpy() for i in range(S)})
