@@ -149,7 +149,7 @@ def find_bars(answers: PrivateEvaluation) -> list[Bar]:
     verdict, beyond = answers.verdict, answers.answer("policy", BEYOND)
     found = []
     if verdict is not None:
-        found += [Bar(f"warned before the charge: {each.reason}", True) for each in verdict.vetoes]
+        found += [Bar(f"there was a warning: {each.reason}", True) for each in verdict.vetoes]
     if beyond is not None and beyond.value > MOST_BEYOND:
         found.append(
             Bar(

@@ -138,9 +138,15 @@ def today_note(summary: Mapping[str, Any]) -> str:
     """Say what the interval of today's return covers, and what it does not; empty where the people
     were not asked.
     """
-    answers = summary.get("private_evaluation") or ()
-    today = next((each for each in answers if each["of"] == "behaviour"), None)
+    today = _todays_answer(summary)
     return "" if today is None else f"It covers {today['covers']}. {today['bias']}"
+
+
+def _todays_answer(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the people's own mean return; None: they were not asked."""
+    of_mean = "behaviour", MEAN_RETURN
+    answers = summary.get("private_evaluation") or ()
+    return next((each for each in answers if (each["of"], each["what"]) == of_mean), None)
 
 
 def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
@@ -159,7 +165,7 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     ]
     measured, alike = summary["return_mean"] is not None, discount == 1
     rows = []
-    today = next((each for each in answers if each["of"] == "behaviour"), None)
+    today = _todays_answer(summary)
     if today is not None and (alike or not measured):
         name = f"today's practice, asked of the {plural(summary['unit'])}"
         rows.append(Shown(name, today["value"], today["ci95"]))

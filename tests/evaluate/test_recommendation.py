@@ -32,12 +32,15 @@ def judged(believe: Any, ratio: float | None = 0.4, *vetoes: Veto) -> Verdict:
     return Verdict(check=check, vetoes=vetoes)
 
 
+BELIEVED = judged("yes")
+
+
 def found(
     *,
     today: tuple[float, float] | None = (-82.0, -78.0),
     drawn: tuple[float, ...] = (-81.0, -79.0),
     policy: tuple[float, ...] = (-70.0, -66.0),
-    verdict: Verdict | None = judged("yes"),  # noqa: B008
+    verdict: Verdict | None = BELIEVED,
     beyond: float = 0.0,
     spread: float | None = None,
 ) -> PrivateEvaluation:
@@ -135,9 +138,10 @@ def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.Monkey
     assert said.interval == pytest.approx((7.2, 19.8))
     wide = recommend(found(policy=(-80.5, -50.0)))
     assert wide.interval == pytest.approx((0.5, 29.0)), "it holds what every member says"
-    small, far = {"policy": (-78.5, -78.5)}, {"drawn": (-88.0,), "policy": (-78.0,)}
-    for constant, changes in (("OF_ERROR", small), ("OF_ERROR", far)):
-        assert recommend(found(**changes)).answer == "keep"  # type: ignore[arg-type]
+    small: dict[str, Any] = {"policy": (-78.5, -78.5)}
+    far: dict[str, Any] = {"drawn": (-88.0,), "policy": (-78.0,)}
+    for changes in (small, far):
+        assert recommend(found(**changes)).answer == "keep"
         with monkeypatch.context() as patch:
-            patch.setattr(recommendation, constant, 0.0)
-            assert recommend(found(**changes)).answer == "trial"  # type: ignore[arg-type]
+            patch.setattr(recommendation, "OF_ERROR", 0.0)
+            assert recommend(found(**changes)).answer == "trial"

@@ -5,7 +5,7 @@ python -m benchmarks.quality.logs --logs visits swing --people 10000 --epsilon 1
 /tmp/logs
 
 Resumable: a run whose row is in benchmarks/results/logs.json is not made again. Failed runs are
-rows too. The learner `alone` is a reference without privacy: the public people alone.
+rows too.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import yaml
 
 from benchmarks.machine import command, commit, keep, machine, read
 from benchmarks.quality.logs import LOGS, report
-from benchmarks.quality.logs.project import LEARNERS, SPLITS, run
+from benchmarks.quality.logs.project import run
 
 
 def main() -> None:
@@ -29,8 +29,6 @@ def main() -> None:
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--people", type=int, nargs="+", default=[10_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
-    parser.add_argument("--public", nargs="+", choices=SPLITS, default=["nobody"], help="who is")
-    parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=["private"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--work", type=Path, help="folder of the projects, kept")
     parser.add_argument(
@@ -42,21 +40,17 @@ def main() -> None:
     rows = read("logs")
     work = arguments.work or Path(tempfile.mkdtemp(prefix="logs-"))
     same = {"machine": machine(), "commit": commit(), "command": command("benchmarks.quality.logs")}
-    for learner, public, people, epsilon, seed, log in product(
-        arguments.learners,
-        arguments.public,
+    for people, epsilon, seed, log in product(
         arguments.people,
         arguments.epsilon,
         range(arguments.seeds),
         arguments.logs,
     ):
-        if (learner, public) == ("alone", "nobody"):
-            continue
-        own = changes | ({"privacy.target_epsilon": epsilon} if learner == "private" else {})
-        key = {"people": people, "seed": seed, "public": public, "learner": learner, "changes": own}
+        own = changes | {"privacy.target_epsilon": epsilon}
+        key = {"people": people, "seed": seed, "changes": own}
         if any(row.items() >= ({"log": log} | key).items() for row in rows):
             continue
-        folder = work / f"{log}-{people}-{seed}-{public}-{learner}-{epsilon:g}"
+        folder = work / f"{log}-{people}-{seed}-{epsilon:g}"
         row = run(LOGS[log], **key, folder=folder)
         rows.append({"log": log} | key | row | same)
         keep("logs", rows)

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 import yaml
 
@@ -30,10 +27,8 @@ from primorl.base.paths import (
     PIPELINE,
     POLICY,
     PRIVATE_EVALUATION,
-    PUBLIC,
     SUMMARY,
 )
-from primorl.data.storage.parquet import PartReader
 from primorl.model.numerics import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BEHAVIOUR_FILE
@@ -49,14 +44,6 @@ LEARNING = (
     "evaluate_private",
     "evaluate",
 )
-SPLITS = {"nobody": 0.0, "hash": 0.02}
-"""Who is public, and the share of people that a hash makes public."""
-LEARNERS = ("private", "alone")
-"""Who teaches: all people with privacy, or the public people alone without it."""
-_ALONE: dict[str, object] = {
-    "dynamics.variant": "no_privacy",
-    "privacy.shares": {"model": 1.0},
-}
 MOST_SECONDS = 4 * 3600
 _EPISODES, _REFERENCE_EPISODES, _SEED = 20_000, 100_000, 77
 _LOG, _OUTPUT = Path("log"), Path("output.txt")
@@ -72,8 +59,6 @@ def run(
     *,
     people: int,
     seed: int,
-    public: str,
-    learner: str,
     changes: Mapping[str, object],
     folder: Path,
 ) -> dict[str, Any]:
@@ -81,10 +66,8 @@ def run(
 
     Args:
         log: one of `LOGS`.
-        people: in it, public ones included.
+        people: in it.
         seed: of the log and of params.yaml.
-        public: who is, one of `SPLITS`.
-        learner: one of `LEARNERS`.
         changes: values by dotted keys of params.yaml, which win over these.
         folder: of the project, made anew. Data are shared with other runs in its parent.
 
@@ -93,11 +76,8 @@ def run(
         it said.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    key = {"people": people, "seed": seed, "public": public, "learner": learner}
-    settings: dict[str, object] = {"partition.public_fraction": SPLITS[public]}
-    if learner == "alone":
-        settings = {"partition.public_fraction": 0.0} | _ALONE
-    settings |= changes
+    key = {"people": people, "seed": seed}
+    settings: dict[str, object] = {"partition.public_fraction": 0.0} | dict(changes)
     try:
         data = data_project(log, **key, changes=settings, folder=folder.parent / "data")
     except StageFailedError as failed:
@@ -147,22 +127,18 @@ def data_project(
     *,
     people: int,
     seed: int,
-    public: str,
-    learner: str,
     changes: Mapping[str, object],
     folder: Path,
 ) -> Path:
     """Return a project in ``folder`` whose log is collected, ingested and partitioned; it is made
     once.
 
-    Arguments are those of `run`. For the learner ``alone`` the log has no people but the public
-    ones.
+    Arguments are those of `run`.
 
     Raises:
         StageFailedError: with its status and what it said.
     """
     split = {key: value for key, value in changes.items() if key.startswith("partition.")}
-    split |= {"alone": public} if learner == "alone" else {}
     tag = hashlib.sha256(json.dumps(split, sort_keys=True).encode()).hexdigest()[:6]
     project = folder / f"{log.name}-{people}-{seed}-{tag}"
     if (project / PARTITIONS / "manifest.json").exists():
@@ -170,11 +146,6 @@ def data_project(
     shutil.rmtree(project, ignore_errors=True)
     project.mkdir(parents=True)
     log.write(project / _LOG, people, seed)
-    if learner == "alone":
-        key = {"people": people, "seed": seed, "public": public, "learner": "private"}
-        shown = {"partition.public_fraction": SPLITS[public]}
-        whole = data_project(log, **key, changes=shown, folder=folder)
-        keep_public(project / _LOG / "log.parquet", log.unit, whole)
     write_settings(log, seed, changes, project)
     status, error = stages(project, DATA)
     if status != 0:
@@ -182,14 +153,6 @@ def data_project(
     for made in (_LOG, "data/raw", "data/trajectories"):  # later stages read the partitions alone
         shutil.rmtree(project / made)
     return project
-
-
-def keep_public(file: Path, unit: str, whole: Path) -> None:
-    """Drop the rows of all but the people who are public in the project ``whole``."""
-    reader = PartReader(whole / PUBLIC, made_by="partition")
-    public = pa.concat_tables(reader.tables(columns=["unit_id"]))["unit_id"].cast(pa.int64())
-    table = pq.read_table(file)
-    pq.write_table(table.filter(pc.is_in(table[unit], value_set=public.combine_chunks())), file)
 
 
 def write_settings(log: Log, seed: int, changes: Mapping[str, object], folder: Path) -> None:

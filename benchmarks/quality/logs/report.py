@@ -154,7 +154,7 @@ def _count(rows: list[Row], holds: Callable[[Row], bool]) -> str:
 def line(row: Row) -> str:
     """A run in one line."""
     policy = "-" if row["policy"] is None else f"{row['policy']['mean']:.4g}"
-    what = f"{row['log']}, {row['people']} people, {row['public']} public, {row['learner']}"
+    what = f"{row['log']}, {row['people']} people"
     found = advice(row)
     return (
         f"{what}, {row['changes']}, seed {row['seed']}: behaviour {row['truth']['behaviour']:.4g}, "
