@@ -1,7 +1,8 @@
-"""Processes: those of torchrun, environment variables, and git's commit."""
+"""Processes: those of torchrun, environment variables, git's commit, and who runs them."""
 
 import atexit
 import gc
+import getpass
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -107,6 +108,14 @@ def git_tags() -> dict[str, str]:
     # DVC itself rewrites dvc.lock after every stage
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
     return {"mlflow.source.git.commit": commit, "git_dirty": str(bool(changed)).lower()}
+
+
+def user_name() -> str:
+    """Name of who runs this process: git's ``user.name``, or the login."""
+    try:
+        return _git("config", "user.name") or getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return "unknown"
 
 
 def _git(*arguments: str) -> str | None:

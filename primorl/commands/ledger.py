@@ -158,6 +158,7 @@ def _summary(
     params: "Reading",
 ) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
+    from primorl.privacy.ledger.history import list_budget_changes
 
     budget, delta = params.privacy.budget, params.privacy.delta
     total = account.total(delta)
@@ -175,6 +176,8 @@ def _summary(
             f"  spent: ε {at_most(total.epsilon, 4)} at δ {at_most(delta)} "
             f"({at_most(total.epsilon_fixed, 4)} if all settings were fixed beforehand)"
         )
+    for change in list_budget_changes(account.charges):
+        yield f"  budget {change}"
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:

@@ -29,7 +29,7 @@ from primorl.policy.advice import AGAINST, follows
 from primorl.policy.config import Folder
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
-from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.history import Charge, list_budget_changes
 from primorl.privacy.statement import Statement
 from primorl.privacy.verification import OURS, given
 from primorl.release import bundle
@@ -265,6 +265,7 @@ def _ledger_statement(params: Params | Reading, run: VerifiedRun) -> LedgerState
         delta=delta,
         budget=params.privacy.budget.epsilon,
         charges=len(account.entries),
+        budget_changes=tuple(map(str, list_budget_changes(account.charges))),
         records=tuple(
             ChargeRecord(
                 id=charge.id,

@@ -132,6 +132,8 @@ class LedgerStatement:
     """Number of charges."""
     records: tuple[ChargeRecord, ...]
     """The charges, oldest first."""
+    budget_changes: tuple[Line, ...]
+    """How the budget changed between them: when, by whom, from what to what."""
     budget: _Epsilon | None = None
     """The most ε that all charges together may take, as declared; `null`: no bound."""
 

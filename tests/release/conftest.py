@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 from primorl.config import params
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.ledger.history import Request, Version
+from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.release.build import release
 from primorl.work.desk import open_to_charge
 from tests.projects import inside
@@ -60,7 +60,7 @@ def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             for stage, digit, unit in (("audit", "5", member), ("elsewhere", "6", bytes(32))):
                 version = Version(digit * 64, "trajectory", 1, unit)
                 request = Request(version, "other-data", stage, event=event, delta=1e-3, **SECRETS)
-                ledger.reserve(request, None)
+                ledger.reserve(request, Budget(90.0, 1e-3))
         return made().absolute()
 
 

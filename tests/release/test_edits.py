@@ -50,6 +50,7 @@ NEEDS_A_SIGNATURE = {
     *(f"{name}: accountant" for name in (MODEL[2], LEDGER)),
     # Names and days of charges; their events, ε and number are accounted again.
     f"{LEDGER}: records",
+    f"{LEDGER}: budget_changes",
     # The returns, which a simulator measured, and their dataset's name.
     *(
         f"{EVALUATION}: {key}"

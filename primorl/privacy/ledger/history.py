@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.chain import Chain, Record
 
 NEVER_RESUMED = "0"
@@ -90,6 +92,8 @@ class Charge:
         epsilon: ε at ``delta`` as it was accounted then; None: no guarantee.
         cost: in the privacy filter's currencies.
         time: of the reservation, ISO 8601, UTC.
+        budget: ε of the budget that it was granted under; None: there was none.
+        by: who ran the work.
         made: files that it made, SHA-256 by name; one entry each time that other content was
             written.
     """
@@ -112,6 +116,8 @@ class Charge:
     time: str
     git_commit: str | None
     mlflow_run: str | None
+    budget: float | None
+    by: str | None
     made: tuple[dict[str, str], ...] = ()
 
     def refuse_another_draw(self, made: Mapping[str, str]) -> None:
@@ -128,6 +134,39 @@ class Charge:
                     f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`, "
                     "or pay for another draw (privacy.draw)"
                 )
+
+
+@dataclass(frozen=True)
+class BudgetChange:
+    """Another budget than the charge before had: ε before and after; None: no budget.
+
+    Attributes:
+        time: of the first charge under the new budget.
+        by: who ran its work.
+    """
+
+    time: str
+    by: str
+    before: float | None
+    after: float | None
+
+    def __str__(self) -> str:
+        raised = self.after is None or (self.before is not None and self.after > self.before)
+        before, after = (
+            "none" if epsilon is None else f"ε {at_most(epsilon, 6)}"
+            for epsilon in (self.before, self.after)
+        )
+        verb = "raised" if raised else "lowered"
+        return f"{verb} from {before} to {after} on {self.time[:10]} by {self.by}"
+
+
+def list_budget_changes(charges: Sequence[Charge]) -> list[BudgetChange]:
+    """List the changes of the budget between these charges, oldest first."""
+    return [
+        BudgetChange(later.time, later.by or "unknown", earlier.budget, later.budget)
+        for earlier, later in pairwise(charges)
+        if later.budget != earlier.budget
+    ]
 
 
 def paid_identities(charges: Iterable["Charge"]) -> set[str]:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
+from primorl.base.processes import user_name
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import (
@@ -145,6 +146,8 @@ class Ledger:
             "accountant": vars(our_accountant()),
             "git_commit": request.git_commit,
             "mlflow_run": request.mlflow_run,
+            "budget": None if budget is None else budget.epsilon,
+            "by": user_name(),
             "marked": charge_id is not None,
         }
         mark = None if charge_id is None else self.progress.first(charge)
