@@ -24,7 +24,9 @@ def body(params: Params, run: StageRun) -> None:
         data, manifest = desk.partitions, desk.partitions.manifest
         plan = RunPlan.read(params, data)
         order = Order.of(plan.model, data)
-        desk.quote(params, plan).refuse_beyond_budget()  # the model, or what is asked after it
+        bill = desk.quote(params, plan)
+        if not bill.jobs[0].paid:  # a model that is paid for is restored at no cost
+            bill.refuse_beyond_budget()
         plan.write(paid_plan(params, data))  # once paid, the stage `plan` keeps to these numbers
         run.params({"model": to_json(plan.model)})
 

@@ -126,6 +126,9 @@ class Project:
             check_version(primorl.__version__)
             before = Path(PARAMS).read_bytes()
             if given:
+                bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
+                if bill is not None:
+                    bill.refuse_beyond_budget()
                 _set(given)
             try:
                 show_dvc(*(("exp", "run") if given else ("repro",)))

@@ -32,6 +32,7 @@ def words(project: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> lis
     found: list[tuple[str, ...]] = []
     monkeypatch.setattr("primorl.project.show_dvc", lambda *given: found.append(given))
     monkeypatch.setattr("primorl.project.git_commit", lambda: "0123")
+    monkeypatch.setattr("primorl.project.preview", lambda *_: None)
     monkeypatch.chdir(tmp_path.parent)
     return found
 
@@ -75,6 +76,20 @@ def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(
 
 def refuse(*_: str) -> None:
     raise PipelineError("beyond the budget")
+
+
+def test_what_the_budget_refuses_is_refused_before_a_stage_runs(
+    words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dear:
+        refuse_beyond_budget = refuse
+
+    before = (tmp_path / PARAMS).read_bytes()
+    monkeypatch.setattr("primorl.project.preview", lambda *_: Dear())
+    with pytest.raises(PipelineError, match="beyond the budget"):
+        Project(tmp_path).run(epsilon=5.0)
+    assert words == []
+    assert (tmp_path / PARAMS).read_bytes() == before
 
 
 def test_a_bill_of_other_settings_writes_nothing(

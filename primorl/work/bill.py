@@ -141,22 +141,15 @@ class Bill:
         """Refuse to pay for a model where the clone or the questions after it could not be paid for
         any more.
 
-        A model that is paid for is restored at no cost, and is not refused. A model that is charged
-        alone is left to the ledger.
-
         Raises:
-            BudgetExceeded: the budget does not allow the model and all that is asked with it.
-                Nothing was charged.
+            BudgetExceeded: the budget does not allow all that is unpaid. Nothing was charged.
         """
-        model, *beside = self.jobs
-        due = [each for each in beside if not each.paid]
-        if self.variant != "private" or model.paid or not due or self.fits:
+        if self.budget is None or self.fits:
             return
-        assert self.budget is not None
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
             f"{at_most(self.spent, 6)} is spent and {left_of(self.budget.epsilon, self.spent, 6)} "
-            f"is left; with the model, {name_charges(due)} it would be about "
+            f"is left; with {name_charges(self.unpaid)} it would be about "
             f"{at_most(self.after, 4)}; ask for a smaller ε. Nothing was charged"
         )
 
