@@ -191,6 +191,8 @@ class Declared:
     """Of the data."""
     reward_meaning: Line | None = None
     """What one point of the return means."""
+    left_out: Line | None = None
+    """What the declared bounds leave out, as is known beforehand."""
 
     def __post_init__(self) -> None:
         """Refuse a file that says nothing."""

@@ -81,6 +81,8 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     ):
         assert said in made
     assert "would promise nothing" in card(ledger={"epsilon": None})
+    said = "0.1% of patients elsewhere"
+    assert f"known beforehand: {said}." in card(declared={"left_out": said})
 
 
 def test_what_is_void_or_unprotected_looks_so() -> None:

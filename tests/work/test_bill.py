@@ -84,7 +84,7 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
     assert charged(params) == []
     check(at(here, 1.0, 1.0))
     # Which does not fit alone either.
-    with pytest.raises(PipelineError, match="with train_model .* clone_behaviour"):
+    with pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"):
         check(at(here, 0.5, 1.0))
 
 
@@ -99,7 +99,7 @@ def test_what_another_process_charges_after_the_plan_counts(here: Params) -> Non
             Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None),
             None,
         )
-        with pytest.raises(PipelineError, match="with train_model .* clone_behaviour"):
+        with pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"):
             Bill.of(params, plan, partitions, ledger).refuse_beyond_budget()
 
 
