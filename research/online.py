@@ -174,6 +174,8 @@ class Run:
         episodes: of a user at most; None: as many as fit.
         hidden: sizes of the hidden layers; none: a log-linear policy.
         deviation: standard deviation of the first actions in a box.
+        averaged: share of the released policies, the last ones, whose mean is judged, which is
+            post-processing; 0: the last one alone.
     """
 
     task: str
@@ -188,6 +190,7 @@ class Run:
     episodes: int | None = None
     hidden: tuple[int, ...] = ()
     deviation: float = 1.0
+    averaged: float = 0.0
 
     @property
     def key(self) -> Row:
@@ -197,6 +200,8 @@ class Run:
             f"{self.episodes or 'all'} episodes"
         )
         setting = f"{users}, hidden {list(self.hidden)}, deviation {self.deviation}, {self.update}"
+        if self.averaged:
+            setting += f", mean of the last {self.averaged:.0%}"
         return {
             "task": self.task,
             "method": self.method,
@@ -207,9 +212,9 @@ class Run:
 
     def simulated(self, seed: int) -> SimulatedUsers:
         """Make the users."""
-        kind = NobodyThere if self.row == "noise alone" else SimulatedUsers
+        kind = NobodyThere if self.row.endswith("noise alone") else SimulatedUsers
         # else the users before leave finished episodes
-        if self.row == "paper" and self.episodes is None:
+        if self.row in ("paper", "paper no noise") and self.episodes is None:
             kind = CarriedUsers
         return kind(batch(TASKS[self.task].environment), self.steps, self.episodes, seed)
 
@@ -226,25 +231,28 @@ class Run:
             delta=DELTA,
         )
         first = {PARAMETERS: network.initial(seed, self.deviation)}
-        state = OnlineState.begin(first, self.cohorts, max(1, self.cohorts // LOOKS))
+        every = max(1, self.cohorts // LOOKS)
+        state = OnlineState.begin(first, self.cohorts, 1 if self.averaged else every)
         numbers = [range(at, at + m) for at in range(0, users, m)]
         last = learn(self.update, network, plan, self.simulated(seed), numbers, state)
+        released = dict(zip(last.kept_after, last.kept, strict=True))
         curve = []
-        for after, one in zip(last.kept_after[1:-1], last.kept[1:-1], strict=True):
-            curve.append(
-                [
-                    after * m,
-                    round(float(task.returns(drawn(network, one), task.judged // 4).mean()), 1),
-                ]
-            )
+        for after in range(every, self.cohorts, every):
+            looked = task.returns(drawn(network, released[after]), task.judged // 4)
+            curve.append([after * m, round(float(looked.mean()), 1)])
+        judged = last.parameters
+        if self.averaged:
+            first_judged = self.cohorts - int(self.averaged * self.cohorts) + 1
+            judged = torch.stack([each for at, each in released.items() if at >= first_judged])
+            judged = judged.mean(0)
         spent = plan.spent()
         return {
             "users": users,
             "parameters": network.parameters,
-            "epsilon": None if spent is None or self.row == "paper" else spent.epsilon_pld,
+            "epsilon": None if spent is None or "paper" in self.row else spent.epsilon_pld,
             "curve": curve,
-            "drawn": float(task.returns(drawn(network, last.parameters), task.judged).mean()),
-            "greedy": float(task.returns(greedy(network, last.parameters), task.judged).mean()),
+            "drawn": float(task.returns(drawn(network, judged), task.judged).mean()),
+            "greedy": float(task.returns(greedy(network, judged), task.judged).mean()),
         }
 
 
@@ -363,6 +371,18 @@ def published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
         yield replace(base, row="paper", budget=budget, noise_multiplier=z)
 
 
+def with_nulls(base: Run, nulls_at: str) -> Iterator[Run]:
+    """Make rows of DPPG in the papers' mode: with the paper's entropy coefficient and last policy,
+    as given, without noise, and of the noise alone.
+    """
+    printed = replace(base, update=CONTROL, cohorts=976, averaged=0.0)
+    yield from published(replace(printed, method="DPPG, entropy 0.36"), Z)
+    yield from published(base, Z)
+    yield replace(base, row="paper no noise")
+    z = multiplier(nulls_at)
+    yield replace(base, row="paper noise alone", budget=nulls_at, noise_multiplier=z)
+
+
 def cartpole() -> Iterator[Run]:
     """CartPole: 1,000 users of one episode each.
 
@@ -403,9 +423,8 @@ def cartpole() -> Iterator[Run]:
     )
     base = Run("CartPole", "DPPG", "strict", "", local, 0.0, 125, 8, 500, 1)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    yield from published(
-        Run("CartPole", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z
-    )
+    base = Run("CartPole", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64), averaged=0.5)
+    yield from with_nulls(base, "z 3")
 
 
 Z = ("z 1", "z 3")
@@ -418,6 +437,7 @@ CONTROL = CarriedCritic(
     decay=0.85,
     entropy_coefficient=0.36,
 )
+CALM = replace(CONTROL, entropy_coefficient=0.01)
 DOSING = CarriedCritic(
     clipping_norm=0.08, local_learning_rate=9.25e-4, epochs=4, minibatches=2, decay=0.97
 )
@@ -435,9 +455,8 @@ def acrobot() -> Iterator[Run]:
     )
     base = Run("Acrobot", "DPPG", "strict", "", update, 0.0, 300, 12, 2000, 4)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    yield from published(
-        Run("Acrobot", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z
-    )
+    base = Run("Acrobot", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64), averaged=0.5)
+    yield from with_nulls(base, "z 3")
 
 
 def dosing() -> Iterator[Run]:
@@ -525,20 +544,22 @@ def table(rows: Sequence[Row]) -> str:
         "drawn",
         "greedy",
     )
-    lines, all_lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"], cases()
-    for one in all_lines:
-        if one.row not in ("strict", "peer") or not (own := _of(rows, one)):
-            continue
-        paper = [each for each in all_lines if _place(each) == _place(one) and each.row == "paper"]
-        loose_rows = _of(rows, paper[0]) if paper else []
+    lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"]
+    by_place: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
+    for one in cases():
+        if one.row in ("strict", "peer", "paper") and (found := _of(rows, one)):
+            by_place.setdefault((one.task, one.method, one.budget), {})[one.row] = found
+    for place, kinds in by_place.items():
+        own, loose_rows = kinds.get("strict", kinds.get("peer", [])), kinds.get("paper", [])
+        first = own[0] if own else {}
         cells = [
-            "∞" if own[0].get("epsilon") is None else at_most(own[0]["epsilon"], 3),
-            PUBLISHED.get(_place(one), "–"),
+            at_most(first["epsilon"], 3) if first.get("epsilon") else "∞" if own else "void",
+            PUBLISHED.get(place, "–"),
             "; ".join(interval(loose_rows, how) for how in _HOW) if loose_rows else "–",
             *(interval(own, how) for how in _HOW),
-            f"{own[0]['users']:,}" if "users" in own[0] else "–",
+            f"{first['users']:,}" if "users" in first else "–",
         ]
-        lines.append(f"| {one.task} | {one.method} | {one.budget or '–'} | {' | '.join(cells)} |")
+        lines.append(f"| {place[0]} | {place[1]} | {place[2] or '–'} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -576,10 +597,6 @@ def interval(rows: Sequence[Row], how: str) -> str:
 
 def _of(rows: Sequence[Row], one: Run | Peer) -> list[Row]:
     return [row for row in rows if row.items() >= one.key.items()]
-
-
-def _place(one: Run | Peer) -> tuple[str, str, str]:
-    return one.task, one.method, one.budget
 
 
 def draw(rows: Sequence[Row]) -> None:
@@ -622,6 +639,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", default=list(TASKS), help="tasks")
     parser.add_argument("--rows", nargs="+", help="kinds of rows; all, if none is named")
+    parser.add_argument("--methods", nargs="+", help="methods; all, if none is named")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument(
         "--report",
@@ -639,7 +657,9 @@ def main() -> None:
     chosen = [
         one
         for one in cases()
-        if one.task in asked.only and (not asked.rows or one.row in asked.rows)
+        if one.task in asked.only
+        and (not asked.rows or one.row in asked.rows)
+        and (not asked.methods or one.method in asked.methods)
     ]
     by_key = {str(one.key): one for one in chosen}
 

@@ -133,16 +133,16 @@ class CarriedCritic(AdamDPPG):
         """See `DPPG.gradients`; with the entropy H, whose derivative by an output is -π (log π +
         H).
         """
-        gradients = super().gradients(steps, old, advantages, weights)
         if not self.entropy_coefficient or not steps.network.discrete_actions:
-            return gradients
-        chances = (
-            steps.error > 0
-        ).float() - steps.error  # the error is 1 - π where the action was taken, -π elsewhere
+            return super().gradients(steps, old, advantages, weights)
+        # the error is 1 - π where the action was taken, -π elsewhere
+        chances = (steps.error > 0).float() - steps.error
         logs = chances.clamp(min=1e-30).log()
         entropy = -(chances * logs).sum(1, keepdim=True)
-        of_entropy = replace(steps, error=-chances * (logs + entropy))
-        return gradients + self.entropy_coefficient * of_entropy.sums(weights)
+        gains = (steps.logs - old).exp() * advantages
+        error = steps.error * gains.unsqueeze(1)
+        error -= self.entropy_coefficient * chances * (logs + entropy)
+        return replace(steps, error=error).sums(weights)
 
     def apply(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
