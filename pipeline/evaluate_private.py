@@ -51,7 +51,11 @@ def body(params: Params, run: StageRun) -> None:
         if clone is not None:
             names = config.observation_names, config.action_names
             paid = asking.read_paid_actions(problem)
-            conduct = compare_actions(problem, asking.ROLLOUTS, clone, names, paid)
+            ends = params.chosen.bounds.outcomes or ()
+            all_end = getattr(params.chosen.options, "end", None) == "outcome"
+            conduct = compare_actions(
+                problem, asking.ROLLOUTS, clone, names, paid, ends, always_ends=all_end
+            )
 
         orders = [(job, Order.of(job, data)) for job in jobs]
         device = choose_device(params.compute.device, params.compute.threads)

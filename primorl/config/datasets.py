@@ -617,7 +617,8 @@ class Bounds(Block):
     """Public bounds of model states and rewards.
 
     ``before_end`` bounds the rewards of rows that do not end their trajectory, where those that end
-    it have an outcome; null: no such bounds are known. ``angles`` are pairs of columns of the
+    it have an outcome; null: no such bounds are known. ``outcomes`` names the two ways in which a
+    trajectory ends, by the least and by the largest reward. ``angles`` are pairs of columns of the
     observation, counted from 0, that are cosine and sine of one angle: the model keeps them so.
     """
 
@@ -631,6 +632,7 @@ class Bounds(Block):
         Discriminator(word_or_numbers),
     ]
     before_end: tuple[Finite, Finite] | None = None
+    outcomes: tuple[FilledText, FilledText] | None = None
     angles: tuple[tuple[_Place, _Place], ...] = ()
 
     def __post_init__(self) -> None:
@@ -638,6 +640,10 @@ class Bounds(Block):
         if len(set(columns)) < len(columns):
             raise ValueError("angles: found a column twice; each is of one angle at most")
         inner, outer = self.before_end, self.reward
+        if self.outcomes is not None and inner != (0.0, 0.0):
+            raise ValueError(
+                "outcomes: each is one reward, at the end; allowed with before_end: [0, 0] alone"
+            )
         if inner is None:
             return
         if isinstance(outer, str) or not outer[0] <= inner[0] <= inner[1] <= outer[1]:

@@ -7,6 +7,7 @@ recommended where it lies above 0 and nothing bars one. The constants were chose
 each log with a known truth and checked on others (benchmarks/results.md).
 """
 
+import math
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -67,6 +68,7 @@ class Comparison:
         scale: spread of the people's returns, 10% to 90%, or the size of their mean if unknown.
         clone: the model's value of a clone that draws actions as people do.
         gains: what each member of the model says that the policy adds to that.
+        highest: the most that any return can be.
     """
 
     people: float
@@ -74,6 +76,7 @@ class Comparison:
     scale: float
     clone: float
     gains: tuple[float, ...]
+    highest: float = math.inf
 
     @property
     def gain(self) -> float:
@@ -87,10 +90,13 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval of the true gain over today; it holds what every member says."""
+        """The interval of the true gain over today; it holds what every member says, as far as
+        returns can be so high.
+        """
         size, error = abs(self.gain), OF_ERROR * self.error
         low, high = self.gain - DOWN * size - error, self.gain + UP * size + error
-        return min(low, *self.gains), max(high, *self.gains)
+        most = self.highest - (self.people - self.half)
+        return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
 
 def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
@@ -192,6 +198,7 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
         scale=scale,
         clone=fmean(of_clone),
         gains=tuple(own - today for own, today in zip(of_policy, of_clone, strict=True)),
+        highest=math.inf if answers.return_bounds is None else answers.return_bounds[1],
     )
 
 

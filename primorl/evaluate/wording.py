@@ -196,18 +196,18 @@ def _predictions(check: Check) -> str:
     what = " and ".join(f"{of}s" for of in check.wrong) or "rewards and states"
     times = "infinitely many" if check.ratio is None else f"{check.ratio:.2g}"
     text = (
-        f"Where it predicts {what} {ahead}, its squared error is {times} times that of saying "
-        "that rewards are as usual and states stay as they are"
+        f"The people's rows were compared with what it predicts {ahead}. Its squared error of "
+        f"{what} is {times} times that of saying that all stays as usual"
     )
+    if not check.wrong:
+        text += ", in the worse of the two"
     if check.believe == "yes":
-        return f"{text}, and surely less than half of it."
+        return f"{text}: surely less than half."
     if check.believe == "no":
-        return f"{text}, and surely larger."
+        return f"{text}: surely larger."
     if check.ratio is not None and check.ratio < 0.5:
-        text += "; noise hides whether it is less than half."
-    else:
-        text += "; less than half would be believed."
-    return text
+        return f"{text}; noise hides whether it is less than half."
+    return f"{text}. Less than half would be believed; nobody predicts what is chance."
 
 
 def _sentence(text: str) -> str:

@@ -28,6 +28,7 @@ from primorl.evaluate.wording import (
     ADVICE,
     GAIN_NOTE,
     WHOSE,
+    Shown,
     comparable,
     describe_public,
     gain,
@@ -216,7 +217,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "compared": compared,
         "today": today,
         "today_note": today_note({"private_evaluation": asked}),
-        **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]]),
+        **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]], today),
     }
 
 
@@ -265,21 +266,25 @@ def write_practice(summary: Content, discount: float = 1.0) -> Section:
     )
 
 
-def write_conduct(conduct: Content | None, model: Content, *, believed: bool) -> Section:
+def write_conduct(
+    conduct: Content | None, model: Content, today: Shown | None, units: str, *, believed: bool
+) -> Section:
     """Write the section on what the policy does beside today's practice; empty where that is not
     known.
 
     Args:
         conduct: see `primorl.evaluate.private.results.Conduct`.
         model: ``config.json`` of the model, which names actions that nobody takes.
+        today: the people's mean return; None: not known.
+        units: of privacy, in the plural.
         believed: whether outcomes in the model may be shown.
     """
     if conduct is None:
         return Section([], [], [])
-    return _section("conduct", **_list_uses(conduct, model), believed=believed)
+    return _section("conduct", **_list_uses(conduct, model, today), units=units, believed=believed)
 
 
-def _list_uses(conduct: Content | None, model: Content) -> dict[str, Any]:
+def _list_uses(conduct: Content | None, model: Content, today: Shown | None) -> dict[str, Any]:
     """Collect the variables of the section on what the policy does."""
     uses = conduct["actions"] if conduct else []
     farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
@@ -287,7 +292,27 @@ def _list_uses(conduct: Content | None, model: Content) -> dict[str, Any]:
         "conduct": conduct,
         "uses": [use for use in uses if use in farthest[:_MOST_ACTIONS]],
         "rare": [uses[place]["name"] for place in model.get("rare_actions") or () if uses],
+        "asked_outcomes": _share_outcomes(conduct, today),
     }
+
+
+def _share_outcomes(
+    conduct: Content | None, today: Shown | None
+) -> list[tuple[float, float] | None]:
+    """Return the interval of the share of the people who end in each named way, by their mean
+    return; None: it does not tell.
+
+    It does where all of them end in one of the two, or where the other one earns nothing.
+    """
+    if today is None or today.ends is None or not conduct or not conduct.get("outcomes"):
+        return [None, None]
+    low, high = (each["reward"] for each in conduct["outcomes"])
+    least, most = (min(max((end - low) / (high - low), 0.0), 1.0) for end in today.ends)
+    both = conduct["always_ends"]
+    return [
+        (1 - most, 1 - least) if both or high == 0 else None,
+        (least, most) if both or low == 0 else None,
+    ]
 
 
 def list_columns(policy: Content) -> list[Row]:

@@ -86,7 +86,11 @@ def write_page(facts: Facts) -> str:
         meaning=write_meaning(facts.released, facts.counted),
         practice=write_practice(summary, facts.discount),
         conduct=write_conduct(
-            facts.conduct, facts.model, believed=verdict is None or verdict.believed
+            facts.conduct,
+            facts.model,
+            today,
+            plural(facts.statement.unit),
+            believed=verdict is None or verdict.believed,
         ),
         responsible=[
             (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()

@@ -275,6 +275,7 @@ def evaluation_record(
         verdict=Verdict(check=check, vetoes=vetoes),
         total=answered[-1].paid.spent,
         conduct=conduct,
+        return_bounds=(problem.return_low, problem.return_high),
         **files,
     )
 

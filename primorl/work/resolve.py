@@ -137,12 +137,17 @@ _HEADS_LOCAL = replace(
     max_transitions_per_unit=heads.ROWS,
 )
 _LOGIT_RATE = 4 * heads.RATE  # the curvature of a softmax is a quarter of a square's, at most
-_NOISE_OF_LOGITS, _NORMS_OF_LOGITS = 0.02, (0.05, 1.0)
+_NOISE_OF_LOGITS, _NORMS_OF_LOGITS = 0.01, (0.05, 1.0)
 """s C, of which C of logits is made, and its range. Nearly every update is clipped, so C is how far
-rounds go: 0.1 left a clone of nine doses half way, where the noise allowed more."""
+rounds go."""
+_NOISE_OF_SQUARES = 0.01
+"""s up to which logits have features of degree 2: with more noise, those of degree 1 cloned better.
+"""
 _HEADS_SERVER = replace(
     _CLONE_SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING
 )
+_LOGITS_SERVER = replace(_HEADS_SERVER, server_momentum=0.9)
+"""The squares' momentum left a clone of nine doses half way after all rounds."""
 _RESIDUALS_SHARE = 0.1
 _EPOCHS, _UPDATES, _HIDDEN = 24, 250, (64, 64)  # of the policy
 _USUAL_LENGTH, _LONG_UPDATES, _LONG_HIDDEN = 200, 1600, (128, 128)
@@ -798,12 +803,12 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
     """Decide for linear heads in the scales of the released model, of the largest degree that the
     noise leaves room for.
 
-    Logits of discrete actions gained nothing from cubes, and noise is no share of their variance:
-    degree 2, always. They have no spread to ask for.
+    Logits of discrete actions gained nothing from cubes, and noise is no share of their variance.
+    They have no spread to ask for.
     """
     epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
     spaces = manifest.info.spaces
-    discrete = spaces.discrete_actions
+    discrete, (least, most) = spaces.discrete_actions, _NORMS_OF_LOGITS
     queries = {}
     if not discrete:
         queries = {heads.RESIDUALS: noise_of_share(epsilon, delta, _RESIDUALS_SHARE)}
@@ -817,7 +822,7 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
         start="random",
         normaliser="model",
         local=replace(_HEADS_LOCAL, learning_rate=_LOGIT_RATE) if discrete else _HEADS_LOCAL,
-        server=_HEADS_SERVER,
+        server=_LOGITS_SERVER if discrete else _HEADS_SERVER,
         mechanism=Mechanism(
             sampling_probability=1.0,
             noise_multiplier=noise,
@@ -829,8 +834,11 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
         ),
     )
     if discrete:
-        share = max(noise_share(job.plan(manifest), job.network(manifest)), 1e-9)
-        norm = min(max(_NOISE_OF_LOGITS / share, _NORMS_OF_LOGITS[0]), _NORMS_OF_LOGITS[1])
+        share = noise_share(job.plan(manifest), job.network(manifest))
+        if share > _NOISE_OF_SQUARES:
+            job = replace(job, degree=1)
+            share = noise_share(job.plan(manifest), job.network(manifest))
+        norm = min(max(_NOISE_OF_LOGITS / max(share, 1e-9), least), most)
         return replace(job, mechanism=replace(job.mechanism, clipping_norm=_round(norm, 2)))
     for degree in heads.degrees(spaces.observation_size, spaces.one_hot, cubes=True):
         job = replace(job, degree=degree)

@@ -138,6 +138,8 @@ def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.Monkey
     assert said.interval == pytest.approx((7.2, 19.8))
     wide = recommend(found(policy=(-80.5, -50.0)))
     assert wide.interval == pytest.approx((0.5, 29.0)), "it holds what every member says"
+    ended = recommend(replace(found(), return_bounds=(-100.0, -65.0)))
+    assert ended.interval == pytest.approx((7.2, 17.0)), "no return is above -65"
     small: dict[str, Any] = {"policy": (-78.5, -78.5)}
     far: dict[str, Any] = {"drawn": (-88.0,), "policy": (-78.0,)}
     for changes in (small, far):

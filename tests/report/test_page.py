@@ -156,6 +156,15 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
         assert "<td>5%</td>" in page
         assert ("<td>4%</td><td>31%</td>" in page) == shown
         assert ("96% under the policy" in page) == shown
+    named = {"clone": 0.3, "policy": 0.2}
+    ends = [{"name": "died", "reward": 0.0} | named, {"name": "went home", "reward": 5.0} | named]
+    page = plain(
+        write_page(
+            replace(FACTS, summary=said, conduct=conduct | {"outcomes": ends, "always_ends": False})
+        )
+    )
+    assert "died: 20 under the policy and 30 if people go on as today" in page
+    assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
     category = conduct | {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}
     many = category | {"actions": [use | {"name": f"dose {place}"} for place in range(13)]}
     page = plain(write_page(replace(FACTS, summary=said, conduct=many)))

@@ -35,6 +35,7 @@ class Icu(Log):
     action = Levels("dose", 9)
     reward = (0.0, 10.0)
     before_end = (0.0, 0.0)
+    ends = ("died", "discharged alive")
     trajectories = (1, 1)
     horizon = 20
     terminates = True

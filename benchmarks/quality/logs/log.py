@@ -126,6 +126,7 @@ class Log(ABC):
         terminates: whether the log has true terminations and a column for them.
         before_end: bounds of rewards of rows that end no trajectory; None: those of all.
         outcome: whether instead every trajectory terminates at its last row.
+        ends: names of the ends that earn the least and the largest reward; None: there are others.
         idle: the action of doing nothing; None: there is no such thing.
     """
 
@@ -141,6 +142,7 @@ class Log(ABC):
     terminates: ClassVar[bool] = False
     before_end: ClassVar[tuple[float, float] | None] = None
     outcome: ClassVar[bool] = False
+    ends: ClassVar[tuple[str, str] | None] = None
     idle: ClassVar[tuple[float, ...] | int | None] = None
 
     def people(self, rng: Generator, n: int) -> State:
@@ -368,6 +370,7 @@ class Log(ABC):
                 },
                 "reward": [float(bound) for bound in self.reward],
                 "before_end": None if self.before_end is None else list(self.before_end),
+                "outcomes": None if self.ends is None else list(self.ends),
             },
             "score": None,
             "recipe": {},

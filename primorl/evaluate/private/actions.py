@@ -10,7 +10,7 @@ from torch import Tensor
 
 from primorl.evaluate.private.model_values import Clone, SinglePolicy
 from primorl.evaluate.private.problem import Act, Problem
-from primorl.evaluate.private.results import ActionUse, Conduct, Contrast
+from primorl.evaluate.private.results import ActionUse, Conduct, Contrast, Outcome
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.member_values import draw_starts, walk
 
@@ -30,11 +30,21 @@ class _Rows:
         observation: ``[R, S]``.
         action: ``[R, A]``.
         ended: share of the rollouts that ended by themselves; None: the model has no ends.
+        value: mean return.
     """
 
     observation: Tensor
     action: Tensor
     ended: float | None
+    value: float
+
+    def share_outcomes(self, low: float, high: float) -> tuple[float, float]:
+        """Return the shares that ended with the least and with the largest reward, if these two are
+        all that trajectories earn: what ended e and earned v in the mean has v = low p + high q.
+        """
+        ended = self.ended or 0.0
+        largest = min(max((self.value - low * ended) / (high - low), 0.0), ended)
+        return _short(ended - largest), _short(largest)
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,9 @@ def compare_actions(
     clone: Clone,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     paid: PaidActions | None,
+    outcomes: Sequence[str] = (),
+    *,
+    always_ends: bool = False,
 ) -> Conduct:
     """Compare what the policy does with today's practice, by rollouts and what was paid for.
 
@@ -63,6 +76,8 @@ def compare_actions(
         clone: of today's practice, whose actions are drawn as people's are.
         names: of observations and actions; None: they have none.
         paid: what people do; None: it was not asked for.
+        outcomes: names of the ends with the least and the largest reward; empty: they have none.
+        always_ends: whether every trajectory of the people has one of them.
     """
     seen = names[0] or [f"observation_{place}" for place in range(problem.observation_size)]
     done = names[1] or [str(place) for place in range(problem.action_size)]
@@ -82,6 +97,12 @@ def compare_actions(
                 policy_range=None if discrete else _range(of_policy),
             )
         )
+    ends = problem.bounds.reward_low, problem.bounds.reward_high
+    shares = zip(today.share_outcomes(*ends), own.share_outcomes(*ends), strict=True)
+    named = [
+        Outcome(name=name, reward=reward, clone=clone, policy=policy)
+        for name, reward, (clone, policy) in zip(outcomes, ends, shares, strict=False)
+    ]
     return Conduct(
         discrete=discrete,
         actions=tuple(uses),
@@ -89,6 +110,8 @@ def compare_actions(
         contrast=_contrast(problem, today, seen, done),
         clone_ended=today.ended,
         policy_ended=own.ended,
+        outcomes=tuple(named),
+        always_ends=always_ends,
     )
 
 
@@ -102,11 +125,13 @@ def _roll_out(problem: Problem, act: Act, rollouts: int) -> _Rows:
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     begin = draw_starts(problem.starts.float(), count, problem.seed)
     inside, observations, actions, ended = [], [], [], torch.zeros(count, dtype=torch.bool)
+    earned = torch.zeros(count, dtype=torch.float64)
     for t, visit in enumerate(walk(model, SinglePolicy(act), begin, steps, problem.seed)):
         own = visit.alive & (t < length)
         inside.append(own)
         observations.append(visit.observation)
         actions.append(visit.action)
+        earned += torch.where(own, visit.step.reward.double(), 0.0)
         if visit.step.terminated is not None:
             ended |= own & visit.step.terminated
         has_ends = visit.step.terminated is not None
@@ -115,7 +140,8 @@ def _roll_out(problem: Problem, act: Act, rollouts: int) -> _Rows:
         (weight / weight.sum(0).clamp(min=1)).flatten(), _ROWS, True, generator=generator
     )
     share = _short(ended.double().mean()) if has_ends else None
-    return _Rows(torch.cat(observations)[chosen], torch.cat(actions)[chosen], share)
+    value = float(earned.mean())
+    return _Rows(torch.cat(observations)[chosen], torch.cat(actions)[chosen], share, value)
 
 
 def _contrast(

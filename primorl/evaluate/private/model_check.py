@@ -73,7 +73,7 @@ class ModelCheck(Question):
             dropped.
         starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its
             steps once.
-        cap: where errors are cut, in scales.
+        cap: where errors are cut, in scales; those of an outcome's rewards never are.
     """
 
     name: ClassVar[str] = "model_check"
@@ -88,6 +88,18 @@ class ModelCheck(Question):
         most = math.inf if problem.horizon is None else problem.horizon
         return tuple(sorted({h for h in self.horizons if h <= most}))
 
+    def _caps(self, problem: Problem) -> Tensor:
+        """Return the largest error of each of `QUANTITIES`, in scales.
+
+        Of outcomes, which are far apart and rare, it is the whole range of rewards: cut errors
+        would be least if none was ever predicted.
+        """
+        rewards = self.cap
+        if problem.bounds.before_end is not None:
+            scale = float(problem.ensemble.normaliser.target_scale[-1])
+            rewards = (problem.bounds.reward_high - problem.bounds.reward_low) / scale
+        return torch.tensor([rewards, self.cap], dtype=torch.float64)
+
     def row_bytes(self, problem: Problem) -> int:
         """See `Question.row_bytes`; every row may be a start, and a unit may have one row only."""
         numbers = 40 * len(self.kept(problem))
@@ -99,12 +111,13 @@ class ModelCheck(Question):
         """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)
-        pairs = pair(2 * error / self.cap**2 - 1) * has[:, :, None, None, None]
+        most = self._caps(problem).square()[:, None]
+        pairs = pair(2 * error / most - 1) * has[:, :, None, None, None]
         shares = has[:, [i for i, h in enumerate(kept) if h > 1]].double() * 2 - 1
         return torch.cat((pairs.flatten(1), shares), 1) * _factor(kept)
 
     def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
-        """Compute each unit's mean squared errors, within [0, cap²]. Sensitive.
+        """Compute each unit's mean squared errors, up to the squares of `_caps`. Sensitive.
 
         Returns:
             For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction:
@@ -159,6 +172,7 @@ class ModelCheck(Question):
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
         steps = torch.tensor(kept, device=row.device)
+        caps = self._caps(problem).repeat_interleave(2).to(row.device)
         # No step is predicted that no error is taken of.
         needed = (steps * (steps <= left[:, None])).amax(1)
         own = torch.arange(len(row), device=row.device)
@@ -186,7 +200,8 @@ class ModelCheck(Question):
                 torch.where(known, _distance(problem, state, seen), torch.inf),
                 _distance(problem, start, seen),
             )
-            error = torch.stack(found, -1).nan_to_num(nan=self.cap).clamp(0, self.cap).square()
+            error = torch.stack(found, -1).nan_to_num(nan=torch.inf).clamp(min=0)
+            error = error.minimum(caps).square()
             errors[own, kept.index(step + 1)] = error.view(-1, 2, 2)
         return errors
 
@@ -194,20 +209,23 @@ class ModelCheck(Question):
         """Estimate, for each horizon and quantity, the model's error, then that of the trivial
         prediction.
         """
+        cut = "their range" if problem.bounds.before_end is not None else f"{self.cap:g}"
         bias = (
-            "Root mean squares, in the released normaliser's scales, of errors cut at "
-            f"{self.cap:g}; units without so many steps are left out. A policy may go where the "
-            "log does not."
+            "Root mean squares, in the released normaliser's scales, of errors of rewards cut at "
+            f"{cut} and of states at {self.cap:g}; units without so many steps are left out. A "
+            "policy may go where the log does not."
         )
         covers = "sampling and privacy noise"
         found = []
+        caps = dict(zip(QUANTITIES, self._caps(problem).tolist(), strict=True))
         for (h, quantity), both in self._means(problem, noise, released).items():
             steps = f"{h} step{'s' if h > 1 else ''} ahead"
             for mean, of in zip(
                 both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True
             ):
                 value, low, high = (
-                    self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high)
+                    caps[quantity] * math.sqrt((x + 1) / 2)
+                    for x in (mean.value, mean.low, mean.high)
                 )
                 what = f"{quantity} error, {steps}{of}"
                 found.append(estimate(self.name, "model", what, value, (low, high), covers, bias))
@@ -221,11 +239,20 @@ class ModelCheck(Question):
         `GOOD_RATIO`, and is not if one is surely above 0 at c = `BAD_RATIO`. In between it is
         doubtful: it predicts something, and the rest may be noise of the world, which no model
         predicts, or its own fault.
+
+        Where an outcome comes at the end, rewards are judged one step ahead alone. Those who are
+        there for more steps are those to whom the outcome has not come, which the model, who is
+        asked for the mean of all, does not know.
         """
+        outcome = problem.bounds.before_end is not None
+
+        def judges(horizon: int, quantity: str) -> bool:
+            return quantity == "state" or horizon == 1 or not outcome
+
         means = self._means(problem, noise, released)
         ratio, wrong, all_good = 0.0, [], True
         for quantity in QUANTITIES:
-            own = [both for (_, of), both in means.items() if of == quantity]
+            own = [both for (h, of), both in means.items() if of == quantity and judges(h, of)]
             model, trivial = _sums(own)
             ratio = max(ratio, model / trivial if trivial > 0 else math.inf)
             all_good &= _difference(own, GOOD_RATIO, problem.units)[1] < 0

@@ -37,7 +37,7 @@ Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
 Estimator = Annotated[str, Matching("[a-z][a-z0-9_]*", 40)]
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
-_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct")
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct", "return_bounds")
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 
 
@@ -200,6 +200,20 @@ class Contrast:
 
 
 @record
+class Outcome:
+    """How often trajectories end in a named way, in the released model."""
+
+    name: Line
+    """As ``bounds.outcomes`` has it."""
+    reward: float
+    """What the end earns."""
+    clone: float
+    """Share of the trajectories of a clone of today's practice."""
+    policy: float
+    """Of the policy's, likewise."""
+
+
+@record
 class Conduct:
     """What the policy does beside today's practice (`primorl.evaluate.private.actions`)."""
 
@@ -215,6 +229,10 @@ class Conduct:
     """Share of the clone's rollouts that end by themselves; `null`: the model has no ends."""
     policy_ended: float | None
     """Of the policy's, likewise."""
+    outcomes: tuple[Outcome, ...] = ()
+    """The named ends, that of the least reward first."""
+    always_ends: bool = False
+    """Whether every trajectory of the people ends in one of them."""
 
 
 @record
@@ -253,6 +271,8 @@ class PrivateEvaluation:
     """SHA-256 of the clone's file; `null`: none was made, or nothing was asked."""
     conduct: Conduct | None = None
     """What the policy does; `null`: no clone was made, or nothing was asked."""
+    return_bounds: tuple[float, float] | None = None
+    """Between which every return lies, by declared bounds; `null`: nothing was asked."""
 
     @property
     def believed(self) -> bool:

@@ -261,6 +261,10 @@ def test_an_end_at_the_horizon_is_cut_there_and_an_outcome_is_in_last_rows_alone
     write([*content[:-2], content[-2] | {"gain": 7.0}, content[-1]])
     with pytest.raises(PipelineError, match=r"row 4: .*bounds.before_end"):
         run(entry(NO_FLAGS, **outcome))
+    bounds |= {"outcomes": ["lost", "won"]}
+    write([*content[:-1], content[-1] | {"gain": 7.0}])
+    with pytest.raises(PipelineError, match=r"row 3: .*bounds.outcomes"):
+        run(entry(NO_FLAGS, **outcome))
 
 
 BOUNDED: dict[str, Any] = {

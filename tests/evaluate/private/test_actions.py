@@ -11,7 +11,7 @@ from primorl.evaluate.private.actions import PaidActions, compare_actions
 from primorl.evaluate.private.model_values import Clone
 from primorl.evaluate.private.results import Conduct
 from primorl.model.termination import RULES, Rule
-from tests.evaluate.private.conftest import problem
+from tests.evaluate.private.conftest import model, problem
 
 HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
 
@@ -25,7 +25,8 @@ def conduct(policy: Any, **changes: Any) -> Conduct:
     """Of a policy beside `rest` in a chain of five states that say the time."""
     asked = replace(problem(10, discount=1.0), policy=policy, **changes)
     paid = PaidActions(torch.tensor([0.25]), None)
-    return compare_actions(asked, 512, Clone(rest, rest), (["time"], ["7"]), paid)
+    names = ["time"], ["7"]
+    return compare_actions(asked, 512, Clone(rest, rest), names, paid, ("lost", "won"))
 
 
 def test_the_largest_change_is_found_where_it_is() -> None:
@@ -59,3 +60,18 @@ def test_every_rollout_counts_once_and_is_cut_as_recordings_are(
     assert conduct(rest, ensemble=ensemble).policy_ended == 1.0
     cut = conduct(rest, ensemble=ensemble, survival=HALVES)
     assert cut.policy_ended == pytest.approx(0.25, abs=0.06)
+
+
+def test_two_outcomes_are_told_by_what_trajectories_earn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends earn -2 and 2: of a mean of 0 each is half. Twin: if none ends, neither."""
+    far = Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
+    monkeypatch.setitem(RULES, "far", far)
+    for pay, end, shares in (
+        (0.0, "far", (0.5, 0.5)),
+        (2.0, "far", (0.0, 1.0)),
+        (0.0, "none", (0.0, 0.0)),
+    ):
+        ensemble = replace(model([pay], [1.0]), termination=end)
+        lost, won = conduct(rest, ensemble=ensemble).outcomes
+        assert (lost.name, lost.reward, won.name, won.reward) == ("lost", -2.0, "won", 2.0)
+        assert (lost.clone, won.clone) == (lost.policy, won.policy) == shares

@@ -174,3 +174,19 @@ def test_a_horizon_that_nobody_reaches_is_not_judged() -> None:
     found = check.verdict(problem, 1e-3, nobody)
     assert (found.believe, found.horizons) == ("yes", (1,))
     assert all("1 step ahead" in each.what for each in check.estimates(problem, 1e-3, nobody))
+
+
+def test_rewards_of_an_outcome_are_judged_one_step_ahead() -> None:
+    """Those who are there later are those to whom it has not come. Twin: rewards of all rows."""
+    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000)
+    good, bad = ([[reward, 0.5], [0.01, 0.5]] for reward in (0.1, 2.0))
+    x = 2 * torch.tensor([good, bad], dtype=torch.float64) / 1.5**2 - 1
+    pairs = torch.stack((x, 1 - x**2), -1)
+    released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
+    bounds = replace(problem.bounds, before_end=(0.0, 0.0))
+    outcome = replace(problem, ensemble=replace(problem.ensemble, bounds=bounds))
+    assert check._caps(problem).tolist() == [1.5, 1.5]
+    scale = float(problem.ensemble.normaliser.target_scale[-1])
+    assert check._caps(outcome).tolist() == pytest.approx([1 / scale, 1.5]), "no error is cut"
+    assert check.verdict(problem, 1e-3, released).believe == "no"
+    assert check.verdict(outcome, 1e-3, released).believe == "yes"

@@ -149,6 +149,11 @@ class TransitionMaker:
             wrong = ~ended[keep] & ((reward < low) | (reward > high))
             found = "a reward outside bounds.before_end in a row that ends no trajectory"
             self._log.refuse(rows, np.flatnonzero(wrong), found, f"{low:g} to {high:g}")
+        if self._bounds.outcomes is not None:
+            named = np.isin(reward, self._bounds.reward)
+            found = "a reward that bounds.outcomes does not name in a row that ends its trajectory"
+            allowed = "the least or the largest of bounds.reward; or declare no outcomes"
+            self._log.refuse(rows, np.flatnonzero(ended[keep] & ~named), found, allowed)
         if self._has_next:
             after = self._check(rows, after, "next_observation")
         return Transitions(
