@@ -150,37 +150,9 @@ class AcrobotBatch(ClassicControl):
         return np.stack([speed_one, speed_two, -(d2 * turning + phi1) / d1, turning])
 
 
-class PendulumBatch(ClassicControl):
-    """Pendulum-v1, Euler steps of 0.05 s."""
-
-    observation_size: int = 3
-    action_low = np.full(1, -2.0, np.float32)
-    action_high = np.full(1, 2.0, np.float32)
-    discrete_actions: bool = False
-    step_limit: int | None = 200
-    _widest = (math.pi, 1.0)
-    _fastest, _torque, _tau, _gravity = 8.0, 2.0, 0.05, 10.0
-
-    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """See `EnvironmentBatch.step`."""
-        angle, speed = self._state
-        torque = actions[:, 0].clip(-self._torque, self._torque)
-        upright = (angle + math.pi) % (2 * math.pi) - math.pi
-        costs = upright**2 + 0.1 * speed**2 + 0.001 * torque**2
-        faster = speed + (1.5 * self._gravity * np.sin(angle) + 3 * torque) * self._tau
-        faster = faster.clip(-self._fastest, self._fastest)
-        seen, truncated = self._move_to(np.stack((angle + faster * self._tau, faster)))
-        return seen, -costs.astype(np.float32), np.zeros(len(costs), bool), truncated
-
-    def _seen(self) -> Floats:
-        angle, speed = self._state
-        return np.stack((np.cos(angle), np.sin(angle), speed), 1).astype(np.float32)
-
-
 _FAST: dict[str, Callable[[], EnvironmentBatch]] = {
     "CartPole-v1": CartPoleBatch,
     "Acrobot-v1": AcrobotBatch,
-    "Pendulum-v1": PendulumBatch,
     **{name: partial(dosing.DosingBatch, varied) for varied, name in dosing.ENVIRONMENTS.items()},
 }
 

@@ -16,6 +16,7 @@ Pong, which needs a DQN player, about half a day on a GPU.
 Rows: research/results/dptd.jsonl. Draws benchmarks/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from benchmarks.machine import RESULTS_PAGE, put
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -301,8 +303,32 @@ def draw(path: Path, rows: list[Row]) -> None:
     figure.savefig(path)
 
 
+def table(rows: list[Row]) -> str:
+    """Write the value of the first states, its error and |L| at the end, a column a log."""
+    lines = [f"| line | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 1) + "|"]
+    truths = [next(row["true_value"] for row in rows if row["task"] == task) for task in TASKS]
+    lines.append(f"| truth | {' | '.join(map(str, truths))} |")
+    guesses = [math.copysign(1 / (1 - DISCOUNT), truth) for truth in truths]
+    errors = [f"{g:.0f} ({g / truth - 1:.0%})" for g, truth in zip(guesses, truths, strict=True)]
+    lines.append(f"| V = ± 1/(1 - γ), a guess | {' | '.join(errors)} |")
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        name = NAMES[row["method"]]
+        name += f", ε {row['epsilon']:g}" if row["epsilon"] not in (None, 1.0) else ""
+        name += f", K {row['units']:,}" if row["units"] != UNITS else ""
+        values, last = np.array(row["value"]), np.abs(row["objective"])
+        error = np.abs(values / row["true_value"] - 1).mean()
+        cells.setdefault(name, {})[row["task"]] = (
+            f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({error:.0%}), "
+            f"{last.mean():.2g} ± {last.std(ddof=1):.1g}"
+        )
+    for name, found in cells.items():
+        lines.append(f"| {name} | {' | '.join(found.get(task, '–') for task in TASKS)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Make the rows that are missing, print the table and draw the figures."""
+    """Make the rows that are missing, write their table and draw the figures."""
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
     others: list[tuple[str, float | None]] = [
         ("sgd_plain", None),
@@ -320,21 +346,7 @@ def main() -> None:
         {"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": MORE_UNITS}
     )
     rows = completed("dptd", keys, made)
-    for row in rows:
-        value = torch.tensor(row["value"])
-        error = float((value / row["true_value"] - 1).abs().mean())
-        print(
-            f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K "
-            f"{row['units']}",
-            end="  ",
-        )
-        print(
-            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, "
-            f"{error:.1%}",
-            end="  ",
-        )
-        last = torch.tensor(row.get("objective", [])).abs()
-        print(f"|L| {float(last.mean()):.1e} ± {float(last.std()):.0e}" if len(last) else "")
+    put(RESULTS_PAGE, "dptd", table(rows))
     rows = [row for row in rows if row["units"] == UNITS]
     figure_1 = [
         r for r in rows if r["method"] not in ("clip", "noise") and r["epsilon"] in (None, 1.0)

@@ -3,10 +3,12 @@ exactly.
 
 python -m research.gaussian_budgets
 
-Prints ε of the z that the paper uses and draws benchmarks/figures/dppg_figure3.png.
+Writes a table of ε that the papers state beside the exact one, and draws
+benchmarks/figures/dppg_figure3.png.
 """
 
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,13 @@ from matplotlib.figure import Figure
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from benchmarks.machine import RESULTS_PAGE, put
+from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.rounding import at_most
 from research.rows import FIGURES
 
 DELTAS = 1e-5, 1e-3
-STATED = {0.1: 38.0, 0.5: 8.0}
+STATED = {0.1: 38, 0.5: 8}
 """ε that the paper states for the z of its dosing task."""
 
 
@@ -66,15 +71,37 @@ def draw(path: Path) -> None:
     figure.savefig(path)
 
 
+def theorem_1(epsilon: float, delta: float) -> float:
+    """Compute the ε of replace-one neighbours under the noise of DP-PG's Theorem 1 for ``epsilon``:
+    σ² = 16 ln(1.25/δ) (RG/mε)², where the mean of m users' gradients moves by up to 4RG/m.
+    """
+    return exact(math.sqrt(math.log(1.25 / delta)) / epsilon, delta)
+
+
+def both_sides(epsilon: float, delta: float) -> float:
+    """Compute ε of two Gaussian releases of ``epsilon`` each: DPTD's gradients of θ and ω."""
+    return exact(1 / (math.sqrt(2) * gaussian_mean(epsilon, delta)), delta)
+
+
+def table() -> str:
+    """Write what the papers state beside the exact ε, rounded up."""
+    lines = ["| what | δ | closed form | Zhao et al. | stated | exact ε |", "|---" * 6 + "|"]
+    for z, delta in ((0.01, 1e-5), *product((0.1, 0.5), DELTAS), (1.0, 1e-5), (3.0, 1e-5)):
+        formulas = f"{closed_form(z, delta):.3g} | {zhao(z, delta):.3g} | {STATED.get(z, '–')}"
+        lines.append(f"| DPPG, z {z:g} | {delta:g} | {formulas} | {at_most(exact(z, delta), 3)} |")
+    for what, true, epsilons, delta in (
+        ("DP-PG, Theorem 1", theorem_1, (0.5, 3.0, 5.0), 1e-5),
+        ("DPTD, both sides", both_sides, (1.0, 10.0), 1e-4),
+    ):
+        for epsilon in epsilons:
+            found = at_most(true(epsilon, delta), 3)
+            lines.append(f"| {what} | {delta:g} | – | – | {epsilon:g} | {found} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Print the table and draw the figure."""
-    for delta in DELTAS:
-        for z in (0.01, 0.05, 0.1, 0.5, 1.0, 3.0):
-            found = ", ".join(
-                f"{formula.__name__} {formula(z, delta):.3g}"
-                for formula in (closed_form, zhao, exact)
-            )
-            print(f"δ {delta:g} z {z:<4g} {found}, stated {STATED.get(z, '-')}")
+    """Write the table of benchmarks/results.md and draw the figure."""
+    put(RESULTS_PAGE, "gaussian budgets", table())
     draw(FIGURES / "dppg_figure3.png")
 
 

@@ -1,27 +1,18 @@
 """Teach a language model to answer in a better mood, privately: every prompt is one user's, and is
 used once.
 
-python -m research.language                                     # offline: invented reviews and a
-tiny model python -m research.language --model lvwerra/gpt2-imdb --prompts stanfordnlp/imdb --reward
-lvwerra/distilbert-imdb
-    --rank 4 --learning-rate 1 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24    #
-    GPT-2; loads 1 GB once
-python -m research.language --table                             # the rows of docs/rlhf.md, by the
-tiny model
+python -m research.language                         # the rows of docs/rlhf.md, by a tiny model
 
-The update is DP-PG (private policy optimisation, Algorithm 2) or, with --local-steps, DPPG
-(Algorithms 2 and 3). Prints the mean reward on held-out prompts, which count as public, before and
-after. Writes the trained weights and privacy.json. Needs ``pip install 'primorl[rlhf]'``.
+The update is DP-PG (private policy optimisation, Algorithm 2) or, with local steps, DPPG
+(Algorithms 2 and 3). `LanguagePolicy`, `PromptedUsers` and `PromptUpdate` take any causal model of
+``transformers``, its tokenizer, prompts and reward, and `primorl.online.learning.learn` runs them.
+Needs ``pip install 'primorl[rlhf]'``.
 """
 
-import argparse
-import hmac
 import math
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Values, learn, online_plan
+from benchmarks.machine import ROOT, put
+from primorl.online.learning import PARAMETERS, Cohort, Values, online_plan
 from primorl.online.network import draw_softmax
 from primorl.online.updates import within
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -39,14 +31,11 @@ from research.rows import Row, completed
 REFERENCE = "reference"
 """Among the values: the parameters that the KL penalty pulls to, ``[d]``."""
 DELTA = 1e-5
-PARTS = {
-    "all": 0.3,
-    "output": 0.3,
-    "hidden": 0.3,
-    "adapter of the output": 1.0,
-    "adapters of the hidden": 3.0,
-}
-"""Learning rate for each part of the tiny model that `table` trains."""
+PARTS = {"all": 0.3, "adapter of the output": 1.0}
+"""Learning rate for each part of the tiny model."""
+NAMES = {"neither": "no clip, no noise", "clip alone": "clip, no noise", "learning": "private"}
+NAMES["noise alone"] = "noise alone"
+PAGE = ROOT / "docs" / "rlhf.md"
 
 
 @dataclass(frozen=True)
@@ -402,71 +391,16 @@ def tiny_task(
     return model, tokenizer, prompts, sentiment
 
 
-def named_task(
-    options: argparse.Namespace,
-) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
-    """Load model, prompts and a sentiment classifier by name from the Hugging Face hub, or from
-    folders.
-    """
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+def with_adapter(model: Any, rank: int) -> Any:
+    """Freeze a model and add a trained low-rank adapter to its output layer.
 
-    from datasets import load_dataset
-
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    # padding is told apart by the mask
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(
-        options.model, attn_implementation="eager", dtype=torch.float32
-    )
-    prompts = [str(text) for text in load_dataset(options.prompts, split="train")["text"]]
-    of_reward = AutoTokenizer.from_pretrained(options.reward)
-    classifier = AutoModelForSequenceClassification.from_pretrained(options.reward).eval()
-    positive = next(
-        int(number)
-        for number, label in classifier.config.id2label.items()
-        if label.lower() == "positive"
-    )
-    # one for all: a score depends on no other text
-    length = 2 * (options.prompt_length + options.answer_length)
-
-    def reward(texts: Sequence[str]) -> Tensor:
-        encoded = of_reward(
-            list(texts),
-            truncation=True,
-            max_length=length,
-            padding="max_length",
-            return_tensors="pt",
-        )
-        return torch.logit(torch.softmax(classifier(**encoded).logits, -1)[:, positive], eps=1e-6)
-
-    return model, tokenizer, prompts, reward
-
-
-def with_adapters(model: Any, rank: int, layers: Any = ("lm_head",)) -> Any:
-    """Freeze a model and add trained low-rank adapters to some layers.
-
-    Their first values are public. Adapters of the hidden layers alone hardly learn: see
-    docs/rlhf.md.
+    Its first values are public.
     """
     from peft import LoraConfig, TaskType, get_peft_model
 
     torch.manual_seed(0)
-    shape = {"r": rank, "lora_alpha": 2 * rank, "target_modules": layers}
+    shape = {"r": rank, "lora_alpha": 2 * rank, "target_modules": ("lm_head",)}
     return get_peft_model(model, LoraConfig(task_type=TaskType.CAUSAL_LM, **shape))
-
-
-def with_trained(model: Any, part: str) -> Any:
-    """Choose what is trained of the tiny model, by a name of `PARTS`."""
-    if "adapter" in part:
-        return with_adapters(
-            model, 4, ["lm_head"] if part == "adapter of the output" else "all-linear"
-        )
-    for (
-        name,
-        parameter,
-    ) in model.named_parameters():  # the output layer is the embedding of words, transposed
-        parameter.requires_grad_(part == "all" or ("wte" in name) == (part == "output"))
-    return model
 
 
 def measured(key: Row) -> Row:
@@ -478,7 +412,8 @@ def measured(key: Row) -> Row:
     """
     m, cohorts, held_out, epsilon, seed = 512, 20, 512, float(key["epsilon"]), key["seed"]
     model, tokenizer, prompts, reward = tiny_task((cohorts + 1) * m, seed)
-    policy = LanguagePolicy(Transformer(with_trained(model, key["part"])))
+    model = model if key["part"] == "all" else with_adapter(model, 4)
+    policy = LanguagePolicy(Transformer(model))
     users = PromptedUsers(prompts, tokenizer, reward, (3, 8, 2), seed)
     without_noise = key["mode"] in ("neither", "clip alone")
     z = 0.0 if without_noise else solve_noise_multiplier(epsilon, DELTA, 1.0, 1)
@@ -504,139 +439,37 @@ def measured(key: Row) -> Row:
     }
 
 
-def table() -> None:
-    """Make the rows of the tiny model that are missing, and print them."""
+def main() -> None:
+    """Make the rows of the tiny model that are missing, and write the table of docs/rlhf.md."""
     modes = (
         ("neither", math.inf),
         ("clip alone", 1.0),
         *product(("learning", "noise alone"), (8.0, 1.0)),
     )
-    cases = [(part, *case) for part in ("all", "adapter of the output") for case in modes]
-    cases += [
-        (part, "neither", math.inf)
-        for part in PARTS
-        if part not in ("all", "adapter of the output")
-    ]
+    cases = [(part, *case) for part in PARTS for case in modes]
     keys = [
         {"part": part, "mode": mode, "epsilon": str(epsilon), "seed": seed}
         for part, mode, epsilon in cases
         for seed in range(3)
     ]
-    for row in completed("language", keys, measured):
-        named = f"{row['part']:24} {row['mode']:11} ε {row['epsilon']:3} seed {row['seed']}"
-        print(
-            f"{named}  {row['before']:.3f} -> {row['after']:.3f}, divergence "
-            f"{row['divergence']:.2f}"
-        )
+    rows = completed("language", keys, measured)
+    put(PAGE, "language", written(rows))
 
 
-def options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--model", help="name or folder of a causal language model; default: a tiny one, made here"
-    )
-    parser.add_argument("--prompts", help="name or folder of texts; default: invented reviews")
-    parser.add_argument(
-        "--reward", help="name or folder of a sentiment classifier; default: words are counted"
-    )
-    parser.add_argument(
-        "--epsilon", type=float, default=8.0, help="ε of the run, at δ = 1e-5; inf: not private"
-    )
-    parser.add_argument(
-        "--rank", type=int, default=0, help="of the output layer's adapter; 0: train all parameters"
-    )
-    parser.add_argument(
-        "--table", action="store_true", help="make the rows of docs/rlhf.md and nothing else"
-    )
-    for name, default, text in (
-        ("cohorts", 20, "updates"),
-        ("cohort", 512, "prompts of one update"),
-        ("piece", 256, "prompts whose gradients are in memory at once"),
-        ("prompt-length", 3, "tokens of a prompt"),
-        ("answer-length", 8, "tokens of an answer, at most"),
-        ("answers", 2, "to each prompt, at least 2"),
-        ("held-out", 512, "public prompts that judge the model"),
-        ("local-steps", 0, "of each prompt; 0: DP-PG"),
-        ("seed", 0, "of the model, prompts and answers; never of the noise"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=text)
-    parser.add_argument("--learning-rate", type=float, default=0.3, help="of an update")
-    parser.add_argument(
-        "--clipping-norm", type=float, default=1.0, help="of a prompt's contribution"
-    )
-    parser.add_argument(
-        "--kl-weight", type=float, default=0.01, help="of the divergence from the model before"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("models/language"), help="folder of the weights"
-    )
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Learn from the prompts, print the rewards, and write the weights with their statement."""
-    asked = options()
-    if asked.table:
-        return table()
-    needed = asked.cohorts * asked.cohort
-    if asked.model:
-        model, tokenizer, prompts, reward = named_task(asked)
-    else:
-        model, tokenizer, prompts, reward = tiny_task(needed + asked.held_out, asked.seed)
-    if len(prompts) < needed + asked.held_out:
-        raise SystemExit(
-            f"error: found {len(prompts)} prompts, --cohorts, --cohort and --held-out ask for more"
-        )
-    if asked.rank:
-        model = with_adapters(model, asked.rank)
-    policy = LanguagePolicy(Transformer(model))
-    lengths = asked.prompt_length, asked.answer_length, asked.answers
-    users = PromptedUsers(prompts[:needed], tokenizer, reward, lengths, asked.seed)
-    public = PromptedUsers(
-        prompts[needed : needed + asked.held_out], tokenizer, reward, lengths, asked.seed
-    )
-    z = (
-        solve_noise_multiplier(asked.epsilon, DELTA, 1.0, 1)
-        if math.isfinite(asked.epsilon)
-        else 0.0
-    )
-    plan = online_plan(
-        users=needed,
-        cohort=asked.cohort,
-        noise_multiplier=z,
-        releases=1,
-        appearances=1,
-        delta=DELTA,
-    )
-    update = PromptUpdate(
-        asked.learning_rate, asked.clipping_norm, asked.kl_weight, asked.piece, asked.local_steps
-    )
-    cohorts = [range(at, at + asked.cohort) for at in range(0, needed, asked.cohort)]
-    begun = update.begin(policy, policy.initial())
-    learned = learn(update, policy, plan, users, cohorts, OnlineState(begun, len(cohorts)))  # type: ignore[arg-type]
-    print(
-        f"{policy.parameters} trained parameters, {needed} prompts in {asked.cohorts} cohorts, "
-        f"noise multiplier {z}"
-    )
-    for when, theta in (("before", begun[PARAMETERS]), ("after", learned.parameters)):
-        rewards = public.meet(range(asked.held_out), policy, theta).rewards
-        print(f"reward {when}: {float(rewards.mean()):.3f}")
-    for name, value in policy.tensors(learned.parameters).items():
-        policy.module.get_parameter(name).data.copy_(value)
-    model.save_pretrained(asked.out, **({"save_embedding_layers": False} if asked.rank else {}))
-    # No ledger is kept here, so nobody has to recognise the data again: the key is thrown away.
-    fingerprint = hmac.digest(
-        secrets.token_bytes(32), "\n".join(users.prompts).encode(), "sha256"
-    ).hex()
-    assumed = [
-        "the number of users, each with one prompt",
-        "the model before, the reward model and the tokenizer",
-    ]
-    plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumed).write(asked.out)
-    print(f"weights and privacy.json: {asked.out}")
+def written(rows: Sequence[Row]) -> str:
+    """Write the mean rewards of held-out prompts, one figure a seed."""
+    lines = [f"| mode | ε | {' | '.join(PARTS)} |", "|---" * (2 + len(PARTS)) + "|"]
+    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        if row["mode"] == "neither":
+            of_part = cells.setdefault(("untrained", "–"), {}).setdefault(row["part"], [])
+            of_part.append(f"{row['before']:.3f}")
+        private = row["mode"] in ("learning", "noise alone")
+        place = NAMES[row["mode"]], f"{float(row['epsilon']):g}" if private else "∞"
+        cells.setdefault(place, {}).setdefault(row["part"], []).append(f"{row['after']:.3f}")
+    for place, found in cells.items():
+        lines.append(f"| {' | '.join(place)} | {' | '.join(', '.join(found[p]) for p in PARTS)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

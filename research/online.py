@@ -455,7 +455,7 @@ def acrobot() -> Iterator[Run]:
     )
     base = Run("Acrobot", "DPPG", "strict", "", update, 0.0, 300, 12, 2000, 4)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    base = Run("Acrobot", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64), averaged=0.5)
+    base = Run("Acrobot", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64))
     yield from with_nulls(base, "z 3")
 
 
@@ -568,19 +568,17 @@ def nulls(rows: Sequence[Row]) -> str:
     them.
     """
     kinds = ("no noise", "no clip", "noise alone", "untrained")
-    lines, all_lines = (
-        [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"],
-        cases(),
-    )
-    for null in (one for one in all_lines if one.row == "noise alone"):
+    lines, all_lines = [f"| task | method | learning | {' | '.join(kinds)} |"], cases()
+    lines.append("|---" * (3 + len(kinds)) + "|")
+    for null in (one for one in all_lines if one.row.endswith("noise alone")):
+        prefix = null.row.removesuffix("noise alone")
         same = [one for one in all_lines if (one.task, one.method) == (null.task, null.method)]
-        strict = [one for one in same if one.row == "strict" and one.budget == null.budget]
-        found = [_of(rows, one) for kind in kinds for one in same if one.row == kind]
-        cells = [interval(own, "drawn") if own else "–" for own in found]
-        lines.append(
-            f"| {null.task} | {null.method} | {null.budget}: "
-            f"{interval(_of(rows, strict[0]), 'drawn')} | {' | '.join(cells)} |"
-        )
+        by_row = {one.row: _of(rows, one) for one in same if one.budget in ("", null.budget)}
+        own = by_row[prefix.strip() or "strict"]
+        cells = [interval(by_row.get(prefix + kind, []), "drawn") for kind in kinds]
+        name = f"{null.method}, papers' mode" if prefix else null.method
+        first = f"{null.budget}: {interval(own, 'drawn')}"
+        lines.append(f"| {null.task} | {name} | {first} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ the papers' mode she moves the critic, which moves what all users of the second 
 and the release tells her by far more than the stated ε.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from scipy import stats
 from scipy.special import ndtri
 from torch import Tensor
 
+from benchmarks.machine import RESULTS_PAGE, put
 from primorl.online.learning import (
     PARAMETERS,
     Cohort,
@@ -38,6 +39,7 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.environments import Floats
 from research.classic_control import batch
+from research.rows import Row, completed
 
 _CRITIC, _FIRST, _SECOND, _STEPS = (
     "critic",
@@ -244,6 +246,14 @@ REWARD, CONFIDENCE = (
 )  # of the canary's steps, the others' are 1; of the ε that is proved
 
 
+FOUND = (
+    "distance of the second sum, in units of S (median)",
+    "ε of the second release at that distance",
+    "share of right guesses from the second release",
+    "ε that the guesses prove",
+)
+
+
 class Noiseless(Cohort):
     """Cohort that clips and adds no noise; keeps what it returns."""
 
@@ -316,12 +326,9 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
         ratio = float((seen - (seconds[0] + seconds[1]) / 2) @ difference)
         guessed[trial] = ratio > 0 if ratio else np.random.default_rng().random() < 0.5
     distance = float(np.median(moved))
-    return {
-        "distance of the second sum, in units of S (median)": distance,
-        "ε of the second release at that distance": epsilon(Z / distance) if distance > 0 else 0.0,
-        "share of right guesses from the second release": float((guessed == included).mean()),
-        "ε that the guesses prove": proved(guessed, included),
-    }
+    at_distance = epsilon(Z / distance) if distance > 0 else 0.0
+    right = float((guessed == included).mean())
+    return dict(zip(FOUND, (distance, at_distance, right, proved(guessed, included)), strict=True))
 
 
 def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
@@ -341,16 +348,25 @@ def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
     return epsilon(1 / apart) if apart > 0 else 0.0
 
 
-def main() -> None:
-    """Attack both modes and print the table."""
+def made(key: Row) -> Row:
+    """Attack one mode."""
     strict = AdamDPPG(clipping_norm=0.5, local_learning_rate=0.02, epochs=16, minibatches=4)
-    found = {
-        mode: attacked(update, TRIALS)
-        for mode, update in (("strict", strict), ("paper", loose(strict)))
-    }
-    print(f"stated ε: {epsilon(Z):.3g}")
-    for name, value in found["strict"].items():
-        print(f"{name}: strict {value:.3g}, paper {found['paper'][name]:.3g}")
+    return dict(attacked(strict if key["mode"] == "strict" else loose(strict), TRIALS))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Write what the attack finds in both modes."""
+    strict, paper = rows
+    lines = [f"| stated ε {epsilon(Z):.3g} | strict | paper |", "|---|---|---|"]
+    for name in FOUND:
+        lines.append(f"| {name} | {strict[name]:.3g} | {paper[name]:.3g} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Attack both modes and write the table of benchmarks/results.md."""
+    keys = [{"mode": mode, "trials": TRIALS} for mode in ("strict", "paper")]
+    put(RESULTS_PAGE, "critic", table(completed("paper_mode", keys, made)))
 
 
 if __name__ == "__main__":

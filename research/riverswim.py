@@ -22,9 +22,7 @@ Modes of DPPG, to tell what makes the rewards:
 - clip alone: S stays, and no noise is added.
 - neither: no clip and no noise.
 
-Baselines: none (the return is the advantage), user (the mean return in a state within the user's
-own episode), carried (that over all users before, without noise: as in the paper, and ε is void).
-Random: uniformly random actions.
+The return is the advantage: there is no baseline. Random: uniformly random actions.
 
 Rows: research/results/riverswim.jsonl. Draws benchmarks/figures/riverswim.png.
 
@@ -47,6 +45,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from benchmarks.machine import RESULTS_PAGE, put
 from primorl.online.learning import online_plan
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed
@@ -233,7 +232,6 @@ def dppg(key: Row, settings: Settings) -> Floats:
         users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
     )
     random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
-    past = visits = np.zeros((RUNS, S))  # sums over all users before, for the paper's baseline
     for number in range(USERS // m):
         policies, scores = policies_and_scores(theta)
         met = played(p, policies, m, random)
@@ -245,14 +243,7 @@ def dppg(key: Row, settings: Settings) -> Floats:
             norms = step.kl_norm(region, fisher_matrices(scores, public.counts))[:, None]
         elif mode != "neither":
             norms = step.l2_norm(region, theta.shape[1])
-        values: Floats = np.zeros((RUNS, 1, S))
-        if key["baseline"] == "user":
-            values = met.returns.sum(-1) / np.maximum(met.counts.sum(-1), 1)
-        elif key["baseline"] == "carried":
-            values = (past / np.maximum(visits, 1))[:, None]
-            past, visits = past + met.returns.sum((1, 3)), visits + met.counts.sum((1, 3))
-        advantages = met.returns - met.counts * values[..., None]
-        gradients = np.einsum("rusa,rsad->urd", advantages, scores, optimize=True)
+        gradients = np.einsum("rusa,rsad->urd", met.returns, scores, optimize=True)
         if mode == "noise alone":
             gradients *= 0
         lengths = np.linalg.norm(gradients, axis=-1, keepdims=True)
@@ -295,16 +286,14 @@ def made(key: Row) -> Row:
 
 
 def draw(path: Path, rows: list[Row]) -> None:
-    """Draw cumulative regrets with 95% intervals: p side by side, settings below each other,
-    without a baseline.
-    """
+    """Draw cumulative regrets with 95% intervals: p side by side, settings below each other."""
     figure = Figure(figsize=(10, 7.5), dpi=120, layout="constrained")
     axes = figure.subplots(len(SETTINGS), len(PROBABILITIES), sharex=True, squeeze=False)
     styles = {("learning", "1.0"): "-", ("learning", "5.0"): "--", ("noise alone", "1.0"): ":"}
     users = np.arange(EVERY, USERS + 1, EVERY)
     for row in rows:
         style = styles.get((row["mode"], row["epsilon"]))
-        if style is None or row["baseline"] != "none":
+        if style is None:
             continue
         here = axes[list(SETTINGS).index(row["settings"]), PROBABILITIES.index(row["p"])]
         curve, errors = np.array(row["curve"]), 1.96 * np.array(row["errors"])
@@ -326,24 +315,16 @@ def draw(path: Path, rows: list[Row]) -> None:
 
 def row_keys() -> list[Row]:
     """List the rows."""
-    cases: list[tuple[str, str, str, str, float]] = [
-        ("paper", "random", "none", "learning", math.inf)
-    ]
+    cases = [("paper", "random", "learning", math.inf)]
     for settings in SETTINGS:
+        cases += [(settings, "ucb-vi", "learning", epsilon) for epsilon in (*EPSILONS, math.inf)]
         cases += [
-            (settings, "ucb-vi", "none", "learning", epsilon) for epsilon in (*EPSILONS, math.inf)
-        ]
-        cases += [
-            (settings, algorithm, "none", mode, epsilon)
+            (settings, algorithm, mode, epsilon)
             for algorithm, mode, epsilon in product(("dppg-kl", "dppg-l2"), MODES, EPSILONS)
         ]
         # without a clip DPPG-KL is the same
-        cases.append((settings, "dppg-l2", "none", "neither", math.inf))
-    for algorithm, baseline, epsilon in product(
-        ("dppg-kl", "dppg-l2"), ("user", "carried"), EPSILONS
-    ):
-        cases.append(("paper", algorithm, baseline, "learning", epsilon))
-    names = "settings", "algorithm", "baseline", "mode", "epsilon"
+        cases.append((settings, "dppg-l2", "neither", math.inf))
+    names = "settings", "algorithm", "mode", "epsilon"
     return [
         dict(zip(names, (*case[:-1], str(case[-1])), strict=True)) | {"p": p}
         for case in cases
@@ -351,28 +332,62 @@ def row_keys() -> list[Row]:
     ]
 
 
-def main() -> None:
-    """Make the rows that are missing, print the table with what learning gains over noise alone,
-    and draw.
+def of_algorithms(rows: list[Row]) -> str:
+    """Write DPPG's regrets beside those of its nulls; bold: below noise alone by more than the
+    error.
     """
+    head = [f"p {p}: {mode}" for p, mode in product(PROBABILITIES, MODES)]
+    lines = [f"| settings | algorithm | ε | {' | '.join(head)} |", "|---" * 9 + "|"]
+    for settings, name, epsilon in product(SETTINGS, ("dppg-kl", "dppg-l2"), EPSILONS):
+        line = f"| {settings} | {ALGORITHMS[name]} | {epsilon:g}"
+        for p in PROBABILITIES:
+            key = {"settings": settings, "algorithm": name, "p": p}
+            key |= {"epsilon": str(epsilon)}
+            learning, noise, clip = (_find(rows, key | {"mode": mode}) for mode in MODES)
+            error = 1.96 * math.hypot(learning["error"], noise["error"])
+            better = learning["regret"] < noise["regret"] - error
+            first = f"**{_regret(learning)}**" if better else _regret(learning)
+            line += f" | {first} | {_regret(noise)} | {_regret(clip)}"
+        lines.append(f"{line} |")
+    return "\n".join(lines)
+
+
+def of_others(rows: list[Row]) -> str:
+    """Write the regrets of the other algorithms."""
+    cases = (
+        ("uniformly random actions", "random", "paper", "learning", math.inf),
+        ("UCB-VI, joint DP, the bonus of its proof", "ucb-vi", "paper", "learning", 1.0),
+        ("UCB-VI, 0.03 times the bonus", "ucb-vi", "own", "learning", math.inf),
+        ("DPPG, paper, no clip and no noise", "dppg-l2", "paper", "neither", math.inf),
+        ("DPPG, own, no clip and no noise", "dppg-l2", "own", "neither", math.inf),
+    )
+    lines = ["| others | ε | p 0.6 | p 0.9 |", "|---|---|---|---|"]
+    for name, algorithm, settings, mode, epsilon in cases:
+        key = {"algorithm": algorithm, "settings": settings, "mode": mode}
+        found = [
+            _regret(_find(rows, key | {"epsilon": str(epsilon), "p": p})) for p in PROBABILITIES
+        ]
+        shown = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
+        lines.append(f"| {name} | {shown} | {' | '.join(found)} |")
+    return "\n".join(lines)
+
+
+def _find(rows: list[Row], key: Row) -> Row:
+    return next(row for row in rows if row.items() >= key.items())
+
+
+def _regret(row: Row) -> str:
+    return f"{row['regret']:.0f} ± {1.96 * row['error']:.0f}"
+
+
+TABLES = {"riverswim": of_algorithms, "riverswim others": of_others}
+
+
+def main() -> None:
+    """Make the rows that are missing, write the tables of benchmarks/results.md, and draw."""
     rows = completed("riverswim", row_keys(), made)
-    for row in rows:
-        named = " ".join(str(row[name]) for name in ("settings", "algorithm", "baseline", "mode"))
-        epsilon = "void" if row["baseline"] == "carried" else f"ε {row['epsilon']}"
-        line = (
-            f"{named:40} {epsilon:5} p {row['p']}  regret {row['regret']:.0f} ± "
-            f"{1.96 * row['error']:.0f}"
-        )
-        if row["mode"] == "learning" and row["algorithm"].startswith("dppg"):
-            same = {name: row[name] for name in ("settings", "algorithm", "epsilon", "p")} | {
-                "mode": "noise alone"
-            }
-            noise = next(other for other in rows if other.items() >= same.items())
-            error = 1.96 * math.hypot(row["error"], noise["error"])
-            line += (
-                f", less than noise alone by {noise['regret'] - row['regret']:.0f} ± {error:.0f}"
-            )
-        print(line)
+    for name, write in TABLES.items():
+        put(RESULTS_PAGE, name, write(rows))
     draw(FIGURES / "riverswim.png", rows)
 
 

@@ -6,18 +6,17 @@ binary-tree mechanism.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy, integers
-
 Floats, Whole = NDArray[np.float64], NDArray[np.int64]
 
 REWARD_UNIT = 1000
 """Rewards within [0, 1] are counted in thousandths, rounded to the nearest."""
+_RANDOM = np.random.default_rng()  # in floating point: a baseline for comparison only
 _AHEAD = 1 << 16  # noise is drawn for many people at once: about so many numbers
 
 
@@ -31,7 +30,7 @@ class TreeCounter:
     Chan, Shi and Song 2011, "Private and continual release of statistics", Algorithm 2). Of the
     nodes only log T are kept.
 
-    Formal guarantee: with unseeded entropy all T releases together are ε-differentially private
+    In real numbers all T releases together are ε-differentially private
     under zero-out adjacency of one person, at δ = 0. A person is below L = `levels` nodes, one a
     level. Replacing her vector by zero changes each of their sums by at most Δ in L1 norm, all of
     them together by L Δ, and each entry has discrete Laplace noise of scale b ≥ L Δ / ε: P(k) ∝
@@ -42,13 +41,11 @@ class TreeCounter:
         people: T; public.
         sensitivity: Δ, a whole number; public.
         epsilon: of all releases together; infinite: no noise, the non-private twin.
-        entropy: source of the noise.
     """
 
     people: int
     sensitivity: int
     epsilon: float
-    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     @property
     def private(self) -> bool:
@@ -124,68 +121,12 @@ class Stream:
         if not len(self._noise):
             each = self._noise.shape[1:]
             rows = min(_AHEAD // math.prod(each) + 1, self.counter.people)
-            drawn = discrete_laplace(
-                self.counter.entropy, rows * math.prod(each), self.counter.scale
-            )
-            self._noise = drawn.reshape(rows, *each)
+            # two geometric variables differ by a discrete Laplace one
+            chance = -math.expm1(-1 / self.counter.scale)
+            first, second = _RANDOM.geometric(chance, (2, rows, *each))
+            self._noise = first - second
         row, self._noise = self._noise[0], self._noise[1:]
         return row
-
-
-def discrete_laplace(entropy: Entropy, count: int, scale: int) -> Whole:
-    """Draw ``count`` whole numbers with P(k) ∝ exp(-|k| / b), exactly; b ≥ 1 is ``scale``.
-
-    Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy", Algorithm 2
-    at s = 1, for many at once. All is decided by comparing whole numbers, so there is no
-    floating-point noise to attack (Mironov 2012).
-    """
-    found = np.empty(0, np.int64)
-    while len(found) < count:
-        wanted = (count - len(found)) * 7 // 4 + 16  # 63% are accepted
-        low = _below(entropy, np.full(wanted, scale, np.uint64))
-        low = low[_flips(entropy, low, scale)]
-        high, going = np.zeros(len(low), np.int64), np.arange(len(low))
-        while len(going):
-            going = going[_flips(entropy, np.full(len(going), scale, np.uint64), scale)]
-            high[going] += 1
-        sizes = low.astype(np.int64) + scale * high
-        negative = _below(entropy, np.full(len(sizes), 2, np.uint64)) == 1
-        found = np.concatenate([found, np.where(negative, -sizes, sizes)[~negative | (sizes > 0)]])
-    return found[:count]
-
-
-def _flips(entropy: Entropy, numerators: NDArray[np.uint64], denominator: int) -> NDArray[np.bool_]:
-    """True with probability exp(-numerator / denominator) each, for numerators up to the
-    denominator.
-
-    Algorithm 1 there: coins of probability γ/1, γ/2, γ/3, … until one falls the other way, at an
-    odd number.
-    """
-    found = np.zeros(len(numerators), bool)
-    going, number = np.arange(len(numerators)), 0
-    while len(going):
-        number += 1
-        limit = np.full(len(going), number * denominator, np.uint64)
-        again = _below(entropy, limit) < numerators[going]
-        found[going[~again]] = number % 2 == 1
-        going = going[again]
-    return found
-
-
-def _below(entropy: Entropy, limits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Uniform whole numbers from 0 to limit - 1, exactly: words past the last whole multiple are
-    drawn anew.
-    """
-    most = np.uint64(2**64 - 1)
-    found = np.empty_like(limits)
-    going = np.arange(len(limits))
-    while len(going):
-        own, words = limits[going], integers(entropy, len(going))
-        rest = words % own
-        kept = words - rest <= most - own
-        found[going[kept]] = rest[kept]
-        going = going[~kept]
-    return found
 
 
 @dataclass(frozen=True)
@@ -221,7 +162,6 @@ class UCBVI:
         failure: β.
         optimism: c.
         seed: of the draws between actions of equal value.
-        entropy: of the noise.
     """
 
     states: int
@@ -232,11 +172,10 @@ class UCBVI:
     failure: float
     optimism: float
     seed: int
-    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def counter(self, unit: int) -> TreeCounter:
         """Make one of the three counters; one step adds at most ``unit``."""
-        return TreeCounter(self.users, self.horizon * unit, self.epsilon / 3, self.entropy)
+        return TreeCounter(self.users, self.horizon * unit, self.epsilon / 3)
 
 
 class Learner:

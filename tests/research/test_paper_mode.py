@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from primorl.online.learning import Update
-from research.paper_mode import AdamDPPG, attacked, loose
-from tests.online.cohorts import OTHERS, met, network, recorded, with_user
+from primorl.online.learning import Cohort, Update, online_plan
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import SeededEntropy
+from research.paper_mode import AdamDPPG, NoiseAlone, attacked, loose
+from tests.online.cohorts import OTHERS, USERS, met, network, recorded, with_user
 from tests.online.test_sensitivity import UPDATES
 
 SHAPE = network((5,))
@@ -34,3 +36,16 @@ def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
         assert torch.equal(*rows) == same
         distance = next(iter(attacked(update, 2).values()))
         assert (distance == 0) == same, "the attack reads the canary off the papers' mode alone"
+
+
+def test_noise_alone_is_the_release_of_nobody() -> None:
+    sizes = {"users": 9, "cohort": USERS, "releases": 1, "appearances": 1}
+
+    def plan() -> Plan:
+        entropy = SeededEntropy(0)
+        return online_plan(**sizes, noise_multiplier=1.0, delta=1e-5, entropy=entropy)
+
+    rows = torch.randn(USERS, 5)
+    nobody = Cohort(plan(), 1).noisy_mean(0 * rows, 2.0)
+    for contributions in (rows, iter([rows])):
+        assert torch.equal(NoiseAlone(plan(), 1).noisy_mean(contributions, 2.0), nobody)

@@ -6,15 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from primorl.privacy.mechanism.sampling import SeededEntropy
 from research import riverswim
-from research.ucbvi import (
-    Stream,
-    TreeCounter,
-    discrete_laplace,
-)
+from research.ucbvi import Stream, TreeCounter
 
 
 @pytest.mark.parametrize("people", [1, 7, 8, 21])
@@ -45,30 +39,14 @@ def test_one_person_changes_as_many_nodes_as_the_noise_is_made_for(people: int) 
 
 
 def test_noise_is_discrete_laplace_and_fresh_in_every_node() -> None:
-    for scale in (1, 37):
-        draws = discrete_laplace(SeededEntropy(scale), 40_000, scale)
-        assert _fits(draws, scale)
-        assert not _fits(draws, scale * 2 / 3)
-        assert not _fits(draws, scale * 3 / 2)
-    made = TreeCounter(64, 3, 1.0, SeededEntropy(0))
-    stream = Stream(made, 2, 250)
-    released = np.array([stream.add(np.zeros((2, 250), np.int64)).ravel() for _ in range(64)])
-    assert abs(np.corrcoef(released[0], released[1])[0, 1]) < 0.2
+    made = TreeCounter(64, 3, 1.0)
+    stream = Stream(made, 2, 2500)
+    released = np.array([stream.add(np.zeros((2, 2500), np.int64)).ravel() for _ in range(64)])
+    assert abs(np.corrcoef(released[0], released[1])[0, 1]) < 0.1
     for person in (1, 3, 63, 64):  # as many nodes as binary ones
         expected = 2 * made.scale**2 * person.bit_count()
         assert released[person - 1].var() == pytest.approx(expected, rel=0.3)
     assert (np.abs(released) > made.error(0.01)).mean() <= 0.01
-
-
-def _fits(draws: np.ndarray, scale: float) -> bool:
-    """χ² test against the discrete Laplace distribution in 13 cells."""
-    q, edges = math.exp(-1 / scale), np.arange(-6, 7) * max(int(scale / 2), 1)
-    counted = np.histogram(draws, edges - 0.5)[0]
-    support = np.arange(edges[0], edges[-1])
-    shares = ((1 - q) / (1 + q) * q ** np.abs(support)).reshape(12, -1).sum(1)
-    counts = np.append(counted, len(draws) - counted.sum())
-    expected = np.append(shares, 1 - shares.sum())
-    return bool(stats.chisquare(counts, expected * len(draws)).pvalue > 1e-4)
 
 
 @pytest.mark.parametrize("algorithm", ["dppg-l2", "dppg-kl"])
@@ -77,7 +55,7 @@ def test_modes_differ_in_what_they_say(algorithm: str, monkeypatch: pytest.Monke
     runs stay close.
     """
     monkeypatch.setattr(riverswim, "USERS", 50)
-    key = {"algorithm": algorithm, "baseline": "none", "epsilon": "1.0", "p": 0.9}
+    key = {"algorithm": algorithm, "epsilon": "1.0", "p": 0.9}
     paper = riverswim.SETTINGS["paper"]
     found = {mode: riverswim.dppg({**key, "mode": mode}, paper) for mode in riverswim.MODES}
     assert all(rewards.shape == (50, riverswim.RUNS) for rewards in found.values())

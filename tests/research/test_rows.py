@@ -1,0 +1,63 @@
+"""The papers' tables are made from kept rows, and the rows hold what the pages say of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.machine import RESULTS_PAGE
+from research import dptd, gaussian_budgets, language, online, paper_mode, riverswim
+from research.rows import Row, read
+
+TABLES: list[tuple[Path, str, Callable[[], str]]] = [
+    (RESULTS_PAGE, "online", lambda: online.table(shown())),
+    (RESULTS_PAGE, "online nulls", lambda: online.nulls(shown())),
+    *(
+        (RESULTS_PAGE, name, lambda write=write: write(read("riverswim")))
+        for name, write in riverswim.TABLES.items()
+    ),
+    (RESULTS_PAGE, "gaussian budgets", gaussian_budgets.table),
+    (RESULTS_PAGE, "critic", lambda: paper_mode.table(read("paper_mode"))),
+    (RESULTS_PAGE, "dptd", lambda: dptd.table(read("dptd"))),
+    (language.PAGE, "language", lambda: language.written(read("language"))),
+]
+
+
+def shown() -> list[Row]:
+    rows = read("online")
+    return [row for one in online.cases() for row in rows if row.items() >= one.key.items()]
+
+
+@pytest.mark.parametrize(("page", "name", "write"), TABLES, ids=[name for _, name, _ in TABLES])
+def test_a_table_is_that_of_the_rows(page: Path, name: str, write: Callable[[], str]) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- /{name} -->")[0] == write()
+
+
+def returns(how: str, **key: str) -> np.ndarray:
+    found = [row for row in shown() if row.items() >= key.items()]
+    assert len({row["seed"] for row in found}) == len(found)
+    assert all({"commit", "machine", "seconds", "setting"} <= row.keys() for row in found)
+    return np.array([row[how] for row in found])
+
+
+@pytest.mark.parametrize(("task", "least"), [("CartPole", 490.0), ("Acrobot", -90.0)])
+def test_private_learning_beats_its_nulls_over_ten_seeds(task: str, least: float) -> None:
+    own = returns("drawn", task=task, method="DPPG", row="strict", budget="ε 1")
+    assert len(own) == 10
+    assert own.mean() >= least
+    for null in ("noise alone", "untrained"):
+        others = returns("drawn", task=task, method="DPPG", row=null)
+        assert len(others) == 10
+        assert others.max() < own.min()
+    assert len(returns("drawn", task=task, method="DPPG", row="no noise")) == 10
+
+
+@pytest.mark.parametrize(
+    ("task", "budget", "least"),
+    [("CartPole", "z 1", 490.0), ("CartPole", "z 3", 375.0), ("Acrobot", "z 1", -90.0)],
+)
+def test_the_papers_mode_reaches_the_papers_figures(task: str, budget: str, least: float) -> None:
+    own = returns("drawn", task=task, method="DPPG", row="paper", budget=budget)
+    assert own.mean() >= least
