@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -31,9 +32,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.machine import RESULTS_PAGE, put
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
 from research.rows import FIGURES, Row, completed
@@ -41,6 +44,8 @@ from research.rows import FIGURES, Row, completed
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
 MORE_UNITS = 4000  # of one more row, of Acrobot
 COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
+SHARE, MEAN = 0.05, BoundedSum(1, 1.0)  # of 1/z², for the question of the mean reward
+LEVELLED = ("level", "level noise")
 STEP, MOMENTUM = 1e-3, 0.3  # of SGD and DPSRM
 LARGE_STEP, INVERSE_TEMPERATURE = 1e-2, 1e4  # of DPGLD
 EPOCH = 500  # updates; the objective is taken after each
@@ -49,7 +54,9 @@ NAMES = {
     "td": "TD, no privacy",
     "dptd": "DPTD",
     "clip": "TD, clipped, no noise",
-    "noise": "noise alone",
+    "noise": "noise alone: gradients 0",
+    "level": "DPTD from the mean reward",
+    "level noise": "the mean reward alone: gradients 0",
     "sgd_plain": "SGD, no privacy",
     "dpgld": "DPGLD",
     "dpsrm": "DPSRM",
@@ -123,33 +130,32 @@ class Sarsa:
         )
 
 
-def logs(task: str, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of
-    its steps.
+class Log(NamedTuple):
+    """R transitions of U units, one after the other. Sensitive.
 
-    Returns states and next states ``[2, U, M, S]``, rewards ``[U, M]``, whether a step ended in a
-    terminal state, and whether it is no padding.
+    Attributes:
+        inputs: scaled observations, ``[R, S]``.
+        next_inputs: ``[R, S]``.
+        reward: ``[R]``.
+        next_factor: γ, or 0 after a terminal step, ``[R]``.
+        starts: first transition of each unit, int64 ``[U]``.
+        lengths: transitions of each unit, int64 ``[U]``.
     """
-    player = Sarsa(task, seed=0)
-    for _ in range(TASKS[task].learning):
-        player.episode(500, 0.1, 0.1)
-    played = [player.episode(100, 0.05, 0.0) for _ in range(units)]
-    shape = (units, max(map(len, played)))
-    states = torch.zeros(2, *shape, len(player.scale)).double()
-    reward, own, ended = (
-        torch.zeros(shape).double(),
-        torch.zeros(shape).bool(),
-        torch.zeros(shape).bool(),
-    )
-    for unit, rows in enumerate(played):
-        pairs, paid, over = zip(*rows, strict=True)
-        states[:, unit, : len(rows)] = torch.from_numpy(np.stack(pairs, 1))
-        reward[unit, : len(rows)], ended[unit, : len(rows)] = (
-            torch.tensor(paid).double(),
-            torch.tensor(over),
-        )
-        own[unit, : len(rows)] = True
-    return states, reward, ended, own
+
+    inputs: Tensor
+    next_inputs: Tensor
+    reward: Tensor
+    next_factor: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    def batch(self, rows: Tensor, weight: Tensor, level: Tensor) -> TdBatch:
+        """Take transitions ``[P, U, M]`` for N networks that learn V - c, c being ``level``,
+        ``[N]``.
+        """
+        factor = self.next_factor[rows]
+        reward = self.reward[rows] - level.view(-1, 1, 1) * (1 - factor)
+        return TdBatch(self.inputs[rows], self.next_inputs[rows], reward, factor, weight)
 
 
 ALGORITHM = Dptd(hidden=(50,), members=RUNS, alpha=3.0, beta=3.0, kappa=2.0, eta=2.0)
@@ -182,56 +188,89 @@ def descent_ascent(
 
 
 @cache
-def log_of(task: str, units: int) -> tuple[TdBatch, float]:
-    """Make the transitions, in float32, and the log's mean discounted return."""
-    states, reward, ended, own = logs(task, units)
-    place = torch.arange(own.shape[1])
-    value = float((DISCOUNT**place * reward * own).sum(1).mean())
-    here, following = (states / torch.tensor(TASKS[task].scales)).clamp(-4, 4)
-    weight = own / own.sum(1, keepdim=True)
-    parts = (here, following, reward, DISCOUNT * ~ended, weight)
-    return TdBatch(*(part[None].float() for part in parts)), value
+def log_of(task: str, units: int) -> tuple[Log, float]:
+    """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of
+    its steps; return their mean discounted return, too.
+    """
+    player = Sarsa(task, seed=0)
+    for _ in range(TASKS[task].learning):
+        player.episode(500, 0.1, 0.1)
+    played = [player.episode(100, 0.05, 0.0) for _ in range(units)]
+    lengths = torch.tensor([len(rows) for rows in played])
+    pairs, paid, over = zip(*(step for rows in played for step in rows), strict=True)
+    states = torch.from_numpy(np.stack(pairs, 1)) / torch.tensor(TASKS[task].scales)
+    here, following = states.clamp(-4, 4).float()
+    starts, reward = lengths.cumsum(0) - lengths, torch.tensor(paid)
+    place = torch.arange(len(reward)) - starts.repeat_interleave(lengths)
+    value = float((DISCOUNT ** place.double() * reward).sum()) / units
+    factor = DISCOUNT * ~torch.tensor(over)
+    return Log(here, following, reward, factor, starts, lengths), value
+
+
+def mechanism(units: int, unit: str, delta: float, method: str, epsilon: float | None) -> Plan:
+    """Plan a line's rounds and, where it begins at the mean reward, the question for that."""
+    queries: tuple[GaussianQuery, ...] = ()
+    if method in LEVELLED and epsilon is not None:
+        z = 1 / (math.sqrt(SHARE) * gaussian_mean(epsilon, delta))
+        queries = (GaussianQuery("mean_reward", MEAN.sensitivity, z),)
+    q, noise = min(1.0, COHORT / units), 0.0
+    if epsilon is not None:
+        multipliers = tuple(query.noise_multiplier for query in queries)
+        noise = solve_noise_multiplier(epsilon, delta, q, UPDATES, multipliers)
+    clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
+    return Plan(units, unit, PoissonSampler(q), clip, noise, UPDATES, delta, queries)
+
+
+def ask_level(plan: Plan, log: Log) -> float:
+    """Ask the mean of the units' mean rewards, within [-1, 1], and return what it is worth for
+    ever; 0 where there is no question.
+    """
+    if not plan.queries:
+        return 0.0
+    units = torch.arange(plan.units).repeat_interleave(log.lengths)
+    sums = torch.zeros(plan.units).index_add(0, units, log.reward)
+    total = MEAN.total((sums / log.lengths).unsqueeze(1))
+    return float(plan.answer(plan.queries[0], total)) / (1 - DISCOUNT)
 
 
 def made(key: Row) -> Row:
     """Run one line of a figure: the objective over the epochs, and the value at the end."""
-    method, epsilon, units = key["method"], key["epsilon"], key["units"]
-    (whole, true_value), delta = log_of(key["task"], units), 1 / (10 * units)
-    noise = 0.0
-    if epsilon is not None:
-        noise = solve_noise_multiplier(epsilon, delta, COHORT / units, UPDATES)
-    clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
-    plan = Plan(units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, delta)
+    method, units = key["method"], key["units"]
+    log, true_value = log_of(key["task"], units)
+    plan = mechanism(units, "trajectory", 1 / (10 * units), method, key["epsilon"])
     step = STEP
     if method == "dpgld":
-        deviation = noise * plan.clip.sensitivity / plan.expected_cohort
+        deviation = plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort
         step = langevin_step(INVERSE_TEMPERATURE, deviation, LARGE_STEP)
-    network = ValueNetwork(whole.inputs.shape[-1], ALGORITHM.hidden)
+    network = ValueNetwork(log.inputs.shape[-1], ALGORITHM.hidden)
     values = ALGORITHM.begin(network)
-    judged = TdBatch(*(part[:, :JUDGED] for part in whole))
+    level = torch.tensor([ask_level(plan, log) for _ in range(RUNS)])
+    first = log.lengths[:JUDGED]
+    weight = (1 / first).repeat_interleave(first) / len(first)
+    judged = log.batch(torch.arange(int(first.sum()))[None, None], weight[None, None], level)
     objective = []
     for done in range(UPDATES + 1):
         if done % EPOCH == 0:
             losses = network.losses(values["theta"].float(), values["omega"].float(), judged)
-            objective.append((losses * judged.weight).sum((1, 2)) / JUDGED)
+            objective.append((losses * judged.weight).sum((1, 2)))
         if done == UPDATES:
             break
         kept = 1 - MOMENTUM if method == "dpsrm" and done else 0.0
         total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
-        if method != "noise":
-            total = contributed(plan, network, values, whole, kept)
+        if not method.endswith("noise"):
+            total = contributed(plan, network, values, log, level, kept)
         (released,) = plan.release((total,))
-        if method in ("td", "clip", "noise", "dptd"):
+        if method not in ("sgd_plain", "dpgld", "dpsrm"):
             values = ALGORITHM.stepped(values, released, done)
         else:
             p, d = released.double().view(RUNS, 2, -1).unbind(1)
             values = descent_ascent(values, kept * values["p"] + p, kept * values["d"] + d, step)
     curves = torch.stack(objective)
-    found = network.values(values["theta"].float(), whole.inputs[:, :, 0]).mean(1)
+    found = level + network.values(values["theta"].float(), log.inputs[log.starts][None]).mean(1)
     return {
-        "noise_multiplier": noise,
-        "delta": delta,
-        "step": None if method in ("td", "clip", "noise", "dptd") else rounded(step),
+        "noise_multiplier": plan.noise_multiplier,
+        "delta": plan.delta,
+        "step": rounded(step) if method in ("sgd_plain", "dpgld", "dpsrm") else None,
         "objective_mean": [rounded(number) for number in curves.mean(1).tolist()],
         "objective_std": [rounded(number) for number in curves.std(1).tolist()],
         "objective": [rounded(number) for number in curves[-1].tolist()],
@@ -246,21 +285,23 @@ def rounded(number: float) -> float:
 
 
 def contributed(
-    plan: Plan, network: ValueNetwork, values: dict[str, Tensor], whole: TdBatch, kept: float
+    plan: Plan,
+    network: ValueNetwork,
+    values: dict[str, Tensor],
+    log: Log,
+    level: Tensor,
+    kept: float = 0.0,
 ) -> Tensor:
-    """Sum the clipped gradients of each run's own cohort, ``[RUNS 2d]``. Sensitive.
+    """Sum the clipped gradients of each run's own cohort, ``[N 2d]``. Sensitive.
 
     A unit contributes the mean over ``ROWS`` of its transitions. With ``kept`` (DPSRM, stochastic
     recursive momentum; Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}),
     and the difference is clipped.
     """
-    units = pad_sequence([plan.cohort() for _ in range(RUNS)], batch_first=True, padding_value=-1)[
-        ..., None
-    ]
-    lengths = (whole.weight[0] > 0).sum(1)[units]
-    rows = (torch.rand(*units.shape[:2], ROWS) * lengths).long()
-    batch = TdBatch(*(part[0][units, rows] for part in whole))
-    batch = batch._replace(weight=((units >= 0) / ROWS).expand(rows.shape))
+    cohorts = [plan.cohort() for _ in level]
+    units = pad_sequence(cohorts, batch_first=True, padding_value=-1)[..., None]
+    rows = log.starts[units] + (torch.rand(*units.shape[:2], ROWS) * log.lengths[units]).long()
+    batch = log.batch(rows, ((units >= 0) / ROWS).expand(rows.shape), level)
 
     def gradients(theta: Tensor, omega: Tensor) -> Tensor:
         found = network.gradients(theta.float(), omega.float(), batch)
@@ -330,6 +371,7 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Make the rows that are missing, write their table and draw the figures."""
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
+    cases += [(method, 1.0) for method in LEVELLED]
     others: list[tuple[str, float | None]] = [
         ("sgd_plain", None),
         ("dpgld", 1.0),
@@ -348,9 +390,8 @@ def main() -> None:
     rows = completed("dptd", keys, made)
     put(RESULTS_PAGE, "dptd", table(rows))
     rows = [row for row in rows if row["units"] == UNITS]
-    figure_1 = [
-        r for r in rows if r["method"] not in ("clip", "noise") and r["epsilon"] in (None, 1.0)
-    ]
+    hidden = ("clip", "noise", *LEVELLED)
+    figure_1 = [r for r in rows if r["method"] not in hidden and r["epsilon"] in (None, 1.0)]
     draw(FIGURES / "dptd_figure1.png", figure_1)
     draw(FIGURES / "dptd_figure2.png", [row for row in rows if row["method"] in ("td", "dptd")])
 

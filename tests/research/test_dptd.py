@@ -32,12 +32,12 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(row["value"]) == 2
         assert len(row["objective_mean"]) == 3
         assert (row["noise_multiplier"] > 0) == (epsilon is not None)
-    whole, _ = dptd.log_of(TASK, 20)
-    network = ValueNetwork(whole.inputs.shape[-1], dptd.ALGORITHM.hidden)
+    log, _ = dptd.log_of(TASK, 20)
+    network, level = ValueNetwork(log.inputs.shape[-1], dptd.ALGORITHM.hidden), torch.zeros(2)
     values = dptd.ALGORITHM.begin(network)
     for q, largest in ((1.0, 20 * 1e-3), (1e-9, 0.0)):
         plan = Plan(20, "trajectory", PoissonSampler(q), L2Clip(1e-3), 1.0, 5, 1e-3)
-        total = dptd.contributed(plan, network, values, whole, 0.0).view(2, -1)
+        total = dptd.contributed(plan, network, values, log, level).view(2, -1)
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"
     dptd.log_of.cache_clear()
