@@ -10,15 +10,15 @@ from primorl.evaluate.private.results import MEAN_RETURN, Check, Verdict
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
-    "trial": "Try the policy in a trial that people watch",
+    "trial": "Try the policy in a supervised trial",
     "keep": "Keep today's practice, and change nothing",
     "more_data": "Change nothing yet: the data do not tell whether the policy is better",
 }
 """Recommendations in a few words."""
 GAIN_NOTE = (
     "What the model says that the policy adds to the mean return; above 0 is better. The interval "
-    "should hold in nine of ten runs: it was fitted on simulated logs, and on others it may hold "
-    "less often."
+    "is made to hold the true gain in nine of ten runs, which was tried on simulated data; on real "
+    "data it may hold less often."
 )
 BELIEVE = {
     "yes": "The model can be believed",
@@ -167,7 +167,7 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     rows = []
     today = _todays_answer(summary)
     if today is not None and (alike or not measured):
-        name = f"today's practice, asked of the {plural(summary['unit'])}"
+        name = f"today's practice, counted with noise over the {plural(summary['unit'])}"
         rows.append(Shown(name, today["value"], today["ci95"]))
     elif summary.get("public_return_mean") is not None and (alike or measured or not answers):
         name = f"today's practice, {summary['public_trajectories']} public trajectories"

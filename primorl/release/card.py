@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
-from primorl.evaluate.private.results import MEAN_RETURN, Verdict
+from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict
 from primorl.evaluate.wording import (
     ADVICE,
     GAIN_NOTE,
@@ -33,6 +33,7 @@ from primorl.evaluate.wording import (
     describe_public,
     gain,
     guarantee,
+    is_believed,
     list_explained,
     model_check,
     plural,
@@ -257,12 +258,15 @@ def write_practice(summary: Content, discount: float = 1.0) -> Section:
     answers = summary.get("private_evaluation") or ()
     told = {each["what"]: each for each in answers if each["of"] == "behaviour"}
     today = next((row.ends for row in rows if not row.of_policy), None)
+    modelled = [each["value"] for each in answers if each["what"] == AS_DRAWN]
     return _section(
         "compared",
         summary=summary,
         known=MEAN_RETURN in told or summary.get("public_return_ci95") is not None,
         today=today,
         policy=next((row.ends for row in rows if row.of_policy), None),
+        modelled=modelled[0] if modelled and MEAN_RETURN in told and is_believed(summary) else None,
+        counted=told[MEAN_RETURN]["value"] if MEAN_RETURN in told else None,
     )
 
 

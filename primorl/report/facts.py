@@ -73,6 +73,7 @@ class Facts:
         link: from the page to the file with all answers.
         newer_data: whether people joined, left or withdrew since the run.
         conduct: what the policy does beside today's practice.
+        estimates: all answers of private evaluation.
     """
 
     summary: Mapping[str, Any]
@@ -91,6 +92,7 @@ class Facts:
     link: str = f"../{PRIVATE_EVALUATION}"
     newer_data: bool = False
     conduct: Mapping[str, Any] | None = None
+    estimates: Sequence[Mapping[str, Any]] = ()
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ def read_facts(
         delta = min(spending.delta, released["delta"] or spending.delta)
         stated = [each.to_json() for each in own]
         released = add_account(released, stated, spending.costs, delta)
-        counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
+        counted = f"all results ever released about these {plural(training.unit)}"
     return Facts(
         summary=found.to_json(),
         statement=run.policy,
@@ -157,6 +159,7 @@ def read_facts(
         discount=answers.discount,
         newer_data=run.newer_data,
         conduct=to_json(answers).get("conduct"),
+        estimates=to_json(answers)["estimates"],
     )
 
 

@@ -84,7 +84,10 @@ def write_page(facts: Facts) -> str:
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict),
         meaning=write_meaning(facts.released, facts.counted),
-        practice=write_practice(summary, facts.discount),
+        practice=write_practice(
+            {**summary, "private_evaluation": facts.estimates or summary.get("private_evaluation")},
+            facts.discount,
+        ),
         conduct=write_conduct(
             facts.conduct,
             facts.model,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from primorl.evaluate import wording
-from primorl.evaluate.private.results import MEAN_RETURN
+from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
@@ -163,8 +163,11 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
             replace(FACTS, summary=said, conduct=conduct | {"outcomes": ends, "always_ends": False})
         )
     )
-    assert "died: 20 under the policy and 30 if people go on as today" in page
+    assert "died: 20 under the policy and 30 if all goes on as today" in page
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
+    people, clone = said["private_evaluation"][:1], {"of": "clone", "what": AS_DRAWN, "value": 3.0}
+    page = plain(write_page(replace(FACTS, summary=said, estimates=[*people, clone])))
+    assert "The model says 3 of people who are treated as today" in page
     category = conduct | {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}
     many = category | {"actions": [use | {"name": f"dose {place}"} for place in range(13)]}
     page = plain(write_page(replace(FACTS, summary=said, conduct=many)))
