@@ -25,7 +25,7 @@ from primorl.base.paths import (
     PUBLIC,
     SUMMARY,
 )
-from primorl.config.params import Params, Reading
+from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories, Recordings
@@ -74,7 +74,7 @@ class VerifiedRun:
     @classmethod
     def read(
         cls,
-        params: Params | Reading,
+        params: Params,
         variant: Variant | None = None,
         *,
         allow_newer_data: bool = False,

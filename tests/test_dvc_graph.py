@@ -67,7 +67,6 @@ RECIPE = {*BLOCKS}
 PLANNED = {
     "dynamics.variant": "model.variant",
     "privacy.delta": "model.mechanism.delta",
-    "privacy.statistics": "model.mechanism.queries",
     "policy": "policy",
 }
 """Keys whose values the stages after `plan` follow in its file."""

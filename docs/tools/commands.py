@@ -18,7 +18,7 @@ import yaml
 
 from docs.tools.markdown import ROOT
 from primorl.commands.main import app
-from primorl.config.params import leaves
+from primorl.config.params import flat, load, plain
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
@@ -170,7 +170,7 @@ def _of_dvc(words: Sequence[str]) -> Iterator[str]:
     for change in (after for before, after in pairwise(words) if before in ("-S", "--set-param")):
         key = change.partition("=")[0]
         if key.startswith("+"):
-            if key[1:] not in leaves():
+            if key[1:] not in dict(flat(plain(load(ROOT / "params.yaml")))):
                 yield f"no setting {key[1:]}"
             continue
         block: Any = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))

@@ -39,11 +39,11 @@ def _check_units() -> None:
     """Refuse a public split with units that the ledger knows as private."""
     from primorl.base.files import home
     from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARAMS
-    from primorl.config.params import load_reading
+    from primorl.config.params import load
     from primorl.work.data import open_public
 
     if MANIFEST.exists() and (PARAMS.exists() or (home() / LEDGER_HEAD).exists()):
-        open_public(load_reading())
+        open_public(load())
 
 
 def _read_bounds(

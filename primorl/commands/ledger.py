@@ -12,7 +12,7 @@ from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.commands.terminal import add_group, flag, format_table
 
 if TYPE_CHECKING:
-    from primorl.config.params import Reading
+    from primorl.config.params import Params
     from primorl.privacy.ledger.account import Account
     from primorl.privacy.ledger.history import Charge, Registered
     from primorl.privacy.ledger.ledger import Ledger
@@ -74,16 +74,16 @@ def _publish(
     print(f"{units} units may be public now; `dvc repro partition` makes them so")
 
 
-def _open() -> "tuple[Reading, Ledger | None]":
-    """Open the ledger with the settings that reading needs; None where nothing was charged yet.
+def _open() -> "tuple[Params, Ledger | None]":
+    """Open the ledger with the settings; None where nothing was charged yet.
 
     Raises:
         PipelineError: there is no ledger, and files of the project name charges.
     """
-    from primorl.config.params import load_reading
+    from primorl.config.params import load
     from primorl.work.data import ledger_is_begun, open_ledger, refuse_missing_charges
 
-    params = load_reading()
+    params = load()
     if not ledger_is_begun(params):
         refuse_missing_charges(None)
         return params, None
@@ -105,7 +105,7 @@ def _check(ledger: "Ledger") -> None:
         check_secret(Manifest.load(MANIFEST), PARTITIONS)
 
 
-def _print_json(ledger: "Ledger", params: "Reading") -> None:
+def _print_json(ledger: "Ledger", params: "Params") -> None:
     from primorl.base.files import finite
 
     delta = params.privacy.delta
@@ -121,7 +121,7 @@ def _print_json(ledger: "Ledger", params: "Reading") -> None:
     print(json.dumps(entries, indent=2, allow_nan=False))
 
 
-def _print_table(ledger: "Ledger", params: "Reading") -> None:
+def _print_table(ledger: "Ledger", params: "Params") -> None:
     from primorl.privacy.accounting.rounding import at_most
 
     charges = ledger.charges()
@@ -155,7 +155,7 @@ def _summary(
     version: "Registered",
     account: "Account",
     own: "Sequence[Charge]",
-    params: "Reading",
+    params: "Params",
 ) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.history import list_budget_changes

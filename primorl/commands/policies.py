@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import PARAMS
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -158,7 +157,7 @@ def release(
     if not check:
         build.release(
             directory,
-            params.load_reading(PARAMS),
+            params.load(),
             sign=sign,
             policy=policy,
             against_advice=against_advice,

@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from primorl.base.files import home
 from primorl.base.paths import LEDGER
@@ -38,12 +38,12 @@ from primorl.config.texts import (
     ConsentValue,
     InnerPath,
     LogVariances,
+    OneOf,
     Range,
     Seeds,
     StoreUrl,
     Text,
     Variant,
-    word_or_numbers,
 )
 from primorl.engine.settings import EarlyStopping
 from primorl.policy.config import refuse_small_buffer
@@ -74,15 +74,7 @@ up, as Gaussian releases compose.
 """
 
 
-def _kind_of_public(value: Any) -> str:
-    keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
-    return "by file" if "file" in keys else "by column"
-
-
-PublicUnits = Annotated[
-    Annotated[PublicColumn, Tag("by column")] | Annotated[PublicFile, Tag("by file")],
-    Discriminator(_kind_of_public),
-]
+PublicUnits = Annotated[PublicColumn | PublicFile, OneOf()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +91,12 @@ class Partition(Block):
     public: PublicUnits | None = None
 
     def __post_init__(self) -> None:
-        _one_of_two("public_fraction", self.public_fraction, "public", self.public)
+        if (self.public_fraction is None) == (self.public is None):
+            found = "neither" if self.public is None else "both"
+            raise ValueError(
+                f"found {found} of public_fraction and public; give exactly one and leave the "
+                "other empty"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +106,6 @@ class Budget(Block):
     """
 
     epsilon: Epsilon | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistics(Block):
-    """Queries of the private units beside the rounds; each takes its share of the ε
-    (`primorl.work.resolve`).
-    """
-
-    normaliser: Literal["public", "private"]
-    starts: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +125,6 @@ class Privacy(Block):
     rounds: Steps | None = None
     clipping_norm: ClippingNorm | None = None
     clipping: Literal["flat", "per_layer"] = "flat"
-    statistics: Statistics
     draw: NaturalInt = 0
 
     def __post_init__(self) -> None:
@@ -146,14 +132,6 @@ class Privacy(Block):
             raise ValueError("shares: found none of the model; the model needs one")
         if (total := math.fsum(self.shares.values())) > 1 + 1e-9:
             raise ValueError(f"shares: found {total:.6g} in all; allowed is at most 1")
-
-
-def _one_of_two(first: str, a: object, second: str, b: object) -> None:
-    if (a is None) == (b is None):
-        found = "neither" if a is None else "both"
-        raise ValueError(
-            f"found {found} of {first} and {second}; give exactly one and leave the other empty"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,10 +225,7 @@ class Policy(Block):
             refuse_small_buffer(*sizes)  # type: ignore[arg-type]
 
 
-ReturnBounds = Annotated[
-    Annotated[Literal["public", "reward"], Tag("word")] | Annotated[Range, Tag("numbers")],
-    Discriminator(word_or_numbers),
-]
+ReturnBounds = Annotated[Literal["public", "reward"] | Range, OneOf()]
 
 
 @dataclass(frozen=True, kw_only=True)

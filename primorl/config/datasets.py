@@ -4,12 +4,12 @@ privacy unit.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from primorl.base.records import (
     Finite,
@@ -33,11 +33,11 @@ from primorl.config.texts import (
     FilledText,
     InnerPath,
     Name,
+    OneOf,
     OpenRange,
     Range,
     Sentence,
     Text,
-    word_or_numbers,
 )
 
 T = TypeVar("T")
@@ -151,25 +151,6 @@ class BoxActions(Block):
             _check_ascending(self.low, self.high)
 
 
-def keys_of(value: Any) -> Iterable[str]:
-    """Give the keys of a block, or of the mapping that it will be made of."""
-    return value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
-
-
-def _kind_of_action(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "by list"
-    keys = keys_of(value)
-    # Tags that are no keys.
-    return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")
-
-
-def _kind_of_observation(value: Any) -> str:
-    if tag := next((f"by {key}" for key in ("elapsed", "carried") if key in keys_of(value)), None):
-        return tag
-    return "by categories" if isinstance(value, dict | Block) else "by name"
-
-
 def _check_joined(columns: tuple[Categorical, ...]) -> tuple[Categorical, ...]:
     if len({each.column for each in columns}) < len(columns):
         raise ValueError("found a column twice")
@@ -184,20 +165,8 @@ JoinedActions = Annotated[
 """Columns whose categories together are one discrete action: every combination is one choice, in
 the order in which the last column changes first.
 """
-ObservationColumn = Annotated[
-    Annotated[Column, Tag("by name")]
-    | Annotated[Categorical, Tag("by categories")]
-    | Annotated[Elapsed, Tag("by elapsed")]
-    | Annotated[Carried, Tag("by carried")],
-    Discriminator(_kind_of_observation),
-]
-ActionColumns = Annotated[
-    Annotated[BoxActions, Tag("by columns")]
-    | Annotated[CountedActions, Tag("by count")]
-    | Annotated[Categorical, Tag("by categories")]
-    | Annotated[JoinedActions, Tag("by list")],
-    Discriminator(_kind_of_action),
-]
+ObservationColumn = Annotated[Column | Categorical | Elapsed | Carried, OneOf()]
+ActionColumns = Annotated[BoxActions | CountedActions | Categorical | JoinedActions, OneOf()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,11 +407,8 @@ class MedsRangeReward(Block):
     outside: Finite
 
 
-def _kind_of_meds_dimension(value: Any) -> str:
-    kinds = {"happened": "by event", "elapsed": "by elapsed", "clock": "by clock"}
-    return next((tag for key, tag in kinds.items() if key in keys_of(value)), "by value")
-
-
+MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | Elapsed, OneOf()]
+MedsReward = Annotated[MedsEventReward | MedsRangeReward, OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 
 
@@ -465,39 +431,10 @@ class MedsOptions(Block):
     begins: Codes | None = None
     ends: Codes | None = None
     terminates: Codes | None = None
-    decision: Annotated[
-        Annotated[MedsEvents, Tag("by codes")] | Annotated[MedsGrid, Tag("by time")],
-        Discriminator(lambda value: "by codes" if "codes" in keys_of(value) else "by time"),
-    ]
-    observation: Annotated[
-        tuple[
-            Annotated[
-                Annotated[MedsValue, Tag("by value")]
-                | Annotated[MedsFlag, Tag("by event")]
-                | Annotated[MedsClock, Tag("by clock")]
-                | Annotated[Elapsed, Tag("by elapsed")],
-                Discriminator(_kind_of_meds_dimension),
-            ],
-            ...,
-        ],
-        Field(min_length=1, max_length=10_000),
-    ]
+    decision: Annotated[MedsEvents | MedsGrid, OneOf()]
+    observation: Annotated[tuple[MedsDimension, ...], Field(min_length=1, max_length=10_000)]
     action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
-    reward: Annotated[
-        tuple[
-            Annotated[
-                Annotated[MedsEventReward, Tag("by codes")]
-                | Annotated[MedsRangeReward, Tag("by observation")],
-                Discriminator(
-                    lambda value: (
-                        "by observation" if "observation" in keys_of(value) else "by codes"
-                    )
-                ),
-            ],
-            ...,
-        ],
-        Field(min_length=1, max_length=1000),
-    ]
+    reward: Annotated[tuple[MedsReward, ...], Field(min_length=1, max_length=1000)]
 
     def __post_init__(self) -> None:
         values = [entry.name for entry in self.observation if isinstance(entry, MedsValue)]
@@ -622,15 +559,8 @@ class Bounds(Block):
     observation, counted from 0, that are cosine and sine of one angle: the model keeps them so.
     """
 
-    observation: Annotated[
-        Annotated[Literal["space", "public"], Tag("word")]
-        | Annotated[DeclaredBounds, Tag("numbers")],
-        Discriminator(word_or_numbers),
-    ]
-    reward: Annotated[
-        Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")],
-        Discriminator(word_or_numbers),
-    ]
+    observation: Annotated[Literal["space", "public"] | DeclaredBounds, OneOf()]
+    reward: Annotated[Literal["public"] | Range, OneOf()]
     before_end: tuple[Finite, Finite] | None = None
     outcomes: tuple[FilledText, FilledText] | None = None
     angles: tuple[tuple[_Place, _Place], ...] = ()
@@ -702,10 +632,6 @@ class CardTexts(Block):
     licence: Sentence | None = None
 
 
-def _or_nothing(block: Any) -> Any:
-    return {} if block is None else block
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeclaredTexts(Block):
     """Texts of a dataset's file for people.
@@ -715,7 +641,7 @@ class DeclaredTexts(Block):
         reward_meaning: meaning of one point of the return; None: not stated.
     """
 
-    card: Annotated[CardTexts, BeforeValidator(_or_nothing)] = field(default_factory=CardTexts)
+    card: CardTexts = field(default_factory=CardTexts)
     reward_meaning: Sentence | None = None
 
     @property
@@ -753,7 +679,7 @@ class DatasetCommon(DeclaredTexts):
     bounds: Bounds
     score: Score | None
     ingestion: Ingestion
-    recipe: Annotated[dict[str, Any], BeforeValidator(_or_nothing)] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

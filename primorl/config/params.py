@@ -6,21 +6,18 @@ key and one that is not there are the same: None, until something decides.
 """
 
 import functools
-import types
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import ONLINE_SETTINGS, PARAMS
-from primorl.base.records import Delta, Seed
+from primorl.base.paths import DATASETS, ONLINE_SETTINGS, PARAMS
+from primorl.base.records import Seed
 from primorl.config.blocks import (
     Behaviour,
-    Budget,
     Compute,
     Dynamics,
     EstimatorName,
@@ -33,37 +30,17 @@ from primorl.config.blocks import (
     Shares,
     Tracking,
 )
-from primorl.config.datasets import Dataset, DeclaredTexts, checked
-from primorl.config.reading import (
-    UNKNOWN_KEY,
-    explain,
-    explanations,
-    found_at,
-    read_yaml,
-    shown,
-    shown_key,
-)
+from primorl.config.datasets import Dataset, checked
+from primorl.config.reading import UNKNOWN_KEY, explanations, read_yaml, shown, shown_key
 from primorl.config.texts import Block, Name
 
-T = TypeVar("T")
-DATASETS = "datasets"
-_NO_CHOICES = ("ledger", "tracking", "compute")
-_WHY = "every choice of a run lives in this file"
-SHARES = "privacy.shares"
+QUESTIONS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 SHARES_OF_A_LOG: Shares = {"model": 0.83, "clone": 0.1, "behaviour": 0.035, "model_check": 0.035}
 """A log without an environment has no other way to tell what a policy is worth."""
 SHARES_OF_A_SIMULATOR: Shares = {"model": 1.0}
-_FRACTION, _PUBLIC, _KIND = "partition.public_fraction", "partition.public", "dynamics.model"
-_NORMALISER, _STARTS = "privacy.statistics.normaliser", "privacy.statistics.starts"
-
-BLOCKS: dict[str, type] = {
-    "partition": Partition,
-    "privacy": Privacy,
-    "dynamics": Dynamics,
-    "behaviour": Behaviour,
-    "policy": Policy,
-    "evaluation": Evaluation,
-}
+BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+"""Blocks of which a dataset's recipe may hold keys."""
+_NESTED = {*BLOCKS, "privacy.budget", "dynamics.early_stopping", "evaluation.private", "online"}
 RULED = frozenset(
     f"{block}.{key}"
     for block, keys in {
@@ -80,7 +57,7 @@ RULED = frozenset(
 RULE, DEFAULT, PUBLIC = "rule", "default", "who is public"
 """The origins of keys that no file gives."""
 _ALONE = {  # decided in params.yaml alone, with the reason
-    "privacy.budget": "all runs share it",
+    "privacy.budget.epsilon": "all runs share it",
     "privacy.delta": "all runs share it",
     "privacy.draw": "another draw is paid for",
     "evaluation.private.draw": "another draw is paid for",
@@ -98,8 +75,7 @@ class Params(Block):
         dataset: its name.
         chosen: the content of the dataset's file.
         seed: of initial weights, policies and evaluation; never of noise or cohorts.
-        origins: the file that decided each key of the blocks that a dataset may suggest values for,
-            by dotted key.
+        origins: what decided each key of the blocks that is no default, by dotted key.
     """
 
     dataset: Name
@@ -122,18 +98,17 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
-        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
+        starts, nowhere = self.policy.starts, None
         if starts == "reset" and self.chosen.environment is None:
             nowhere = f"{DATASETS}/{self.dataset}.yaml says environment: null"
-        elif starts == "public" and nobody:
+        elif starts == "public" and self.partition.public_fraction == 0:
             nowhere = "partition.public_fraction is 0"
-        elif starts == "released" and not self.privacy.statistics.starts:
-            nowhere = "privacy.statistics.starts is false"
+        elif starts == "released" and not self.asks_starts:
+            nowhere = "the public split tells first states"
         if nowhere is not None:
             raise ValueError(
                 f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset with "
-                "an environment, public with a public split, released with "
-                "privacy.statistics.starts: true"
+                "an environment, public with a public split, released without a drawn one"
             )
 
     @property
@@ -144,6 +119,21 @@ class Params(Block):
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
     @property
+    def normaliser(self) -> Literal["public", "private"]:
+        """Who tells the scales: a public split that a hash drew, for nothing; else the private
+        people, as those who consented may differ from the others. Linear heads need them exactly.
+        """
+        drawn = self.partition.public_fraction not in (None, 0)
+        return "public" if drawn and self.dynamics.model != "linear" else "private"
+
+    @property
+    def asks_starts(self) -> bool:
+        """Whether the private people are asked for first states, which nothing else tells."""
+        alone = self.chosen.environment is None or self.policy.starts == "released"
+        nobody = self.partition.public_fraction == 0 and bool(self.questions)
+        return self.normaliser == "private" and (alone or nobody)
+
+    @property
     def undecided(self) -> frozenset[str]:
         """Keys that a rule is still to decide."""
         return frozenset(key for key in RULED if found_in(self, key) is None)
@@ -152,12 +142,11 @@ class Params(Block):
         """Return values to compare runs by, by dotted key, without addresses, speed and what a rule
         is still to decide.
         """
-        blocks = {
-            key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)
-        }
-        undecided = self.undecided
+        kept = {"dataset", "seed", "online", *BLOCKS}
+        blocks = {key: value for key, value in plain(self).items() if key in kept}
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
-        return facts | {key: value for key, value in _leaves(blocks) if key not in undecided}
+        undecided = self.undecided
+        return facts | {key: value for key, value in flat(blocks) if key not in undecided}
 
     def given(self) -> dict[str, Any]:
         """Return the choices that a person wrote, into params.yaml or a recipe, by dotted key."""
@@ -197,29 +186,9 @@ class Params(Block):
         return tuple(name for name in QUESTIONS if name in self.privacy.shares)
 
 
-QUESTIONS: tuple[EstimatorName, ...] = get_args(EstimatorName)
-
-
 def found_in(settings: Any, key: str) -> Any:
     """Return the value at a dotted key of a settings object."""
     return functools.reduce(getattr, key.split("."), settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingPrivacy:
-    """The part of the block ``privacy`` that commands which only read need."""
-
-    budget: Budget
-    delta: Delta = 1e-5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Settings for commands that only read the ledger: a subset of `Params` with the same names."""
-
-    dataset: Name
-    ledger: LedgerStore
-    privacy: ReadingPrivacy
 
 
 def load(path: Path = PARAMS) -> Params:
@@ -231,7 +200,7 @@ def load(path: Path = PARAMS) -> Params:
     Raises:
         PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.
     """
-    return parse(read_yaml(path, _WHY), path)
+    return parse(read_yaml(path, "every choice of a run lives in this file"), path)
 
 
 def parse(raw: Any, path: Path = PARAMS) -> Params:
@@ -240,89 +209,66 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     Raises:
         PipelineError: one line that names every wrong key, the value found and the values allowed.
     """
-    raw = _block(raw, path)
-    folder = path.parent / DATASETS
-    name = _dataset(raw, path)
-    own = folder / f"{name}.yaml"
+    if not isinstance(raw, dict):
+        raise PipelineError(f"{path}: a block of keys is needed")
+    for reserved in ("chosen", "origins", "online"):
+        if reserved in raw:
+            raise PipelineError(f"{path}: {reserved}: {UNKNOWN_KEY}")
+    own = path.parent / DATASETS / f"{_dataset(raw, path)}.yaml"
     entry = read_yaml(own, "")
     if not isinstance(entry, dict):
         raise PipelineError(f"{own}: a block of keys is needed")
-    wrong: dict[Path, list[str]] = {path: [], own: []}
-    said, origins = decide(raw, entry, f"{DATASETS}/{name}.yaml", wrong[own])
     users = path.parent / ONLINE_SETTINGS
+    said, origins = merge(raw, entry, f"{DATASETS}/{own.name}")
     said["online"] = read_yaml(users, "") if users.exists() else {}
-    for block, kind in _PLAIN.items():
-        said[block] = _given(said.get(block), kind)
-    said |= {"chosen": entry, "origins": origins}
-    return _check(said, path, own, wrong)
+    return _check(said | {"chosen": entry, "origins": origins}, path, own)
 
 
-def _check(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
-    """Make `Params` of decided values; ``wrong`` holds known mistakes, by file."""
-    made: Params | None = None
+def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Params:
+    """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
+
+    Raises:
+        PipelineError: as `parse`.
+    """
+    own = DATASETS / f"{content.get('dataset')}.yaml"
+    return _check({**content, "origins": dict(origins or {})}, PARAMS, own)
+
+
+def _check(said: dict[str, Any], path: Path, own: Path) -> Params:
+    """Make `Params` of merged values; an error names the file that holds the key."""
+    files = {"chosen": own, "online": path.parent / ONLINE_SETTINGS}
+    wrong: dict[Path, list[str]] = {}
     try:
-        made = checked(Params, said)
+        return checked(Params, said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
             block, _, inner = key.partition(".")
-            file = {"chosen": own, "online": path.parent / ONLINE_SETTINGS}.get(block, path)
-            inner = key if file == path else inner
-            if not inner or not any(
-                other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong.get(file, [])
-            ):
-                wrong.setdefault(file, []).append(f"{inner}: {why}" if inner else why)
-    lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
-    if lines or made is None:
-        raise PipelineError("; ".join(lines))
-    return made
+            file = files.get(block, path)
+            if said["origins"].get(key) == f"{DATASETS}/{own.name}":
+                file, key = own, f"recipe.{key}"
+            elif block in files:
+                key = inner
+            wrong.setdefault(file, []).append(f"{shown_key(key)}: {why}" if key else why)
+    raise PipelineError("; ".join(f"{file}: {'; '.join(texts)}" for file, texts in wrong.items()))
 
 
-def load_reading(path: Path = PARAMS) -> Reading:
-    """Read the settings of commands that only read: the dataset's name, the ledger's address and
-    the budget.
-
-    Nothing else is checked, so a run's settings may be wrong.
-
-    Raises:
-        PipelineError: the file cannot be read, or one of these keys is wrong.
-    """
-    raw = _block(read_yaml(path, _WHY), path, keys=False)
-    stated = found_at(raw, "privacy.delta")
-    delta = {} if stated is None else {"delta": stated}
-    said = {
-        "dataset": raw.get("dataset"),
-        "ledger": _given(raw.get("ledger"), LedgerStore),
-        "privacy": {"budget": _given(found_at(raw, "privacy.budget"), Budget)} | delta,
-    }
-    return _validate(Reading, said, path)
-
-
-def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
-    """Read the declared texts for the card of a dataset (`DeclaredTexts` in its file); texts that
-    are not given are left out.
-
-    Nothing else of the file is checked, so it may be wrong, or gone.
-
-    Raises:
-        PipelineError: the file cannot be read, or the block does not fit.
-    """
-    own = folder / f"{dataset}.yaml"
-    raw = read_yaml(own, "") if own.exists() else None
-    said = {key: found_at(raw, key) for key in ("card", "reward_meaning")}
-    return _validate(DeclaredTexts, said, own).texts
-
-
-def _validate(kind: type[T], said: dict[str, Any], file: Path) -> T:
-    try:
-        return checked(kind, said)
-    except ValidationError as refused:
-        texts = (f"{key}: {why}" for key, why in explanations(refused, said))
-        raise PipelineError(f"{file}: {'; '.join(texts)}") from None
-
-
-def names(folder: Path = Path(DATASETS)) -> list[str]:
+def names(folder: Path = DATASETS) -> list[str]:
     """The names of the datasets in a folder, sorted."""
     return sorted(file.stem for file in folder.glob("*.yaml"))
+
+
+def _dataset(raw: Mapping[str, Any], path: Path) -> str:
+    """The name of the dataset, of which there is a file."""
+    if "dataset" not in raw:
+        raise PipelineError(f"{path}: dataset: missing")
+    name, there = raw["dataset"], names(path.parent / DATASETS)
+    if name not in there:
+        found = "nothing" if name is None else shown(name)
+        raise PipelineError(
+            f"{path}: dataset: found {found}; allowed are the files in {DATASETS}/: "
+            f"{', '.join(there) or 'none is there'}"
+        )
+    return str(name)
 
 
 def plain(block: Any) -> dict[str, Any]:
@@ -334,220 +280,77 @@ def plain(block: Any) -> dict[str, Any]:
     return content
 
 
-def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Params:
-    """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
-
-    Raises:
-        PipelineError: as `parse`.
-    """
-    own = Path(DATASETS) / f"{content.get('dataset')}.yaml"
-    return _check({**content, "origins": dict(origins or {})}, PARAMS, own, {PARAMS: [], own: []})
-
-
-_PLAIN = {"online": Online, "ledger": LedgerStore, "tracking": Tracking, "compute": Compute}
-_NULL_IS_A_VALUE = "target_epsilon"  # of `online`: not private
-
-
-def _given(block: Any, kind: type[Any]) -> Any:
-    """Leave out the keys of a block that are empty: their class has a default."""
-    if block is None:
-        return {}
-    if not isinstance(block, dict):
-        return block
-    empty = {each.name for each in fields(kind)} - {_NULL_IS_A_VALUE}
-    return {key: value for key, value in block.items() if value is not None or key not in empty}
-
-
-def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise PipelineError(f"{path}: a block of keys is needed")
-    if keys:
-        for reserved in ("chosen", "origins", "online"):
-            if reserved in raw:
-                raise PipelineError(f"{path}: {reserved}: {UNKNOWN_KEY}")
-    return raw
-
-
-def _dataset(raw: dict[str, Any], path: Path) -> str:
-    """The name of the dataset, of which there is a file."""
-    there = names(path.parent / DATASETS)
-    if "dataset" not in raw:
-        raise PipelineError(f"{path}: dataset: missing")
-    name = raw["dataset"]
-    if name not in there:
-        allowed = (
-            f"allowed are the files in {DATASETS}/: {', '.join(there)}"
-            if there
-            else f"{DATASETS}/ has no file"
-        )
-        found = "nothing" if name is None else shown(name)
-        raise PipelineError(f"{path}: dataset: found {found}; {allowed}")
-    return str(name)
-
-
-def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _lists(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _lists(inner) for key, inner in value.items()}
-    return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value
+    return [_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-# ---- what is left open: by the recipe, by default, or by a rule
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys of blocks, dotted, with their values."""
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if key in _NESTED and isinstance(value, dict):
+            yield from flat(value, f"{key}.")
+        else:
+            yield key, value
 
 
-def decide(
-    raw: Mapping[str, Any], entry: Mapping[str, Any], file: str, wrong: list[str]
+def merge(
+    raw: Mapping[str, Any], entry: Mapping[str, Any], file: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Merge the settings of the blocks, and decide those that others depend on.
+    """Merge the blocks of params.yaml over a dataset's recipe, and decide what others depend on.
 
     Args:
         raw: content of params.yaml.
         entry: content of the dataset's file.
-        file: its name.
-        wrong: gets the mistakes of its recipe, one text a key.
+        file: name of that file.
 
     Returns:
-        The content without empty keys, and where each key's value came from, by dotted key.
+        The content, and where values came from, by dotted key; of empty keys nothing is known.
+
+    Raises:
+        PipelineError: the recipe is no block, or has a key that params.yaml alone may set.
     """
-    given = {
-        key: value
-        for key, value in _flat(_blocks(raw), "")
-        if value is not None or not _is_known(key)
-    }
-    recipe = _read_recipe(entry.get("recipe"), wrong)
-    if _FRACTION in given or _PUBLIC in given:
-        recipe.pop(_FRACTION, None)
-    said = recipe | given
-    if _FRACTION not in said and _PUBLIC not in said:
-        said[_FRACTION] = 0  # nobody is public by default
-    if SHARES not in said:
+    recipe = entry.get("recipe") or {}
+    if not isinstance(recipe, dict):
+        raise PipelineError(f"{file}: recipe: a block of keys is needed")
+    given, suggested = (dict(flat(each)) for each in (raw, recipe))
+    for key in suggested:
+        if key in _ALONE or key.partition(".")[0] not in BLOCKS:
+            why = f"{_ALONE[key]}; it is set in params.yaml alone" if key in _ALONE else UNKNOWN_KEY
+            raise PipelineError(f"{file}: recipe.{shown_key(key)}: {why}")
+    empty = {key: None for key, value in [*given.items(), *suggested.items()] if value is None}
+    given = {key: value for key, value in given.items() if value is not None}
+    origins = dict.fromkeys(suggested, file) | dict.fromkeys(given, PARAMS.name)
+    suggested = {key: value for key, value in suggested.items() if value is not None}
+    if given.keys() & {"partition.public_fraction", "partition.public"}:
+        suggested.pop("partition.public_fraction", None)
+    said = empty | suggested | given
+    origins = {key: of for key, of in origins.items() if key.partition(".")[0] in BLOCKS}
+    if not said.get("partition.public") and said.get("partition.public_fraction") is None:
+        said["partition.public_fraction"] = 0  # nobody is public by default
+    if said.get("privacy.shares") is None:
         simulated = entry.get("environment") is not None
-        said[SHARES] = dict(SHARES_OF_A_SIMULATOR if simulated else SHARES_OF_A_LOG)
-    origins = dict.fromkeys(recipe, file) | dict.fromkeys(given, PARAMS.name)
-    origins |= dict.fromkeys(_decide_kind(said, entry), PUBLIC)
-    content: dict[str, Any] = {name: {} for name in BLOCKS}
+        said["privacy.shares"] = dict(SHARES_OF_A_SIMULATOR if simulated else SHARES_OF_A_LOG)
+    # A network begins with what a drawn public split tells; else a rule decides about the class.
+    drawn = said.get("partition.public_fraction") not in (None, 0)
+    shaped = {"dynamics.hidden", "dynamics.start"} & (given.keys() | suggested.keys())
+    if said.get("dynamics.model") is None and (drawn or shaped):
+        said["dynamics.model"], origins["dynamics.model"] = "network", PUBLIC
+    content: dict[str, Any] = {name: {} for name in (*BLOCKS, "ledger", "tracking", "compute")}
     for key, value in said.items():
         _put(content, key, value)
-    content |= {
-        name: raw[name] for name in BLOCKS if not isinstance(raw.get(name, {}), dict | None)
-    }
-    rest = {name: value for name, value in raw.items() if name not in BLOCKS}
-    return rest | content, {key: origins.get(key, DEFAULT) for key in leaves()}
-
-
-def _blocks(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: raw[name] for name in BLOCKS if isinstance(raw.get(name), dict)}
+    return content, origins
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:
     """Set the value of a dotted key; a value in the place of a block stays, to be refused."""
     *path, last = key.split(".")
     for part in path:
-        content = content.setdefault(part, {})
+        if content.get(part) is None:
+            content[part] = {}
+        content = content[part]
         if not isinstance(content, dict):
             return
     content[last] = value
-
-
-def _decide_kind(said: dict[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
-    """Decide what is asked of the private units beside the rounds, and the model's class where a
-    key tells it; yield the keys.
-
-    A public split that a hash drew tells scales and first states for nothing, and a network begins
-    with it. Where no unit is public, or only people who consented and may differ from the others,
-    the private people tell scales, and first states where no environment does; the class of the
-    model is a rule's (`primorl.work.resolve`).
-    """
-    drawn = said.get(_FRACTION) != 0 and _PUBLIC not in said
-    if (drawn or "dynamics.hidden" in said or "dynamics.start" in said) and _KIND not in said:
-        said[_KIND] = "network"
-        yield _KIND
-    asked = not drawn or said.get(_KIND) == "linear"
-    alone = entry.get("environment") is None
-    decided = {_NORMALISER: "private" if asked else "public", _STARTS: asked and alone}
-    for key, value in decided.items():
-        if key not in said:
-            said[key] = value
-            yield key
-
-
-@cache
-def leaves() -> Mapping[str, Any]:
-    """Return the type of every key of the blocks, by dotted key."""
-    found: dict[str, Any] = {}
-    for name, kind in BLOCKS.items():
-        found |= _types_of(kind, f"{name}.")
-    return types.MappingProxyType(found)
-
-
-def _types_of(kind: type, prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    hints = get_type_hints(kind, include_extras=True)
-    for each in fields(kind):
-        hint = hints[each.name]
-        if is_dataclass(hint):
-            found |= _types_of(hint, f"{prefix}{each.name}.")  # type: ignore[arg-type]
-        else:
-            found[f"{prefix}{each.name}"] = hint
-    return found
-
-
-def _read_recipe(content: Any, wrong: list[str]) -> dict[str, Any]:
-    """Check a dataset's recipe; mistakes are added to ``wrong``, one text a key."""
-    found: dict[str, Any] = {}
-    if content is None:
-        return found
-    if not isinstance(content, dict):
-        wrong.append("recipe: a block of keys is needed")
-        return found
-    for key, value in _flat(content, ""):
-        if value is None and _is_known(key):
-            continue
-        reason = _why_alone(key)
-        if reason is not None:
-            wrong.append(f"recipe.{shown_key(key)}: {reason}; it is set in params.yaml alone")
-        elif key not in leaves():
-            why = "a block of keys is needed" if _is_block(key) else UNKNOWN_KEY
-            wrong.append(f"recipe.{shown_key(key)}: {why}")
-        else:
-            try:
-                _type_adapter(key).validate_python(value)
-                found[key] = value
-            except ValidationError as refused:
-                errors = refused.errors()[:3]
-                wrong += [f"recipe.{key}: {explain(key, error)}" for error in errors]
-    return found
-
-
-@cache
-def _type_adapter(key: str) -> TypeAdapter[Any]:
-    return TypeAdapter(leaves()[key])
-
-
-def _flat(block: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in block.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and key not in leaves() and (value or _is_block(key)):
-            yield from _flat(value, f"{key}.")
-        else:
-            yield key, value
-
-
-def _is_known(key: str) -> bool:
-    """Whether a key exists. An empty one that does not is a misspelt one."""
-    return key in leaves() or _is_block(key)
-
-
-def _is_block(key: str) -> bool:
-    return any(known.startswith(f"{key}.") for known in leaves())
-
-
-def _why_alone(key: str) -> str | None:
-    return next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)

@@ -3,9 +3,12 @@ categories.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import core_schema
 
 from primorl.base.files import leaves_project
 from primorl.base.records import Finite, LogVariance, Seed
@@ -15,10 +18,59 @@ _MOST_CHARACTERS = 1000
 
 class Block:
     """A part of ``params.yaml`` or of a dataset's file: a frozen dataclass that refuses unknown
-    keys.
+    keys, and in which an empty key that has a default is one that is not there.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  the name and the form that pydantic looks for
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Pydantic's hook: how a block is checked."""
+        defaults = {
+            each.name
+            for each in fields(cls)  # type: ignore[arg-type]
+            if each.default is not MISSING or each.default_factory is not MISSING
+        }
+        optional = {
+            name for name, hint in get_type_hints(cls).items() if NoneType in get_args(hint)
+        }
+
+        def leave_out_empty(value: Any) -> Any:
+            if not isinstance(value, dict):
+                return {} if value is None else value
+            empty = {key for key, own in value.items() if own is None} & defaults - optional
+            return {key: own for key, own in value.items() if key not in empty}
+
+        check = {"type": "no-info", "function": leave_out_empty}
+        return {"type": "function-before", "function": check, "schema": handler(source)}
+
+
+class OneOf:
+    """Choose among the alternatives of a type by what is given: a word, a list, or the block that
+    knows most of the keys; else the first.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic's hook: how a value of the type is checked."""
+        choices: dict[str, Any] = {}
+        keys: dict[str, set[str]] = {}
+        for kind in get_args(source):
+            plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+            tag = "numbers" if get_origin(plain) is tuple else "word"
+            if is_dataclass(plain):
+                tag = f"as {plain}"
+                keys[tag] = {each.name for each in fields(plain)}
+            choices[tag] = handler.generate_schema(kind)
+        first, *_ = choices
+
+        def choose(value: Any) -> str:
+            given = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+            tag = "numbers" if isinstance(value, list | tuple) else "word"
+            if given and keys:
+                tag = max(keys, key=lambda each: len(keys[each] & given.keys()))
+            return tag if tag in choices else first
+
+        return core_schema.tagged_union_schema(choices, choose)
 
 
 def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
@@ -74,11 +126,6 @@ def _one_line(text: str) -> str:
             "example.org/x"
         )
     return line
-
-
-def word_or_numbers(value: Any) -> str:
-    """Tell the tag of a value that is a word, or else numbers."""
-    return "word" if isinstance(value, str) else "numbers"
 
 
 def _different(names: tuple[str, ...]) -> tuple[str, ...]:

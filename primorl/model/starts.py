@@ -85,9 +85,8 @@ class StartModel:
                 raise ValueError
         except FileNotFoundError:
             raise PipelineError(
-                f"{file}: not there: the model was trained without first states; set "
-                "privacy.statistics.starts: true and run `dvc repro train_model`, which is "
-                "charged, or choose another policy.starts"
+                f"{file}: not there: the model was trained without first states; choose another "
+                "policy.starts, or set released and run `dvc repro`, which is charged"
             ) from None
         except _BROKEN:
             raise PipelineError(

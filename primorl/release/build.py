@@ -20,7 +20,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite, home, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
-from primorl.config.params import Params, Reading, declared_texts
+from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.summary import Summary
@@ -70,7 +70,7 @@ _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chanc
 
 def release(
     target: Path,
-    params: Params | Reading,
+    params: Params,
     *,
     sign: Path | None = None,
     policy: Folder | None = None,
@@ -189,10 +189,10 @@ def _entry(summary: Summary) -> str:
     return f"datasets/{summary.dataset}.yaml: card"
 
 
-def _collect_records(run: VerifiedRun, params: Params | Reading, source: Path) -> dict[str, Any]:
+def _collect_records(run: VerifiedRun, params: Params, source: Path) -> dict[str, Any]:
     """Make the records that a bundle does not copy, by the names of their files."""
     summary, answers = run.evaluated, run.answers
-    declared = declared_texts(summary.dataset)
+    declared = params.chosen.texts if params.dataset == summary.dataset else {}
     left = [key for key in DECLARED_TEXTS if key not in declared]
     if summary.env_id is None and left:
         raise PipelineError(
@@ -241,7 +241,7 @@ def _quote(summary: Summary, answers: PrivateEvaluation, source: Path) -> Releas
         raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
 
 
-def _ledger_statement(params: Params | Reading, run: VerifiedRun) -> LedgerStatement:
+def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / MODEL[2]
     delta = given(place, "spent_on_dataset", statement.spent_on_dataset).delta

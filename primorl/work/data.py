@@ -18,7 +18,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_json, workspace
 from primorl.base.paths import LEDGER_HEAD, LOCK, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
 from primorl.config.datasets import Bounds
-from primorl.config.params import Params, Reading
+from primorl.config.params import Params
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
     NOBODY,
@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.floating]
 
 
 @contextmanager
-def read_ledger(params: Params | Reading) -> Iterator[Ledger | None]:
+def read_ledger(params: Params) -> Iterator[Ledger | None]:
     """Open the project's ledger with read access only; None where none was begun yet.
 
     Creates and changes nothing.
@@ -56,7 +56,7 @@ def read_ledger(params: Params | Reading) -> Iterator[Ledger | None]:
         yield ledger
 
 
-def ledger_is_begun(params: Params | Reading) -> bool:
+def ledger_is_begun(params: Params) -> bool:
     """Whether the project's ledger holds a record, or its head says that it did.
 
     Raises:
@@ -72,7 +72,7 @@ def ledger_is_begun(params: Params | Reading) -> bool:
     return begun
 
 
-def open_ledger(params: Params | Reading, *, read_only: bool) -> Ledger:
+def open_ledger(params: Params, *, read_only: bool) -> Ledger:
     """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
     return Ledger.open(
         params.ledger.address,
@@ -212,7 +212,7 @@ class Partitions:
         }
 
 
-def open_public(params: Params | Reading | None, folder: Path = PARTITIONS) -> UnitStore:
+def open_public(params: Params | None, folder: Path = PARTITIONS) -> UnitStore:
     """Read the public split, once the ledger knows of no charge for one of its units as private.
 
     Such a split can be there without a charge of its own, brought back by DVC. Outside the trust
@@ -239,7 +239,7 @@ def open_public(params: Params | Reading | None, folder: Path = PARTITIONS) -> U
     return _read_public(manifest, folder, public)
 
 
-def refuse_published(params: Params | Reading, dataset: str, version: Version) -> None:
+def refuse_published(params: Params, dataset: str, version: Version) -> None:
     """Refuse a version with public units that were private before, or the other way round.
 
     Raises:

@@ -30,7 +30,7 @@ from primorl.base.files import file_sha256, home, replaced_directory
 from primorl.base.paths import CHECKPOINTS, PARTITIONS
 from primorl.base.processes import git_commit
 from primorl.config.blocks import Compute
-from primorl.config.params import Params, Reading
+from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
@@ -58,7 +58,7 @@ ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
 """Stages that may open private rows, each for a charge of its own."""
 
 
-def open_to_charge(params: Params | Reading) -> Ledger:
+def open_to_charge(params: Params) -> Ledger:
     """Open the project's ledger to charge, or begin it.
 
     Raises:

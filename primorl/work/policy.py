@@ -121,7 +121,7 @@ class PublicLog(Recordings[UnitStore]):
         environment's.
         """
         environment = params.chosen.environment
-        if self.public is None and environment is not None and not params.privacy.statistics.starts:
+        if self.public is None and environment is not None and not params.asks_starts:
             return torch.from_numpy(reset_states(environment, STARTS, params.seed))
         return self.first_states(params.seed)
 
@@ -130,19 +130,14 @@ class PublicLog(Recordings[UnitStore]):
         ``policy.starts`` asks.
 
         Raises:
-            PipelineError: no unit is public, or no start model was released.
+            PipelineError: no start model was released.
         """
         if starts == "released":
             return PublicLog(MODEL, None).first_states(params.seed)
         if starts != "public":
             assert params.chosen.environment is not None  # checked when params.yaml is read
             return torch.from_numpy(reset_states(params.chosen.environment, STARTS, params.seed))
-        if self.public is None:
-            raise PipelineError(
-                "params.yaml: policy.starts: found public, and no unit is public "
-                "(partition.public_fraction); allowed: reset, released "
-                "(privacy.statistics.starts)"
-            )
+        assert self.public is not None  # or the split would have been refused
         return self.public.flat()[0][:, : self.public.observation_size]
 
 

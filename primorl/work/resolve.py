@@ -17,8 +17,7 @@ import numpy as np
 from primorl.base.errors import PipelineError
 from primorl.config.blocks import JobName, Policy
 from primorl.config.datasets import TabularDataset
-from primorl.config.params import RULED, Params, found_in, plain
-from primorl.config.reading import found_at
+from primorl.config.params import DEFAULT, RULED, Params, flat, found_in, plain
 from primorl.data.description import cuts_last_rows, list_bounds
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -271,11 +270,10 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
 
 def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
     """List the decided settings that the jobs are made of, with their origins."""
-    values = plain(chosen)
-    values["privacy"]["target_epsilon"] = epsilon
+    values = dict(flat(plain(chosen))) | {"privacy.target_epsilon": epsilon}
     return {
-        key: Setting(value=found_at(values, key), origin=origin)
-        for key, origin in sorted(chosen.origins.items())
+        key: Setting(value=value, origin=chosen.origins.get(key, DEFAULT))
+        for key, value in sorted(values.items())
         if key.startswith(_MADE_OF) and not key.startswith("privacy.budget")
     }
 
@@ -317,25 +315,23 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
 
 def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
     """Yield settings of params.yaml that the data, or another setting, do not allow."""
-    dynamics, statistics = params.dynamics, params.privacy.statistics
+    dynamics = params.dynamics
     dataset, bounds = f"datasets/{params.dataset}.yaml", params.chosen.bounds
-    patience, normaliser = dynamics.early_stopping.patience, statistics.normaliser
+    patience, normaliser = dynamics.early_stopping.patience, params.normaliser
     if public.info != manifest.info:
         yield "data/partitions: its parts are of different datasets; run `dvc repro partition`"
-    asking: tuple[tuple[str, object, str], ...] = (
-        ("params.yaml: privacy.statistics.normaliser", normaliser, "private (charged)"),
-        (f"{dataset}: bounds.observation", bounds.observation, "space, {low, high}"),
-        (f"{dataset}: bounds.reward", bounds.reward, "[low, high]"),
-    )
-    public_asked = [each for each in asking if each[1] == "public"]
-    if patience is not None:
-        public_asked.append(("params.yaml: dynamics.early_stopping.patience", patience, "null"))
-    for key, found, allowed in () if manifest.public_units else public_asked:
-        yield (
-            f"{key}: found {found}, which needs public units, and data/partitions has none (where "
-            "partition in params.yaml was changed since, run `dvc repro partition`); allowed: "
-            f"{allowed}"
-        )
+    asking = {
+        "params.yaml: partition.public_fraction": (normaliser, "0"),
+        "params.yaml: dynamics.early_stopping.patience": (patience and "public", "null"),
+        f"{dataset}: bounds.observation": (bounds.observation, "space, {low, high}"),
+        f"{dataset}: bounds.reward": (bounds.reward, "[low, high]"),
+    }
+    for key, (asked, allowed) in asking.items():
+        if asked == "public" and not manifest.public_units:
+            yield (
+                f"{key}: needs public units, and data/partitions has none (where partition in "
+                f"params.yaml was changed since, run `dvc repro partition`); allowed: {allowed}"
+            )
     if patience is not None and dynamics.model == "linear":
         yield (
             f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, "
@@ -349,28 +345,20 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
         )
     if dynamics.start == "public" and (public.units < LEAST_UNITS or normaliser == "private"):
         yield (
-            f"params.yaml: dynamics.start: found public, with {public.units} public units and "
-            f"privacy.statistics.normaliser: {normaliser}; needed are {LEAST_UNITS} units and "
-            "public; allowed: random"
+            f"params.yaml: dynamics.start: found public, with {public.units} public units; needed "
+            f"are {LEAST_UNITS} that a hash drew; allowed: random"
         )
 
 
 def _find_missing_facts(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
     """Yield facts that the dataset's file does not declare, and jobs need."""
     info, spaces, names = manifest.info, manifest.info.spaces, ", ".join(params.questions)
-    dataset, statistics = f"datasets/{params.dataset}.yaml", params.privacy.statistics
+    dataset = f"datasets/{params.dataset}.yaml"
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
     if params.clones and not all(low < high for low, high in sides):
         yield (
             "params.yaml: privacy.shares: found one of a clone, which needs low < high of every "
             f"action, and dataset {params.dataset} has others; correct them, or drop the clone"
-        )
-    nowhere = not manifest.public_units and not statistics.starts
-    if nowhere and (info.environment is None or names):
-        asked = f"privacy.shares asks {names}" if names else f"{dataset} says environment: null"
-        yield (
-            "params.yaml: privacy.statistics.starts: found false, and rollouts have no first "
-            f"states: nobody is public, and {asked}; allowed: true (charged), or public units"
         )
     if names and info.horizon is None and params.evaluation.private.discount == 1.0:
         yield (
@@ -515,13 +503,13 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, dynamics = params.privacy, params.dynamics
-    asked, decided = privacy.statistics, _list_decided(params)
+    decided = _list_decided(params)
     linear = decided["dynamics.model"] == "linear"
-    names = [heads.SCALES, heads.FINER_SCALES] if asked.normaliser == "private" else []
+    names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.EXPLAINED]
-    names += [heads.FIRST_STATES] if asked.starts else []
-    names += [heads.LENGTHS] if asked.starts and params.chosen.horizon is not None else []
+    names += [heads.FIRST_STATES] if params.asks_starts else []
+    names += [heads.LENGTHS] if params.asks_starts and params.chosen.horizon is not None else []
     mechanism = Mechanism(
         sampling_probability=decided["privacy.sampling_probability"],
         noise_multiplier=0.0,
@@ -544,7 +532,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         members=decided["dynamics.ensemble_size"],
         log_variance_bounds=decided["dynamics.log_variance_bounds"],
         start=decided["dynamics.start"],
-        normaliser=asked.normaliser,
+        normaliser=params.normaliser,
         local=_local_training(params),
         server=ServerTraining(
             server_momentum=decided["dynamics.server_momentum"],
@@ -599,7 +587,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     """
     from_public = (
         public.units >= LEAST_UNITS
-        and params.privacy.statistics.normaliser == "public"
+        and params.normaliser == "public"
         and ("dynamics.start" in params.undecided or params.dynamics.start == "public")
     )
     units = manifest.private_units
@@ -719,7 +707,7 @@ def clone_job(
     """
     if not params.clones:
         return None
-    public_scales = params.privacy.statistics.normaliser == "public"
+    public_scales = params.normaliser == "public"
     make = _clone_of_network if public_scales else _clone_of_heads
     job = make(params, manifest, public)
     if params.dynamics.variant != "private":
@@ -859,8 +847,8 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
     where trajectories are long.
     """
     long = not params.clones and (manifest.info.horizon or 0) > _USUAL_LENGTH
-    starts = "public" if manifest.public_units else "reset"
-    if params.privacy.statistics.starts:
+    starts = "reset" if params.partition.public_fraction == 0 else "public"
+    if params.asks_starts:
         starts = "released"
     chosen = params.with_decided(
         {

@@ -16,8 +16,8 @@ from benchmarks.quality.paper import rows as table
 from benchmarks.quality.paper.__main__ import as_costs, changed
 from benchmarks.quality.paper.report import iqm
 from primorl.base.paths import PARAMS
-from primorl.config.params import DATASETS, parse
-from primorl.config.reading import found_at, read_yaml
+from primorl.config.params import DATASETS, flat, parse
+from primorl.config.reading import read_yaml
 
 
 def test_every_grid_fits_params() -> None:
@@ -30,12 +30,13 @@ def test_every_grid_fits_params() -> None:
 
 def test_the_recipe_of_halfcheetah_is_that_of_its_row() -> None:
     recipe = read_yaml(ROOT / DATASETS / "halfcheetah-mixture.yaml", "test")["recipe"]
+    known = dict(flat(recipe))
     (settings, *_) = (each for case, each in grids.trials("table-halfcheetah") if case == "Ours")
     assert recipe["partition"] == grids.content("table-halfcheetah")["partition"]
     for key, value in as_costs(settings).items():
         if key not in ("dataset", "seed", "dynamics.train_anyway"):
             close = key in ("privacy.target_epsilon", "privacy.shares")  # rounded for people
-            assert found_at(recipe, key) == (pytest.approx(value, 1e-2) if close else value), key
+            assert known[key] == (pytest.approx(value, 1e-2) if close else value), key
 
 
 def row(trial: str, made: str, **others: Any) -> table.Row:

@@ -46,7 +46,6 @@ def settings() -> dict[str, Any]:
     raw["privacy"] |= {"target_epsilon": 1.5, "rounds": 2}
     raw["privacy"] |= {"sampling_probability": 1.0, "delta": 1e-3}
     raw["privacy"]["budget"] = {"epsilon": None}
-    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"]["starts"] = "released"
     raw["chosen"]["options"]["files"] = "log.csv"

@@ -33,7 +33,7 @@ from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
 from primorl.work.policy import PublicLog
 from primorl.work.resolve import epsilon_of
-from tests.data.builders import INFO, episode, table
+from tests.data.builders import episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
@@ -51,15 +51,13 @@ from tests.privacy.ledger.ledgers import adaptive
 from tests.units import local_training, training_setup
 
 CPU = torch.device("cpu")
-PRIVATE = {"normaliser": "private", "starts": True}
+NOBODY = {"partition": {"public_fraction": 0, "public": None}, "policy": {"starts": "released"}}
 ASKED = ["scales", "finer_scales", "explained", "first_states"]
 
 
-def with_statistics(
-    small: Params, statistics: dict[str, Any], privacy: Any = None, **blocks: Any
-) -> Params:
-    quick = {"sampling_probability": 1.0, "statistics": statistics} | (privacy or {})
-    return with_changes(small, privacy=quick, **blocks)
+def without_public(small: Params, privacy: Any = None, **blocks: Any) -> Params:
+    quick = {"sampling_probability": 1.0} | (privacy or {})
+    return with_changes(small, privacy=quick, **NOBODY | blocks)
 
 
 def write_partitions(shift: float = 0.0) -> None:
@@ -86,7 +84,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     monkeypatch.setattr(
         Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1]
     )
-    trained(with_statistics(data, PRIVATE))
+    trained(without_public(data))
     assert seen == [["reserved"]] * 4
     said = statement()
     assert [query["what"] for query in said["queries"]] == ASKED
@@ -106,16 +104,13 @@ def test_every_query_is_charged_with_the_rounds_and_first(
 
 
 def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params) -> None:
-    trained(with_statistics(data, PRIVATE))
+    trained(without_public(data))
     ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
-    released = edited(with_statistics(data, PRIVATE), policy={"starts": "released"})
+    released = edited(without_public(data), policy={"starts": "released"})
     begun = PublicLog(OUTPUT, None).start_states(released, "released")
     assert begun.shape[1:] == (3,)
     assert bool((begun >= starts.low).all() & (begun <= starts.high).all())
-    public = edited(released, policy={"starts": "public"})
-    with pytest.raises(PipelineError, match=r"policy.starts: found public"):
-        PublicLog(OUTPUT, None).start_states(public, "public")
     assert bool((ensemble.normaliser.input_scale > 0).all())
 
 
@@ -126,33 +121,19 @@ def test_what_needs_public_units_charges_nobody(
     by_reward = {"bounds": {"observation": "space", "reward": "public"}}
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
     beyond = {"bounds": {"observation": "space", "reward": [-17.0, 0.0], "angles": [[0, 3]]}}
-    asked = {"privacy": {"shares": {"model": 0.4, "behaviour": 0.1}}}
+    drawn = {"partition": {"public_fraction": 0.5, "public": None}, "policy": {}}
     refusals = [
-        (
-            PRIVATE | {"starts": False},
-            asked,
-            r"statistics\.starts: found false, .* privacy\.shares asks behaviour",
-        ),
-        (
-            PRIVATE | {"normaliser": "public"},
-            {},
-            r"statistics.normaliser: found public, which needs",
-        ),
-        (PRIVATE, {"dynamics": patient}, r"patience: found 3, .* allowed: null"),
-        (PRIVATE, {"chosen": by_rows}, r"bounds.observation: found public, .* allowed: space"),
-        (PRIVATE, {"chosen": beyond}, r"bounds.angles: found column 3, .* from 0 to 2"),
-        (PRIVATE, {"chosen": by_reward}, r"bounds.reward: found public, .* allowed: \[low, high\]"),
+        (drawn, r"partition.public_fraction: needs public"),
+        ({"dynamics": patient}, r"patience: needs .* allowed: null"),
+        ({"chosen": by_rows}, r"bounds.observation: needs .* allowed: space"),
+        ({"chosen": beyond}, r"bounds.angles: found column 3, .* from 0 to 2"),
+        ({"chosen": by_reward}, r"bounds.reward: needs .* allowed: \[low, high\]"),
     ]
-    for statistics, blocks, says in refusals:
+    for blocks, says in refusals:
         with pytest.raises(PipelineError, match=says) as refused:
-            trained(with_statistics(data, statistics, **blocks))
+            trained(without_public(data, **blocks))
         assert re.match(r"params.yaml: |datasets/[a-z-]+\.yaml: ", str(refused.value))
         assert "\n" not in str(refused.value)
-    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, environment=None, horizon=9))
-    write_partitions()
-    says = "params.yaml: privacy.statistics.starts: found false"
-    with pytest.raises(PipelineError, match=f"{says}.*no first states"):
-        trained(with_statistics(data, PRIVATE | {"starts": False}))
     assert not OUTPUT.exists()
     assert charged(data) == []
 
@@ -161,7 +142,7 @@ def test_nothing_is_asked_twice_under_one_charge(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is anybody charged anew for an answer that is lost; another draw is charged."""
-    params = with_statistics(data, PRIVATE)
+    params = without_public(data)
     with killed(2, "answer"):
         trained(params)
     with pytest.raises(PipelineError, match=r"one answer only; it stays spent; .*privacy\.draw"):
@@ -198,7 +179,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     heads = {"model": "linear", "degree": 2, "hidden": [], "learning_rate": 1.0}
     heads["max_transitions_per_unit"] = 8
     shares = {"model": 0.4, "clone": 0.1}
-    params = with_statistics(data, PRIVATE, dynamics=heads, privacy={"shares": shares})
+    params = without_public(data, dynamics=heads, privacy={"shares": shares})
     trained(params)
     said = statement()
     asked = [query["what"] for query in said["queries"]]

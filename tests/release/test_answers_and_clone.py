@@ -134,7 +134,6 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = tiny_params()
     raw["partition"] = {"public_fraction": 0, "public": None}
     raw["privacy"]["shares"] = {"model": 0.6, "clone": 0.4}
-    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
     raw["policy"]["starts"] = "released"
     run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])

@@ -106,7 +106,6 @@ def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
     raw["partition"] = {"public_fraction": 0, "public": None}
-    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
     raw["dynamics"]["ensemble_size"] = 3
     raw["policy"]["starts"] = "released"

@@ -104,8 +104,6 @@ def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> N
     asked = {
         "partition__public_fraction": 0,
         "privacy__target_epsilon": 1.0,
-        "privacy__statistics__normaliser": None,
-        "privacy__statistics__starts": None,
     }
     params = automatic(small, **asked, dynamics__model="linear", dynamics__degree=2)
     answers = {}
@@ -129,7 +127,10 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
         asked = {"partition__public_fraction": 0, "privacy__target_epsilon": epsilon}
         if hidden is not None:
             asked["dynamics__hidden"] = hidden
-        params = automatic(small, **asked, privacy__statistics__normaliser=None)
+        params = automatic(
+            small,
+            **asked,
+        )
         left = replace(params, dynamics=replace(params.dynamics, model=None))
         chosen, found = fit(left, units)
         assert (chosen.dynamics.model, found.answer) == (expected, answer)
