@@ -46,11 +46,11 @@ def body(params: Params, run: StageRun) -> None:
         saved = start if learning.plan.is_private else None  # else nothing is resumed
         with desk.pay(online.order_of(params, learning), saved, OnlineState.restore) as paid:
             state = online.learn_for(paid, learning, start, device)
-            policies = [learning.start.network.export(parameters) for parameters in state.kept]
+            policies = [learning.network.export(parameters) for parameters in state.kept]
             returns = online.evaluate_online(params, learning, state, policies)
             of_users = online.users_statement(params, learning)
             of_users = of_users.with_payment(paid.charge.id, paid.spent)
-            statement = after_offline(learning.start.statement, of_users)
+            statement = after_offline(learning.offline, of_users)
             paid.finish(
                 ONLINE,
                 statement,

@@ -25,7 +25,7 @@ def body(params: Params, run: StageRun) -> None:
         plan = RunPlan.read(params, data)
         order = Order.of(plan.model, data)
         bill = desk.quote(params, plan)
-        if not bill.jobs[0].paid:  # a model that is paid for is restored at no cost
+        if bill.orders[0] in bill.unpaid:  # a model that is paid for is restored at no cost
             bill.refuse_beyond_budget()
         plan.write(paid_plan(params, data))  # once paid, the stage `plan` keeps to these numbers
         run.params({"model": to_json(plan.model)})

@@ -3,15 +3,14 @@
 import functools
 import json
 import re
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import parse_json, read_text, write_json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True)
@@ -33,30 +32,12 @@ class Within:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         """Pydantic's hook: how a value of a setting is checked.
 
-        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is
-        imported.
+        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types").
         """
         given = {name: bound for name, bound in vars(self).items() if bound is not None}
         schema = handler(source) | given | ({"allow_inf_nan": False} if source is float else {})
         check = {"type": "no-info", "function": _not_a_truth_value}
         return {"type": "function-before", "function": check, "schema": schema}
-
-
-@dataclass(frozen=True)
-class Length:
-    """Bounds of the number of entries of a tuple.
-
-    Attributes:
-        least: the fewest entries.
-        most: the most entries.
-    """
-
-    least: int
-    most: int
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Pydantic's hook, as in `Within`."""
-        return handler(source) | {"min_length": self.least, "max_length": self.most}
 
 
 def _not_a_truth_value(value: Any) -> Any:
@@ -72,8 +53,10 @@ Steps = Annotated[int, Within(gt=0, le=10**6)]  # rounds, epochs, batch sizes, s
 Members = Annotated[int, Within(ge=2, le=64)]  # of the ensemble
 BufferSize = Annotated[int, Within(gt=0, le=10**8)]  # transitions in a replay buffer
 _Units = Annotated[int, Within(gt=0, le=8192)]
-HiddenSizes = Annotated[tuple[_Units, ...], Length(1, 16)]  # units of each layer
-AnyHiddenSizes = Annotated[tuple[_Units, ...], Length(0, 16)]  # none: linear
+HiddenSizes = Annotated[
+    tuple[_Units, ...], Field(min_length=1, max_length=16)
+]  # units of each layer
+AnyHiddenSizes = Annotated[tuple[_Units, ...], Field(max_length=16)]  # none: linear
 Seed = Annotated[int, Within(ge=0, lt=2**31)]
 Finite = Annotated[float, Within(ge=-1e12, le=1e12)]  # bounds of observations and rewards, scores
 LogVariance = Annotated[float, Within(ge=-20, le=5)]
@@ -94,26 +77,16 @@ _MOST_KEYS_NAMED = 5
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Matching:
-    """Text that matches a pattern as a whole; a type of a key, as in ``Annotated[str,
-    Matching(...)]``.
+def matching(pattern: str, longest: int = 1000) -> Any:
+    """Return the constraint of text that matches a pattern as a whole, as in ``Annotated[str,
+    matching(...)]``.
     """
-
-    pattern: str
-    longest: int = 1000
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Pydantic's hook: how a value of the type is checked."""
-        from pydantic import Field
-
-        checked = Field(min_length=1, max_length=self.longest, pattern=f"^(?:{self.pattern})$")
-        return handler.generate_schema(Annotated[source, checked])
+    return Field(min_length=1, max_length=longest, pattern=f"^(?:{pattern})$")
 
 
-Line = Annotated[str, Matching(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")]
+Line = Annotated[str, matching(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")]
 """One line of text without control characters, 1 to 1,000 characters."""
-Hexadecimal = Annotated[str, Matching("[0-9a-f]{64}")]
+Hexadecimal = Annotated[str, matching("[0-9a-f]{64}")]
 """A SHA-256 digest."""
 
 
@@ -158,8 +131,6 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         PipelineError: the file is missing, is not strict JSON, is of another format version, or has
             other keys or types than ``kind`` declares. One line.
     """
-    from pydantic import ValidationError
-
     content = parse_json(read_text(path, remedy), path)
     version = getattr(kind, "FORMAT", None)
     if version is not None:
@@ -188,10 +159,8 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
 
 
 @functools.cache
-def _adapter(kind: Any) -> "TypeAdapter[Any]":
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Pydantic's checker of a record class; to make one takes far longer than to use it."""
-    from pydantic import TypeAdapter
-
     return TypeAdapter(kind)
 
 
@@ -209,7 +178,7 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _is_default(field: Field[Any], value: Any) -> bool:
+def _is_default(field: Any, value: Any) -> bool:
     if field.default_factory is not MISSING:
         return bool(value == field.default_factory())
     return field.default is not MISSING and bool(value == field.default)

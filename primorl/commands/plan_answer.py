@@ -24,7 +24,7 @@ from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill, whose_account
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan, event_of
-from primorl.work.resolve import cost_of, decide_plan
+from primorl.work.resolve import cost_of, next_plan
 
 T = TypeVar("T")
 _BY_RULE = (RULE, PUBLIC)
@@ -54,8 +54,9 @@ class OwnRun:
     plan: RunPlan
 
     @classmethod
-    def read(cls) -> "OwnRun":
-        """Resolve the run; nothing is written or charged.
+    def read(cls, changed: Set[str] = frozenset()) -> "OwnRun":
+        """Read the run's plan, or decide it where ``changed`` stages will make another; nothing is
+        written or charged.
 
         Raises:
             PipelineError: the data are not here, or the settings do not fit them.
@@ -67,7 +68,7 @@ class OwnRun:
                 "partition`, which charges nothing; or give the numbers of a mechanism"
             )
         partitions = Partitions.open(PARTITIONS, params)
-        return cls(params, partitions, decide_plan(params, partitions))
+        return cls(params, partitions, next_plan(params, partitions, changed))
 
     @property
     def training(self) -> Training | None:
@@ -80,11 +81,12 @@ def show(options: Options, *, as_json: bool, status: Status | None) -> None:
     changed.
     """
     if options == Options() and PARAMS.exists():
-        own = OwnRun.read()
+        changed = frozenset() if status is None else status.changed_stages()
+        own = OwnRun.read(changed)
         if as_json:
             _print_json(_own_as_json(own))
             return
-        lines = _own_lines(own, status.changed_stages() if status is not None else set())
+        lines = _own_lines(own, changed)
     else:
         training, delta = asked_for(options)
         if as_json:

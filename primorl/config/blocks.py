@@ -334,6 +334,5 @@ class Compute(Block):
     """Settings that change speed and nothing else."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    memory_mb: PositiveInt | None = None
     data_mb: PositiveInt | None = None
     threads: _Parallel | None = None

@@ -240,20 +240,11 @@ class TabularOptions(Block):
 
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
+            raise ValueError("trajectory_ids: per_unit needs columns.unit; else set global")
+        if self.end == "flags" and not (self.columns.terminated or self.columns.truncated):
             raise ValueError(
-                "trajectory_ids: per_unit needs columns.unit; name that column; or, where every "
-                "trajectory is a unit, set global, and let columns.trajectory name a column in "
-                "which no two trajectories have the same id"
-            )
-        if (
-            self.end == "flags"
-            and self.columns.terminated is None
-            and self.columns.truncated is None
-        ):
-            raise ValueError(
-                "found no end flags: columns.terminated and columns.truncated are null; name one, "
-                "or set end to last_row (every recording was cut there), observed (the same, and "
-                "last rows have no reward) or outcome (it ended there)"
+                "end: flags needs columns.terminated or columns.truncated; else set last_row, "
+                "observed or outcome"
             )
 
 
@@ -441,18 +432,12 @@ class MedsOptions(Block):
         names = [name for entry in self.observation for name, _, _ in entry.dimensions]
         names += [dose.name for dose in self.action]
         if len({*names, *_MEDS_COLUMNS}) < len(names) + len(_MEDS_COLUMNS):
-            raise ValueError(
-                f"a name stands twice, or is one of {', '.join(_MEDS_COLUMNS)}; a value NAME has a "
-                "NAME_age"
-            )
+            raise ValueError(f"a name stands twice, or is one of {', '.join(_MEDS_COLUMNS)}")
         if len({dose.bins is None for dose in self.action}) > 1:
             raise ValueError("action must be entries with bins, or entries with low and high")
         for part in self.reward:
             if isinstance(part, MedsRangeReward) and part.observation not in values:
-                raise ValueError(
-                    f"reward names the observation {part.observation!r}, which is none with codes "
-                    "and low"
-                )
+                raise ValueError(f"reward names {part.observation!r}, no observation with codes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -511,9 +496,7 @@ class MinariOptions(Block):
     def __post_init__(self) -> None:
         ids = [part.id for part in self.parts]
         if len(set(ids)) < len(ids):
-            raise ValueError(
-                "an id is given twice; name each once, with the filter that keeps all its episodes"
-            )
+            raise ValueError("an id is given twice; name each once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -526,10 +509,7 @@ class D4rlOptions(Block):
 
     def __post_init__(self) -> None:
         if (self.file is None) == (self.name is None):
-            found = "neither" if self.file is None else "both"
-            raise ValueError(
-                f"found {found} of file and name; give exactly one and set the other to null"
-            )
+            raise ValueError("give exactly one of file and name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -541,8 +521,7 @@ class DeclaredBounds(Block):
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high):
-            found = f"{len(self.low)} and {len(self.high)} numbers"
-            raise ValueError(f"low and high: found {found}; they must have the same length")
+            raise ValueError(f"low, high: found {len(self.low)} and {len(self.high)} numbers")
         _check_ascending(self.low, self.high)
 
 
@@ -731,9 +710,7 @@ class TabularDataset(DatasetCommon):
                 "and be null where an environment declares them"
             )
         if self.options.end == "outcome" and self.termination == "none":
-            raise ValueError(
-                "options.end: outcome means that trajectories terminate; set termination: learned"
-            )
+            raise ValueError("options.end: outcome needs termination: learned")
 
 
 @dataclass(frozen=True, kw_only=True)

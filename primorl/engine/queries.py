@@ -16,7 +16,7 @@ from primorl.model.architecture import Explained
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
 from primorl.model.features import FARTHEST, OneHot, one_hot_inputs
 from primorl.model.starts import CONTINUOUS, StartModel
-from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, register_query
+from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions
 
 _BYTES_AT_ONCE = 256 << 20
 """Bound on what a query's sum holds of one batch of units (at least one), however wide the data
@@ -332,10 +332,6 @@ def _combine(estimates: Sequence[NoisyAnswer]) -> NoisyAnswer:
     return NoisyAnswer(whole / precision, precision.rsqrt())
 
 
-register_query(heads.SCALES)(ScalesQuery)
-register_query(heads.FINER_SCALES)(ScalesQuery)
-
-
 def _roots_and_squares(size: Tensor) -> Tensor:
     """Return the roots and squares of sizes ``[.., n]``: ``[.., 2 n]``."""
     return torch.cat((size.sqrt(), size.square()), -1)
@@ -385,7 +381,6 @@ def _sum_predictions(
     return total
 
 
-@register_query(heads.RESIDUALS)
 @dataclass(frozen=True)
 class ResidualQuery:
     """Asks every unit how far its targets lie from the heads' prediction: mean √r and r² of each
@@ -422,7 +417,6 @@ class ResidualQuery:
         return (_LARGEST_RESIDUAL * usual.maximum(few)).float()
 
 
-@register_query(heads.EXPLAINED)
 @dataclass(frozen=True)
 class ExplainedQuery:
     """Asks every unit how much its targets vary and what the model leaves of it: mean y, y² and g²
@@ -468,7 +462,6 @@ class ExplainedQuery:
         )
 
 
-@register_query(heads.FIRST_STATES)
 @dataclass(frozen=True)
 class FirstStatesQuery:
     """Asks every unit for the first state of its first trajectory (in the order of ids),
@@ -533,7 +526,6 @@ def project_to_simplex(noisy: Tensor) -> Tensor:
     return (noisy - excess[kept - 1]).clamp(min=0)
 
 
-@register_query(heads.LENGTHS)
 @dataclass(frozen=True)
 class LengthsQuery:
     """Asks every unit for the shares of its trajectories that end in each part of the horizon,

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from primorl.base.records import (
     Hexadecimal,
     Line,
-    Matching,
     Within,
+    matching,
     read_record,
     record,
     to_json,
@@ -55,7 +55,7 @@ def our_accountant() -> Accountant:
 class QueryStatement:
     """One query over all private units, answered once, beside the rounds."""
 
-    what: Annotated[str, Matching("[a-z][a-z0-9_]*", 40)]
+    what: Annotated[str, matching("[a-z][a-z0-9_]*", 40)]
     """Name of the query type, such as `scales` or `first_states`."""
     noise_multiplier: _Multiplier
     """z of the query."""

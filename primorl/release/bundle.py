@@ -24,15 +24,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from dp_accounting import dp_event
 
-import primorl.engine.queries  # noqa: F401  registers the types of queries
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite
+from primorl.engine import heads
 from primorl.evaluate.private.results import PrivateEvaluation, empty_evaluation
 from primorl.evaluate.recommendation import recommend
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.composition import BEFOREHAND, check_held, check_parts, held_by_clone
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
-from primorl.privacy.mechanism.queries import query_types
 from primorl.privacy.statement import MechanismStatement, SpentOnDataset, Statement
 from primorl.privacy.verification import (
     FILTER_ROUNDING,
@@ -290,7 +289,7 @@ def _check_charged(bundle: Bundle) -> None:
         check_held(path, statement, held)
         _refuse_other(path, statement, expected, MODEL[2])
         for place, query in enumerate(_own_part(statement).queries):
-            if query.what not in query_types():
+            if query.what not in heads.SHARES:
                 raise PipelineError(f"{path}: not as declared: queries.{place}.what")
         verify_statement(path, statement)
         _check_payment(path, statement, bundle.ledger)

@@ -17,8 +17,8 @@ from primorl.base.files import file_sha256
 from primorl.base.records import (
     Hexadecimal,
     Line,
-    Matching,
     Within,
+    matching,
     printable,
     read_record,
     record,
@@ -83,7 +83,7 @@ class ChargeRecord:
     """δ at which it is read."""
     state: Literal["reserved", "committed"]
     """Both count as spent."""
-    day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d")]
+    day: Annotated[str, matching(r"\d{4}-\d\d-\d\d")]
     """Day of the charge."""
     same_version: bool
     """False: of another version of the data that shares a unit with this one, which is declared

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from primorl.base.dvc import changed_stages
-from primorl.base.paths import MANIFEST, PARTITIONS, PLAN
+from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import spent
@@ -22,7 +22,7 @@ from primorl.privacy.ledger.history import Budget, BudgetExceeded, paid_identiti
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import Partitions, budget_of, read_ledger, refuse_missing_charges
 from primorl.work.jobs import Order, RunPlan
-from primorl.work.resolve import decide_plan, is_refused
+from primorl.work.resolve import is_refused, next_plan
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (
@@ -32,26 +32,14 @@ UNKNOWN = (
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 
 
-@dataclass(frozen=True)
-class Due:
-    """One job of a run.
-
-    Attributes:
-        order: what it is charged as.
-        paid: whether a charge in the ledger pays for it already.
-    """
-
-    order: Order
-    paid: bool
-
-
 @dataclass(frozen=True, repr=False)
 class Bill:
     """Charges of the next run of the stages, and the account before them. As text, it is one line.
 
     Attributes:
         variant: private, or one without a guarantee.
-        jobs: the model, then the clone and the questions.
+        orders: of the model, then of the clone and the questions.
+        paid: identities of work that is paid for already.
         account: everything that was charged to the same units.
         delta: δ of the budget.
         budget: the limit of all of it; None: there is none.
@@ -60,7 +48,8 @@ class Bill:
     """
 
     variant: Variant
-    jobs: tuple[Due, ...]
+    orders: tuple[Order, ...]
+    paid: Set[str]
     account: Account
     delta: float
     budget: Budget | None
@@ -106,10 +95,10 @@ class Bill:
         refuse_missing_charges(ledger)
         # read again: another process may have charged since the partitions were opened
         account = Account(()) if ledger is None else ledger.account(partitions.version)
-        known = paid_identities(account.charges)
         return cls(
             variant=plan.model.variant,
-            jobs=tuple(Due(own, own.identity in known) for own in plan.orders(partitions)),
+            orders=tuple(plan.orders(partitions)),
+            paid=paid_identities(account.charges),
             account=account,
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
@@ -117,9 +106,9 @@ class Bill:
         )
 
     @property
-    def unpaid(self) -> list[Due]:
-        """The jobs that no earlier charge pays for."""
-        return [each for each in self.jobs if not each.paid]
+    def unpaid(self) -> list[Order]:
+        """The orders that no earlier charge pays for."""
+        return [each for each in self.orders if each.identity not in self.paid]
 
     @cached_property
     def spent(self) -> float:
@@ -129,8 +118,7 @@ class Bill:
     @cached_property
     def after(self) -> float:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
-        events = [each.order.event for each in self.unpaid]
-        return self.account.with_events(events, self.delta)
+        return self.account.with_events([each.event for each in self.unpaid], self.delta)
 
     @property
     def fits(self) -> bool:
@@ -154,13 +142,13 @@ class Bill:
         )
 
 
-def name_charges(jobs: Sequence[Due]) -> str:
+def name_charges(orders: Sequence[Order]) -> str:
     """List names of charges, with the ε of their events."""
     names = []
-    for each in jobs:
-        epsilon = spent(each.order.event, each.order.delta).epsilon_pld
+    for each in orders:
+        epsilon = spent(each.event, each.delta).epsilon_pld
         price = f" ({at_most(epsilon, 4)})" if math.isfinite(epsilon) else ""
-        names.append(f"{each.order.name}{price}")
+        names.append(f"{each.name}{price}")
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -182,9 +170,8 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         partitions = Partitions.read(PARTITIONS, ledger)
         if partitions.manifest.info.dataset != params.dataset:
             return None
-        # What DVC finds unchanged the stage `plan` has decided; to solve again takes a second.
-        decided = RunPlan.read if PLAN.exists() and "plan" not in changed else decide_plan
-        bill = Bill.of(params, decided(params, partitions), partitions, ledger)
+        plan = next_plan(params, partitions, changed)
+        bill = Bill.of(params, plan, partitions, ledger)
     if not (params.online.asked and changed):
         return bill
     users = f"; the stage `online` charges the users who arrive: {whose_account(params)}"

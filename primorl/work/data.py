@@ -160,12 +160,8 @@ class Partitions:
     account: Account
 
     @classmethod
-    def open(cls, folder: Path, params: Params | None) -> "Partitions":
-        """Read as `read` does, with the ledger that ``params`` name; None: another process has
-        asked it.
-        """
-        if params is None:
-            return cls.read(folder, None)
+    def open(cls, folder: Path, params: Params) -> "Partitions":
+        """Read as `read` does, with the ledger that ``params`` name."""
         with read_ledger(params) as ledger:
             return cls.read(folder, ledger)
 
@@ -177,7 +173,7 @@ class Partitions:
         Args:
             folder: ``data/partitions``.
             ledger: of the project, which knows the units that must not be public; None: none was
-                begun.
+                begun, or another process has asked it.
 
         Raises:
             Refused: a public unit was charged for as private.
@@ -212,14 +208,14 @@ class Partitions:
         }
 
 
-def open_public(params: Params | None, folder: Path = PARTITIONS) -> UnitStore:
+def open_public(params: Params, folder: Path = PARTITIONS) -> UnitStore:
     """Read the public split, once the ledger knows of no charge for one of its units as private.
 
     Such a split can be there without a charge of its own, brought back by DVC. Outside the trust
     boundary, without the project's secret, this cannot be told.
 
     Args:
-        params: name the ledger; None: it is not asked.
+        params: name the ledger.
         folder: of the partitions.
 
     Raises:
@@ -231,7 +227,7 @@ def open_public(params: Params | None, folder: Path = PARTITIONS) -> UnitStore:
         return UnitStore.open(folder / "public")
     manifest = Manifest.load(folder / "manifest.json")
     public = _digests(folder / "public_units.bin", manifest, manifest.public_units)
-    if params is not None and public:
+    if public:
         file, members = folder / "units.bin", b""
         if file.exists():  # a remote need not have it
             members = _digests(file, manifest, manifest.private_units)

@@ -256,6 +256,10 @@ class QuestionJob:
     about: Hexadecimal | None
     releases: Annotated[int, Within(ge=1)] = 1
 
+    def __post_init__(self) -> None:
+        if self.releases != RELEASES[self.question]:
+            raise ValueError("releases: not those of this version")
+
     @property
     def name(self) -> str:
         """The charge's name in the ledger."""
@@ -319,12 +323,7 @@ def digest_of_settings(params: Params) -> str:
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
-    bounds = facts["bounds"]  # a bound that nobody gives is none: a new one changes no digest
-    facts["bounds"] = {
-        key: value for key, value in bounds.items() if value is not None and key != "angles"
-    }
-    questions = content["evaluation"]["private"]
-    return digest(asked | {"facts": facts, "questions": questions})
+    return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
 
 
 def paid_plan(params: Params, partitions: "Partitions") -> Path:
@@ -377,7 +376,6 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
 
     Equal digests are one piece of paid work. Code is left out: an edited comment must not charge
     the same people again. δ is left out too: it reads the same release's ε elsewhere on its curve.
-    So are angles, which only the released model's rollouts are held to.
 
     Args:
         job: its numbers.
@@ -388,7 +386,6 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
         del content["delta"]
     else:
         del content["mechanism"]["delta"]
-        content["bounds"].pop("angles", None)
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 
@@ -496,43 +493,19 @@ class RunPlan:
             raise PipelineError(
                 f"{path}: asked: decided from other settings than those of {PARAMS}; {_REMEDY}"
             )
+        known = partitions.identity
         stated = [each.identity for each in found.jobs]
-        if stated != [identity_of(job, partitions.identity) for job in found.paid_jobs]:
+        if stated != [identity_of(job, known) for job in found.paid_jobs]:
             raise PipelineError(
                 f"{path}: jobs: not those of its numbers on {partitions.folder}: the file or the "
                 f"data are others since; {_REMEDY}"
             )
-        if (what := found._contradiction(partitions.manifest, stated[0])) is not None:
-            raise PipelineError(f"{path}: {what}; {_REMEDY}")
-        return found
-
-    def _contradiction(self, manifest: Manifest, model: str) -> str | None:
-        """Say what no plan of a run has; ``model`` is the identity of its model."""
-        names = [job.name for job in self.paid_jobs]
-        if len(set(names)) < len(names):
-            return "questions: one is asked twice"
-        if len({(each.delta, each.discount, each.return_bounds) for each in self.questions}) > 1:
-            return "questions: of several δ, discounts or bounds of returns, which they share"
-        if any(each.releases != RELEASES[each.question] for each in self.questions):
-            return "questions: releases: not those of this version"
-        others = {each.about for each in self.questions}
-        others |= set() if self.clone is None else {self.clone.scaled_by}
-        if others - {None, model}:
-            return "about, scaled_by: of another model"
-        scales = {heads.SCALES, heads.FINER_SCALES}
-        asked = scales & set(self.model.mechanism.queries)
-        if asked != (scales if self.model.normaliser == "private" else set()):
-            return f"queries: {sorted(asked)}: not those of normaliser {self.model.normaliser}"
-        trainings = (self.model,) if self.clone is None else (self.model, self.clone)
-        for training in trainings:
-            noisy = training.mechanism.noise_multiplier > 0
-            if training.variant != self.model.variant or noisy != (training.variant == "private"):
-                return f"{training.name}: variant {training.variant}: not of its noise or the model"
         try:
-            self.events(manifest)
+            found.events(partitions.manifest)
         except (KeyError, ValueError) as impossible:
-            return f"no mechanism: {printable(str(impossible))}"
-        return None
+            why = printable(str(impossible))
+            raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None
+        return found
 
     def write(self, path: Path = PLAN) -> None:
         """Write the file, atomically."""

@@ -172,30 +172,15 @@ def in_cohorts(
 
 
 @dataclass(frozen=True)
-class Start:
-    """The policy that a run begins with.
-
-    Attributes:
-        network: its shape.
-        parameters: ``[d]``.
-        statement: of the offline policy.
-        sha256: of its file.
-        names: of observations and actions.
-    """
-
-    network: PolicyNetwork
-    parameters: Tensor
-    statement: Statement
-    sha256: str
-    names: Names | None
-
-
-@dataclass(frozen=True)
 class OnlineRun:
     """Everything that an online run needs.
 
     Attributes:
-        start: the policy to begin with.
+        network: shape of the policies.
+        parameters: of the offline policy, ``[d]``.
+        offline: its statement.
+        sha256: of its file.
+        names: of observations and actions.
         update: that every cohort makes.
         plan: the mechanism.
         arrivals: users and cohorts.
@@ -203,7 +188,11 @@ class OnlineRun:
         steps: T.
     """
 
-    start: Start
+    network: PolicyNetwork
+    parameters: Tensor
+    offline: Statement
+    sha256: str
+    names: Names | None
     update: Update
     plan: Plan
     arrivals: Arrivals
@@ -240,7 +229,11 @@ def online_run(params: Params) -> OnlineRun:
             f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
-    start = _from_offline(params, environments)
+    policy = DeterministicPolicy.load(POLICY)
+    network = PolicyNetwork.of(policy)
+    config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
+    _refuse_other_policy(params, policy, offline, environments)
+    names = config.observation_names, config.action_names
     update = make_update(
         asked.algorithm,
         learning_rate=asked.learning_rate,
@@ -249,23 +242,34 @@ def online_run(params: Params) -> OnlineRun:
     )
     plan = _plan(params, update, arrivals)
     # Norm of the noise in one release over the largest norm of a mean, z √d / m.
-    noise = plan.noise_multiplier * math.sqrt(start.network.parameters) / asked.cohort
+    noise = plan.noise_multiplier * math.sqrt(network.parameters) / asked.cohort
     if noise > _MOST_NOISE:
         needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
         print(
             f"warning: {_KEY}: cohort: found {asked.cohort}, at which the noise of an update is "
-            f"{noise:.2g} times as large as the largest mean of {start.network.parameters} "
+            f"{noise:.2g} times as large as the largest mean of {network.parameters} "
             f"parameters, so the policy may get worse; {needed} or more suit this ε, or a smaller "
             "network",
             file=sys.stderr,
         )
-    return OnlineRun(start, update, plan, arrivals, users, steps)
+    return OnlineRun(
+        network=network,
+        parameters=network.parameters_of(policy, STANDARD_DEVIATION),
+        offline=offline,
+        sha256=file_sha256(POLICY / "policy.safetensors"),
+        names=(names[0], names[1]) if names[0] and names[1] else None,
+        update=update,
+        plan=plan,
+        arrivals=arrivals,
+        users=users,
+        steps=steps,
+    )
 
 
-def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
-    """The offline policy, which must be of the environment's spaces."""
-    config, policy = PolicyConfig.read(POLICY), DeterministicPolicy.load(POLICY)
-    network = PolicyNetwork.of(policy)
+def _refuse_other_policy(
+    params: Params, policy: DeterministicPolicy, offline: Statement, needed: EnvironmentBatch
+) -> None:
+    """Refuse an offline policy of other spaces than the environment's, or at another δ."""
     found = (policy.observation_size, policy.action_size, policy.discrete_actions)
     if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
         raise PipelineError(
@@ -273,20 +277,12 @@ def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
             f"{params.chosen.environment} has {needed.observation_size} and "
             f"{len(needed.action_low)}; run `dvc repro`"
         )
-    names, statement = (config.observation_names, config.action_names), Statement.read(POLICY)
-    if statement.delta not in (None, params.privacy.delta):
+    if offline.delta not in (None, params.privacy.delta):
         raise PipelineError(
             f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
-            f"{POLICY}/privacy.json is at {statement.delta!r}: use the δ that the offline policy "
+            f"{POLICY}/privacy.json is at {offline.delta!r}: use the δ that the offline policy "
             "was made with"
         )
-    return Start(
-        network,
-        network.parameters_of(policy, STANDARD_DEVIATION),
-        statement,
-        file_sha256(POLICY / "policy.safetensors"),
-        (names[0], names[1]) if names[0] and names[1] else None,
-    )
 
 
 def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
@@ -313,13 +309,8 @@ def begin(run: OnlineRun) -> OnlineState:
     """Return the state before the first cohort."""
     cohorts = len(run.arrivals.cohorts)
     every = max(1, cohorts // _POINTS)
-    first = {PARAMETERS: run.start.parameters}
-    return OnlineState.begin(first, cohorts, every, run.start.sha256)
-
-
-def order_of(params: Params, run: OnlineRun) -> Order:
-    """Say what a run is charged as; equal identities are one piece of paid work."""
-    return Order(STAGE, run.plan.event, run.plan.delta, identity(params, run))
+    first = {PARAMETERS: run.parameters}
+    return OnlineState.begin(first, cohorts, every, run.sha256)
 
 
 def learn_for(
@@ -359,7 +350,7 @@ def learn_for(
         bar.update(state.started)
         return learn(
             run.update,
-            run.start.network.to(device),
+            run.network.to(device),
             run.plan,
             run.users,
             run.arrivals.cohorts,
@@ -369,28 +360,27 @@ def learn_for(
         )
 
 
-def identity(params: Params, run: OnlineRun) -> str:
-    """A digest of everything that determines the result but chance and code.
+def order_of(params: Params, run: OnlineRun) -> Order:
+    """Say what a run is charged as.
 
-    Equal digests are one piece of paid work.
-
-    Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code
-    may change.
+    Its identity is a digest of everything that determines the result but chance and code. Of the
+    offline policy it holds which charges paid for it, not its bytes, which an edit of code may
+    change.
     """
-    offline, name = run.start.statement, run.update.name
+    offline = run.offline
     content: dict[str, Any] = {
         "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
         "fingerprint": run.arrivals.version.fingerprint,
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
-        "update": [name, asdict(run.update)],  # type: ignore[call-overload]
+        "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
         "start": [offline.charge, [each.charge for each in offline.mechanisms]],
     }
-    return digest(content)
+    return Order(STAGE, run.plan.event, run.plan.delta, digest(content))
 
 
 @dataclass(frozen=True)
@@ -445,7 +435,7 @@ def write_policies(
         variant=params.dynamics.variant,
         environment=str(params.chosen.environment),
         policy="models/online",
-        names=run.start.names,
+        names=run.names,
     )
 
 
@@ -473,7 +463,7 @@ def summarise_online(
         env_id=str(params.chosen.environment),
         algorithm=run.update.name,
         private=statement.sound,
-        epsilon=user_epsilon(statement),
+        epsilon=statement.mechanisms[-1].epsilon if statement.sound else None,
         epsilon_in_all=statement.epsilon if statement.sound else None,
         delta=own.delta,
         unit=own.unit,
@@ -503,13 +493,6 @@ def log_online(log: StageRun, summary: OnlineSummary, returns: Returns) -> None:
             log.metric("epsilon_user", summary.epsilon, count)
     for file in (ONLINE_METRICS, ONLINE_CURVE):
         log.artifact(file)
-
-
-def user_epsilon(statement: Statement) -> float | None:
-    """Return the ε of a user who is not in the log; None: the statement may not be relied on."""
-    if not statement.sound:
-        return None
-    return statement.mechanisms[-1].epsilon
 
 
 def users_statement(params: Params, run: OnlineRun) -> Statement:

@@ -7,7 +7,7 @@ z √d / (q K √T), must be small, or of linear heads the variance that the noi
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -172,11 +172,8 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
         # A plan that was edited before it was paid must not come back for the jobs that are due.
         dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
         if paid and not (dear and kept.model.variant == "private"):
-            angles = params.chosen.bounds.angles  # nothing paid for depends on them
-            model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
             return replace(
                 kept,
-                model=model,
                 can_learn=decided.can_learn,
                 reason=decided.reason,
                 warnings=decided.warnings,
@@ -184,6 +181,16 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
                 jobs=tuple(Price.of(job, partitions) for job in kept.paid_jobs),
             )
     return decided
+
+
+def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> RunPlan:
+    """Read what the stage ``plan`` decided, or decide where it will run again; ``changed`` names
+    the stages that DVC will run.
+    """
+    if "plan" not in changed:
+        with suppress(PipelineError):
+            return RunPlan.read(params, partitions)
+    return decide_plan(params, partitions)
 
 
 def resolve(params: Params, partitions: Partitions) -> RunPlan:
@@ -352,14 +359,8 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
 
 def _find_missing_facts(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
     """Yield facts that the dataset's file does not declare, and jobs need."""
-    info, spaces, names = manifest.info, manifest.info.spaces, ", ".join(params.questions)
+    info, names = manifest.info, ", ".join(params.questions)
     dataset = f"datasets/{params.dataset}.yaml"
-    sides = zip(spaces.action_low, spaces.action_high, strict=True)
-    if params.clones and not all(low < high for low, high in sides):
-        yield (
-            "params.yaml: privacy.shares: found one of a clone, which needs low < high of every "
-            f"action, and dataset {params.dataset} has others; correct them, or drop the clone"
-        )
     if names and info.horizon is None and params.evaluation.private.discount == 1.0:
         yield (
             f"{dataset}: horizon: not declared, while evaluation.private.discount is 1, so nothing "

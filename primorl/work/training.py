@@ -106,10 +106,7 @@ def training_setup(
 def choose_execution(compute: Compute) -> Execution:
     """Choose the device, the bound on a chunk's memory and the place of this process."""
     device = choose_device(compute.device, compute.threads)
-    chunk_bytes = CHUNK_BYTES[device.type]
-    if compute.memory_mb is not None:
-        chunk_bytes = compute.memory_mb << 20
-    return Execution(device, chunk_bytes, *place_among_processes())
+    return Execution(device, CHUNK_BYTES[device.type], *place_among_processes())
 
 
 def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore) -> Bounds:
@@ -254,7 +251,7 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "data/partitions as the first has them: share the project's folder, or copy both "
                 "(inside the trust boundary)"
             )
-        partitions = Partitions.open(folder, None)
+        partitions = Partitions.read(folder, None)
         job = RunPlan.read(params, partitions).model
         setup = training_setup(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)

@@ -84,7 +84,7 @@ def log_of(units: int, seed: int = 0) -> Log:
 
 def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
     asked = contributions(5, 1, HEADS.one_hot, discrete=False)
-    queries = tuple(GaussianQuery.of(name, each, noise) for name, each in asked.items())
+    queries = tuple(GaussianQuery(name, each.sensitivity, noise) for name, each in asked.items())
     clip = EnsembleClip(0.5, "flat", 1, 1)
     plan = Plan(units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries)
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
@@ -206,7 +206,9 @@ def test_levels_that_noise_could_have_made_are_rare(
     generator = torch.Generator().manual_seed(0)
     found = []
     for noise in (0.4, 400.0, 0.0):
-        queries = tuple(GaussianQuery.of(name, each, noise) for name, each in asked.items())
+        queries = tuple(
+            GaussianQuery(name, each.sensitivity, noise) for name, each in asked.items()
+        )
         setup = setup_of(60)
         setup = replace(
             setup, plan=replace(setup.plan, queries=queries), columns=columns, bounds=bounds

@@ -141,7 +141,7 @@ def test_what_is_paid_is_known_by_its_identity(
     trained(params)
     assert prices(charges(params)) == [clone, *questions]
     clone_behaviour.body(params, RememberingRun())
-    partitions = Partitions.open(PARTITIONS, None)
+    partitions = Partitions.read(PARTITIONS, None)
     plan = resolve(params, partitions)
     with closing(open_to_charge(params)) as ledger:
         for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:

@@ -17,7 +17,7 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE
 
 
 def settings(**changes: Any) -> Compute:
-    plain = {"device": "cpu", "memory_mb": None, "data_mb": None, "threads": None}
+    plain = {"device": "cpu", "data_mb": None, "threads": None}
     return Compute(**(plain | changes))
 
 

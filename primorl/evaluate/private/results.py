@@ -14,8 +14,8 @@ from primorl.base.files import file_sha256
 from primorl.base.records import (
     Hexadecimal,
     Line,
-    Matching,
     Within,
+    matching,
     read_record,
     record,
     to_json,
@@ -35,7 +35,7 @@ hardly ever is.
 """
 Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
-Estimator = Annotated[str, Matching("[a-z][a-z0-9_]*", 40)]
+Estimator = Annotated[str, matching("[a-z][a-z0-9_]*", 40)]
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct", "return_bounds")
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")

@@ -1,9 +1,8 @@
 """ε of events by PLD and RDP: of training runs, of compositions, and of a person with several
 units.
 
-dp_accounting composes the events. Its RDP accountant is extended here to the events of groups:
-(ε, δ) for one unit does not give (kε, δ) for k units, so the event of a group is accounted as a
-whole.
+dp_accounting composes the events. (ε, δ) for one unit does not give (kε, δ) for k units, so the
+event of a group is accounted as a whole.
 """
 
 import logging
@@ -17,14 +16,10 @@ import dp_accounting
 import numpy as np
 import numpy.typing as npt
 from dp_accounting import dp_event, pld, rdp
-from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import stats
 
 from primorl.privacy.statement import RELATION_NAME, Relation
 
-# of an integral; an order of RDP that takes more is left out, which is on the safe side
-_MOST_POINTS = 20_000
-_ROUNDING = 1e-11  # of an integral, relative
 # probability of cohorts that the accountant drops anyhow: they are counted as the largest
 _NEGLIGIBLE = 1e-30
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -99,7 +94,12 @@ def training_event(
 
 
 @lru_cache(maxsize=256)
-def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_NAME) -> Spent:
+def spent(
+    event: dp_event.DpEvent,
+    delta: float,
+    relation: Relation = RELATION_NAME,
+    guess: float | None = None,
+) -> Spent:
     """Compute ε of ``event`` at ``delta``.
 
     The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise
@@ -122,28 +122,34 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
         event: of the mechanism.
         delta: δ at which ε is read.
         relation: of neighbouring datasets.
+        guess: an ε that the PLD's grid begins with, of an event of `grouped`, which RDP does not
+            compose; None: RDP's.
     """
-    loose, sound = rdp_epsilon(event, delta)
+    loose, sound = rdp_epsilon(event, delta) if guess is None else (guess, False)
     replaced = relation == "replace_one"
     stated = loose if sound and not replaced else math.inf
     if loose > LARGEST_TIGHT:
         return Spent(stated, stated, delta)
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
-    def tight(guess: float) -> float:
-        return float(accountant_near(event, guess, neighbours).get_epsilon(delta))
+    def tight(near: float) -> float:
+        return float(accountant_near(event, near, neighbours).get_epsilon(delta))
 
-    guess, epsilon = loose, tight(loose)
+    near, epsilon = loose, tight(loose)
     # A grid for what was guessed is too coarse for what turned out to be far less.
-    while 0 < epsilon < guess / 4:
-        guess, epsilon = epsilon, tight(epsilon)
+    while 0 < epsilon < near / 4:
+        near, epsilon = epsilon, tight(epsilon)
     return Spent(epsilon, stated, delta)
 
 
 def compose(
-    events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME
+    events: Sequence[dp_event.DpEvent],
+    delta: float,
+    relation: Relation = RELATION_NAME,
+    guess: float | None = None,
 ) -> Spent:
-    """Compute ε at ``delta`` of all ``events`` on the same people, one after another.
+    """Compute ε at ``delta`` of all ``events`` on the same people, one after another; ``guess`` as
+    `spent` takes it.
 
     Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one.
     Nothing at all costs 0; one event without a guarantee makes the whole infinite.
@@ -163,7 +169,7 @@ def compose(
     merged = dp_event.ComposedDpEvent(
         tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items())
     )
-    return spent(merged, delta, relation)
+    return spent(merged, delta, relation, guess)
 
 
 def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
@@ -230,20 +236,15 @@ def _is_mixed(event: dp_event.DpEvent) -> bool:
     return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
 
 
-class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
-    """dp-accounting's RDP, which also composes the mixtures of `grouped`."""
+class CachedRdp(rdp.RdpAccountant):  # type: ignore[misc]
+    """dp-accounting's RDP, which computes the divergences of a sampled round once."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
         match event:
-            case dp_event.MixtureOfGaussiansDpEvent():
-                own = mixture_rdp(event, self._orders)
             case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) if do_compose:
-                own = _sampled_gaussian_rdp(event, tuple(self._orders))
-            case _:
-                return super()._maybe_compose(event, count, do_compose)
-        if do_compose:
-            self._rdp += count * own
-        return None
+                self._rdp += count * _sampled_gaussian_rdp(event, tuple(self._orders))
+                return None
+        return super()._maybe_compose(event, count, do_compose)
 
 
 @lru_cache(maxsize=256)
@@ -277,7 +278,7 @@ def rdp_epsilon(
     logger = logging.getLogger("absl")
     logger.addFilter(is_news)
     try:
-        accountant = RdpWithGroups(orders).compose(event)
+        accountant = CachedRdp(orders).compose(event)
         sound = all(float(value) >= 0 for value in accountant.rdp)
         return float(accountant.get_epsilon(delta)), sound
     finally:
@@ -288,7 +289,7 @@ def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, .
     """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one
     below zero.
     """
-    values = [float(value) for value in RdpWithGroups(orders).compose(event).rdp]
+    values = [float(value) for value in CachedRdp(orders).compose(event).rdp]
     return tuple(value if value >= 0 else math.inf for value in values)
 
 
@@ -343,41 +344,3 @@ def _sample_group(
         tuple(map(float, counts[kept])),
         tuple(map(float, probabilities[kept] / probabilities[kept].sum())),
     )
-
-
-def mixture_rdp(
-    event: dp_event.MixtureOfGaussiansDpEvent, orders: Sequence[float]
-) -> NDArray[np.float64]:
-    """Compute Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one
-    of both directions.
-
-    ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up
-    to rounding. Infinite at an order where the integral would take too many points.
-    """
-    shifts, logs = np.array(event.sensitivities), np.log(np.array(event.sampling_probs))
-    return np.array(
-        [_divergence(float(event.standard_deviation), shifts, logs, order) for order in orders]
-    )
-
-
-def _divergence(z: float, shifts: NDArray[Any], logs: NDArray[Any], order: float) -> float:
-    # The step resolves one Gaussian, and stays below the distance of the integrand's complex
-    # singularities.
-    step = min(z / 6, 0.4 * z**2 / shifts.max())
-    rare = -logs[0] if shifts[0] == 0 else math.inf
-    low = (
-        -(12 + math.sqrt(2 * (order - 1) * rare)) * z
-        if math.isfinite(rare)
-        else -12 * z - order * shifts.max()
-    )
-    high = 12 * z + order * shifts.max()
-    if (high - low) / step > _MOST_POINTS:
-        return math.inf
-    x = np.arange(low, high + step, step)
-    absent = -0.5 * (x / z) ** 2 - math.log(z * math.sqrt(2 * math.pi))
-    # P over Q, as log Σ p_i exp((x s_i - s_i²/2) / z²)
-    ratio = special.logsumexp(logs + (np.outer(x, shifts) - shifts**2 / 2) / z**2, axis=1)
-    integrals = (
-        special.logsumexp(absent + power * ratio) + math.log(step) for power in (order, 1 - order)
-    )
-    return max(0.0, *(float((integral + _ROUNDING) / (order - 1)) for integral in integrals))

@@ -76,7 +76,7 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
             )
         )
     groups = tuple(
-        (units, finite(compose([grouped(event, units)], delta).epsilon_pld))
+        (units, finite(compose([grouped(event, units)], delta, guess=units * epsilon).epsilon_pld))
         for units in GROUP_SIZES
     )
     return Figures(

@@ -1,9 +1,8 @@
 """Queries: noisy sums over all private units, answered beside the rounds.
 
-A query has three parts. A *contribution* class (`Fractions`, `BoundedSum`) defines the contribution
-of one unit to the sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query
-type*, registered under a name with `register_query`, computes the sum from the data;
-``privacy.json`` lists the name.
+A query has two parts. A *contribution* class (`Fractions`, `BoundedSum`) defines the contribution
+of one unit to the sum, and states its sensitivity. A `GaussianQuery` adds the noise;
+``privacy.json`` lists its name. `primorl.engine.queries` computes the sum from the data.
 
 Contributions are whole numbers: multiples of 2⁻²⁰. Sums of integers are exact and the same in every
 order, so a sensitivity is exact too.
@@ -12,11 +11,8 @@ order, so a sensitivity is exact too.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from dp_accounting import dp_event
 
@@ -31,38 +27,6 @@ ONE = 1 << 20
 """The integer that represents 1 in a contribution."""
 
 _MOST_NOISE = 1e8  # in units of 1; whole numbers of more noise would not all be exact
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_TYPES: dict[str, type] = {}
-Kind = TypeVar("Kind", bound=type)
-
-
-def register_query(name: str) -> Callable[[Kind], Kind]:
-    """Register a query type (class decorator) under its name in ``privacy.json``, lower-case and
-    not taken.
-    """
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores"
-        )
-
-    def register(kind: Kind) -> Kind:
-        known = _TYPES.setdefault(name, kind)
-        if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-            raise ValueError(
-                f"query name {name!r}: already registered by "
-                f"{known.__module__}.{known.__qualname__}"
-            )
-        return kind
-
-    return register
-
-
-def query_types() -> Mapping[str, type]:
-    """Return every registered query type, by name.
-
-    A type is registered when its module is imported.
-    """
-    return MappingProxyType(_TYPES)
 
 
 class Contribution(Protocol):
@@ -93,18 +57,6 @@ class GaussianQuery:
                 f"query {self.what!r}: found noise of {self.standard_deviation}, allowed are 0 to "
                 f"{_MOST_NOISE:g}"
             )
-
-    @classmethod
-    def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
-        """Make the query of a registered name (else ValueError), with the sensitivity that its
-        contribution states.
-        """
-        if what not in _TYPES:
-            raise ValueError(
-                f"query {what!r}: not registered; registered are {sorted(_TYPES)} "
-                "(`register_query`)"
-            )
-        return cls(what, contribution.sensitivity, noise_multiplier)
 
     @property
     def standard_deviation(self) -> float:

@@ -12,7 +12,7 @@ from dp_accounting import dp_event, pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting.epsilon import RELATION, Training, compose, grouped, training_event
+from primorl.privacy.accounting.epsilon import RELATION, Training, compose, training_event
 from primorl.privacy.accounting.gaussian import gaussian_epsilon
 from primorl.privacy.accounting.privacy_filter import (
     ESCAPED,
@@ -26,11 +26,10 @@ from tests.hostile.fft_accountant import gaussian_delta
 
 DELTA = 1e-5
 Floats = npt.NDArray[np.float64]
-# The default run, one of little noise, and four units of one person.
+# The default run, and one of little noise.
 EVENTS = [
     Training(0.1, 8.76, 150).event,
     Training(0.01, 0.8, 500).event,
-    grouped(Training(0.1, 30.0, 50).event, 4),
 ]
 
 

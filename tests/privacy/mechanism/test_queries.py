@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
 from primorl.privacy.mechanism.sampling import SystemEntropy
 from primorl.privacy.statement import Relation
@@ -116,19 +115,3 @@ def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation)
     assert max(moves) > FACTOR[relation] * BoundedSum(3, 1.0).sensitivity
     assert torch.equal(sum(alone[:6], nothing), contribution.total(rows))
     assert not alone[3].any()
-
-
-def test_queries_register_themselves_once_under_a_plain_name() -> None:
-    @queries.register_query("of_this_test")
-    class Query:
-        contribution = BoundedSum(2, 1.5)
-
-    assert queries.query_types()["of_this_test"] is Query
-    assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery(
-        "of_this_test", 1.5, 3.0
-    )
-    for name in ("of_this_test", "Not plain\n"):
-        with pytest.raises(ValueError, match="query name"):
-            queries.register_query(name)(GaussianQuery)
-    with pytest.raises(ValueError, match="not registered"):
-        GaussianQuery.of("nobody", Query.contribution, 3.0)
