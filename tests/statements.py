@@ -45,9 +45,7 @@ OF_TRAINING = Statement(
         AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in _FIGURES.attacks
     ),
     charge="5f0c1d2e",
-    spent_on_dataset=SpentOnDataset(
-        epsilon=2.5, epsilon_fixed=2.25, epsilon_rdp=2.75, delta=1e-5, charges=3
-    ),
+    spent_on_dataset=SpentOnDataset(epsilon=2.5, delta=1e-5, charges=3),
 )
 PRIVATE = OF_TRAINING.to_json()
 
@@ -70,5 +68,5 @@ def no_guarantee(reason: str) -> Statement:
     )
 
 
-_UNKNOWN = SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1)
+_UNKNOWN = SpentOnDataset(epsilon=None, delta=1e-5, charges=1)
 NOT_PRIVATE = no_guarantee("no noise is added").with_payment("feedbeef", _UNKNOWN).to_json()

@@ -23,7 +23,7 @@ from tests.privacy.ledger import postgresql
 
 EVENT, DELTA, SECRET = training_event(0.1, 20.0, 150), 1e-5, b"s" * 32
 TAKEN = 2  # charges before the race; the budget allows one more
-BUDGET = Budget(total_of([EVENT] * (TAKEN + 1), DELTA).epsilon, DELTA)
+BUDGET = Budget(total_of([EVENT] * (TAKEN + 1), DELTA), DELTA)
 UNITS = 3000
 FORK = multiprocessing.get_context("fork")
 

@@ -379,7 +379,7 @@ def whole(
         artefact: (each.mechanisms or (each,))[-1].epsilon or 0.0
         for artefact, each in stated.items()
     }
-    claims |= {"answers": answers["estimates"][0]["epsilon"], "together": ledger["epsilon_fixed"]}
+    claims |= {"answers": answers["estimates"][0]["epsilon"], "together": ledger["epsilon"]}
     claims |= dict.fromkeys(("policy file", "random"), claims["together"]) | {
         "model file": claims["model"]
     }

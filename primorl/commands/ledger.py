@@ -161,27 +161,21 @@ def _summary(
     from primorl.privacy.ledger.history import list_budget_changes
 
     budget, delta = params.privacy.budget, params.privacy.delta
-    total = account.total(delta)
+    spent = account.epsilon(delta)
     dataset = ", ".join(dict.fromkeys(charge.dataset for charge in own))
     # Versions of one fingerprint differ in their units, which were declared or split otherwise.
     when = f"record {record}, first charged {own[0].time[:10]}"
     yield (
         f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: "
-        f"{version.unit}), {total.charges} charge(s)"
+        f"{version.unit}), {len(account.entries)} charge(s)"
     )
-    if total.epsilon == float("inf"):
+    if spent == float("inf"):
         yield ("  spent: no finite ε: a run without a guarantee, or on another unit, is among them")
     else:
-        yield (
-            f"  spent: ε {at_most(total.epsilon, 4)} at δ {at_most(delta)} "
-            f"({at_most(total.epsilon_fixed, 4)} if all settings were fixed beforehand)"
-        )
+        yield f"  spent: ε {at_most(spent, 4)} at δ {at_most(delta)}"
     for change in list_budget_changes(account.charges):
         yield f"  budget {change}"
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:
-        yield (
-            f"  budget: ε {at_most(budget.epsilon, 6)}, left "
-            f"{left_of(budget.epsilon, total.epsilon)}"
-        )
+        yield (f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, spent)}")

@@ -150,14 +150,8 @@ class SpentOnDataset:
     """ε of all charges on the same units together, by the adaptive filter: holds however later runs
     were chosen after looking at earlier results. `null`: no guarantee is left.
     """
-    epsilon_fixed: _Epsilon | None
-    """The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed
-    beforehand.
-    """
-    epsilon_rdp: _Epsilon | None
-    """The same by RDP at the privacy filter's orders."""
     delta: _Delta
-    """δ of all three: `privacy.delta`."""
+    """δ: `privacy.delta`."""
     charges: Annotated[int, Within(ge=0)]
     """Number of charges, this one included."""
 

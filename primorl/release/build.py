@@ -261,7 +261,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         neighboring_relation=statement.neighboring_relation,
         accountant=OURS,
         # by this version, as whoever checks the bundle does
-        **bundle.account_figures(account.events, delta),
+        epsilon=finite(account.epsilon(delta)),
         delta=delta,
         budget=params.privacy.budget.epsilon,
         charges=len(account.entries),

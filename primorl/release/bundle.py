@@ -35,7 +35,6 @@ from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.statement import MechanismStatement, SpentOnDataset, Statement
 from primorl.privacy.verification import (
     FILTER_ROUNDING,
-    ROUNDING,
     given,
     refuse_other_accountant,
     refuse_unless_equal,
@@ -258,18 +257,9 @@ def _check_account(
     events: Sequence[dp_event.DpEvent],
     by: Any,
 ) -> None:
-    """Check the totals of an account; that of the privacy filter is known up to the last step of
-    its bisection.
-    """
-    for key, number in account_figures(events, stated.delta).items():
-        rounding = FILTER_ROUNDING if key == "epsilon" else ROUNDING
-        refuse_unless_equal(path, key, getattr(stated, key), number, by.accountant, rounding)
-
-
-def account_figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:
-    """Compute the totals of ``events`` at ``delta``, by key of an account; None: no guarantee."""
-    total = total_of(events, delta)
-    return {key: finite(getattr(total, key)) for key in ("epsilon", "epsilon_fixed", "epsilon_rdp")}
+    """Check the ε of an account, known up to the last step of the filter's bisection."""
+    total = finite(total_of(events, stated.delta))
+    refuse_unless_equal(path, "epsilon", stated.epsilon, total, by.accountant, FILTER_ROUNDING)
 
 
 def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:

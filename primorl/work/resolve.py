@@ -220,7 +220,7 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
 
 def cost_of(plan: RunPlan, manifest: Manifest) -> float:
     """Compute the ε of all jobs of a plan together, as the ledger counts."""
-    return total_of(plan.events(manifest), plan.model.delta).epsilon
+    return total_of(plan.events(manifest), plan.model.delta)
 
 
 def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:

@@ -53,12 +53,15 @@ def charged(params: Params, units: Version | None = None, name: str = "dynamics"
     with closing(open_to_charge(params)) as ledger:
         charge = ledger.reserve(request(units, EVENT), None)
         ledger.commit(charge.id)
-        total = ledger.account(units).total(DELTA)
-    spent = dict.fromkeys(("epsilon", "epsilon_fixed", "epsilon_rdp"), total.epsilon)
+        account = ledger.account(units)
     statement = {"charge": charge.id, "epsilon": charge.epsilon, "event": event_to_json(EVENT)}
     statement |= {"unit": units.unit, "units": units.units, "delta": DELTA}
     statement["dataset_fingerprint"] = units.fingerprint
-    statement["spent_on_dataset"] = spent | {"charges": total.charges, "delta": DELTA}
+    statement["spent_on_dataset"] = {
+        "epsilon": account.epsilon(DELTA),
+        "charges": len(account.entries),
+        "delta": DELTA,
+    }
     write_json(Path("models") / name / "privacy.json", statement)
     return charge.id
 

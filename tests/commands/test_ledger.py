@@ -61,7 +61,7 @@ def shown(primorl: Call, *words: str) -> list[dict[str, Any]]:
 def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     ledger: Ledger, primorl: Call
 ) -> None:
-    total = ledger.account(version("ab")).total(DELTA)
+    total = ledger.account(version("ab")).epsilon(DELTA)
     settings(2.0)
     first, second, third, fourth = entries = shown(primorl)
     assert [entry["sequence"] for entry in entries] == [2, 5, 8, 9]
@@ -72,11 +72,11 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     ]
     for entry, together in ((first, [0]), (second, [0, 1]), (third, [2]), (fourth, [0, 1, 3])):
         assert entry["epsilon_total"] == pytest.approx(
-            total_of([events[i] for i in together], DELTA).epsilon
+            total_of([events[i] for i in together], DELTA)
         )
     table = primorl(*SHOW)[1]
-    assert f"  spent: ε {at_most(total.epsilon, 4)} at δ 1e-05 " in table
-    assert f"  budget: ε 2, left {left_of(2.0, total.epsilon)}\n" in table
+    assert f"  spent: ε {at_most(total, 4)} at δ 1e-05" in table
+    assert f"  budget: ε 2, left {left_of(2.0, total)}\n" in table
     ledger.reserve(request(version("ab"), dp_event.NonPrivateDpEvent()), None)
     *before, last = shown(primorl)
     assert last["epsilon"] is last["epsilon_total"] is None

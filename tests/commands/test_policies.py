@@ -55,7 +55,7 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
 
 
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
-SPENT = EPSILONS | {"epsilon_fixed": 0.4998, "charges": 1}
+SPENT = {"epsilon": 0.4998, "delta": 1e-5, "charges": 1}
 SUMMARY: dict[str, Any] = EPSILONS | {"format": 1, "dataset": "small", "variant": "private"}
 SUMMARY |= {"private": True, "unit": "trajectory", "units": 9, "void": []}
 SUMMARY |= {"spent_on_dataset": SPENT, "env_id": "Pendulum-v1", "return_mean": -143.52}

@@ -250,9 +250,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
             Answer(**of_today, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
             Answer(**of_model, value=0.5, ci95=(0.4, 0.6), epsilon=0.1),
         ),
-        total=SpentOnDataset(
-            epsilon=2.75, epsilon_fixed=2.5, epsilon_rdp=3.0, delta=1e-5, charges=4
-        ),
+        total=SpentOnDataset(epsilon=2.75, delta=1e-5, charges=4),
         verdict=Verdict(check=CHECKED),
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),

@@ -24,7 +24,7 @@ def statement(
 ) -> Statement:
     event = training_event(1.0, multiplier, 10, queries)
     spent = compose([event], DELTA)
-    total = SpentOnDataset(epsilon=1, epsilon_fixed=1, epsilon_rdp=1, delta=DELTA, charges=charges)
+    total = SpentOnDataset(epsilon=1, delta=DELTA, charges=charges)
     settings = {
         "sampling_probability": 1.0,
         "noise_multiplier": multiplier,

@@ -36,7 +36,7 @@ STATEMENT = replace(
     profile=PROFILE,
     attacks=(AttackPoint(false_positive_rate=0.01, true_positive_rate=0.03),),
 )
-SPENT = {"epsilon": 2.5, "epsilon_fixed": 2.25, "epsilon_rdp": 2.75, "delta": 1e-5, "charges": 3}
+SPENT = {"epsilon": 2.5, "delta": 1e-5, "charges": 3}
 SUMMARY: dict[str, Any] = {
     **{"dataset": "visits", "variant": "private", "private": True, "epsilon": 1.19, "delta": 1e-5},
     **{"unit": "trajectory", "units": 2970, "seed": 0, "void": [], "spent_on_dataset": SPENT},

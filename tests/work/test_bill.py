@@ -109,7 +109,7 @@ def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.Monke
     partitions = Partitions.open(PARTITIONS, params)
     plan = resolve(params, partitions)
     events = [event_of(job, partitions.manifest) for job in plan.paid_jobs]
-    assert 0.9 < total_of(events, DELTA).epsilon <= 1.0
+    assert 0.9 < total_of(events, DELTA) <= 1.0
     quick_clone(monkeypatch, rounds=5, q=1.0, noise=lambda _: 2.0)  # at any ε
     with pytest.raises(PipelineError, match=r"target_epsilon: found 1, .* cost about \d"):
         resolve(params, partitions)

@@ -10,8 +10,6 @@ a request against the account and the history as they were read; they write noth
 """
 
 import functools
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -143,27 +141,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Total:
-    """Total of an account at one δ; infinite where nothing is guaranteed.
-
-    Attributes:
-        epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of
-            this size would have granted exactly these charges, however each was chosen.
-        epsilon_fixed: by PLD; it holds if all settings were fixed before the first result was seen.
-            Beyond 24 different events, where PLD takes long, it is ``epsilon``.
-        epsilon_rdp: by RDP, at the filter's orders.
-        delta: δ of all three.
-        charges: number of charges.
-    """
-
-    epsilon: float
-    epsilon_fixed: float
-    epsilon_rdp: float
-    delta: float
-    charges: int
-
-
-@dataclass(frozen=True)
 class Account:
     """Charges on all versions that share a unit with one version, oldest first."""
 
@@ -185,12 +162,10 @@ class Account:
         return [entry.event for entry in self.entries]
 
     def epsilon(self, delta: float) -> float:
-        """Compute ε at ``delta`` by the filter; see `Total`."""
+        """Compute ε at ``delta`` by the privacy filter: a budget of this size would have granted
+        exactly these charges, however each was chosen; infinite where nothing is guaranteed.
+        """
         return _by_filter(self.cost, self.events, delta)
-
-    def total(self, delta: float) -> Total:
-        """Compute the total at ``delta``."""
-        return _total(self.cost, self.events, delta)
 
     def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
         """Compute ε at ``delta`` after these events as well."""
@@ -205,16 +180,9 @@ class Account:
             yield entry.charge, _by_filter(costs, events[:number], delta)
 
 
-def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
-    """Compute the total of these events, oldest first, as one unit sees them (`Entry.event`)."""
-    return _total(total([cost(event) for event in events]), events, delta)
-
-
-def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
-    epsilon = _by_filter(costs, events, delta)
-    # What holds for any choice holds for a fixed one.
-    fixed = min(epsilon, fixed_epsilon(events, delta))
-    return Total(epsilon, fixed, costs.renyi_epsilon(delta), delta, len(events))
+def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> float:
+    """Compute ε of these events as `Account.epsilon` does."""
+    return _by_filter(total([cost(event) for event in events]), events, delta)
 
 
 def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
@@ -226,17 +194,7 @@ def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) ->
 
 def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
     """Compute ε of all events together by PLD, for settings that were fixed beforehand."""
-    return _compose(tuple(sorted(Counter(events).items(), key=repr)), delta)
-
-
-@functools.lru_cache(maxsize=4096)
-def _compose(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> float:
-    if (
-        any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted)
-        or len(counted) > _MOST_DIFFERENT
-    ):
-        return math.inf
-    return compose([event for event, count in counted for _ in range(count)], delta).epsilon_pld
+    return compose(events, delta).epsilon_pld
 
 
 def same_kind(one: Version | Registered | Charge, other: Version | Registered | Charge) -> bool:

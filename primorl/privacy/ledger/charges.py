@@ -175,14 +175,8 @@ def pay_or_resume(
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
     """Read the account of the units of ``version`` at ``delta``, for the privacy statement."""
     # By the accountant that the statement names.
-    total = total_of(ledger.account(version).events, delta)
-    return SpentOnDataset(
-        epsilon=finite(total.epsilon),
-        epsilon_fixed=finite(total.epsilon_fixed),
-        epsilon_rdp=finite(total.epsilon_rdp),
-        delta=delta,
-        charges=total.charges,
-    )
+    events = ledger.account(version).events
+    return SpentOnDataset(epsilon=finite(total_of(events, delta)), delta=delta, charges=len(events))
 
 
 def _restored(

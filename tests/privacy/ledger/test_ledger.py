@@ -93,10 +93,9 @@ def test_a_sweep_of_ten_under_a_budget_for_seven(ledger: Ledger) -> None:
             ledger.commit(granted[-1])
     assert (len(granted), refused, len(ledger.charges())) == (7, 3, 7)
     assert ledger.verify() == 1 + 7 + 4
-    spent = ledger.account(ANA).total(DELTA)
-    assert (spent.epsilon, spent.charges) == (budget.epsilon, 7)
-    assert spent.epsilon_fixed == epsilon(*[RUN] * 7)
-    assert spent.epsilon_fixed < spent.epsilon < 1.04 * spent.epsilon_fixed < spent.epsilon_rdp
+    spent = ledger.account(ANA).epsilon(DELTA)
+    assert spent == budget.epsilon
+    assert epsilon(*[RUN] * 7) < spent < 1.04 * epsilon(*[RUN] * 7)
 
 
 def test_the_refusal_says_what_is_left(one_file: Ledger) -> None:
