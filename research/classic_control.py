@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.simulators.environments import EnvironmentBatch, Flags, Floats, GymBatch
-from research import dosing
-from research.dosing import State, runge_kutta
+from research.dosing import DosingBatch, State, runge_kutta
 
 
 class ClassicControl:
@@ -153,7 +152,8 @@ class AcrobotBatch(ClassicControl):
 _FAST: dict[str, Callable[[], EnvironmentBatch]] = {
     "CartPole-v1": CartPoleBatch,
     "Acrobot-v1": AcrobotBatch,
-    **{name: partial(dosing.DosingBatch, varied) for varied, name in dosing.ENVIRONMENTS.items()},
+    "Dosing-0": partial(DosingBatch, False),
+    "Dosing-1": partial(DosingBatch, True),
 }
 
 

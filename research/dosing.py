@@ -26,18 +26,15 @@ monitoring data interpretation"). A day is cut off after 96 steps.
 Six observations: (G - 120) / 60; the same difference a step ago; I / 30; insulin on board (S1 + S2)
 / 5 U; carbohydrates in the gut (D1 + D2) / 50 g; and the hour / 12 - 1.
 
-``research.dosing:primorl/Dosing-0-v0``: every day has the same three meals.
-``…:primorl/Dosing-1-v0``: times and sizes of the meals, a snack and the insulin sensitivity p3 are
-drawn anew for each patient.
+Dosing-0: every day has the same three meals. Dosing-1: times and sizes of the meals, a snack and
+the insulin sensitivity p3 are drawn anew for each patient.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
 
 from primorl.simulators.environments import Flags, Floats
 
@@ -46,10 +43,6 @@ State = npt.NDArray[np.float64]
 STEPS = 96
 MOST_RATE = 5.0
 """U/h."""
-ENVIRONMENTS: dict[bool, str] = {
-    varied: f"{__name__}:primorl/Dosing-{int(varied)}-v0" for varied in (False, True)
-}
-"""Ids by whether patients and their meals differ."""
 
 _P1, _P2, _P3, _BASAL_INSULIN, _BASAL_GLUCOSE = 0.0, 0.025, 1.3e-5, 15.0, 81.0
 _CLEARANCE, _INSULIN_VOLUME = 5 / 54, 12.0
@@ -170,39 +163,3 @@ class DosingBatch:
             [(glucose - 120) / 60, change, insulin / 30, insulin_on_board, gut_content, hour], 1
         )
         return seen.astype(np.float32).clip(self.observation_low, self.observation_high)
-
-
-class Dosing(gymnasium.Env[Floats, Floats]):
-    """One patient: a batch of one.
-
-    Args:
-        varied: see `DosingBatch`.
-    """
-
-    def __init__(self, varied: bool):
-        self._batch = DosingBatch(varied)
-        self.observation_space = Box(
-            DosingBatch.observation_low, DosingBatch.observation_high, dtype=np.float32
-        )
-        self.action_space = Box(DosingBatch.action_low, DosingBatch.action_high, dtype=np.float32)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        """Begin a day, drawn from a seed that Gymnasium's generator gives."""
-        super().reset(seed=seed, options=options)
-        return self._batch.reset(1, int(self.np_random.integers(2**63)))[0], {}
-
-    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        """Give insulin for 15 minutes."""
-        observations, rewards, terminated, truncated = self._batch.step(np.asarray(action)[None])
-        return observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
-
-
-for _varied, _id in ENVIRONMENTS.items():
-    gymnasium.register(
-        _id.partition(":")[2],
-        f"{__name__}:Dosing",
-        max_episode_steps=STEPS,
-        kwargs={"varied": _varied},
-    )

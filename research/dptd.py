@@ -3,6 +3,7 @@
 2023): the objective L(θ, ω) against epochs, with enforced clipping.
 
 python -m research.dptd
+python -m research.dptd --project 1.0   # in a project: what its people's practice is worth at ε 1
 
 CartPole-v1 and Acrobot-v1, logs of 1,000 trajectories of Sarsa players. Rewards are not scaled, and
 the network has one hidden layer of 50 units. An update takes a Poisson cohort of 5 trajectories on
@@ -16,6 +17,7 @@ Pong, which needs a DQN player, about half a day on a GPU.
 Rows: research/results/dptd.jsonl. Draws benchmarks/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
+import argparse
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -369,7 +371,18 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Make the rows that are missing, write their table and draw the figures."""
+    """Evaluate a project, or make the rows that are missing, write their table and draw."""
+    parser = argparse.ArgumentParser(description="DPTD (Zhao et al. 2023)")
+    parser.add_argument(
+        "--project",
+        type=float,
+        metavar="EPSILON",
+        help="charge so much and evaluate what people did in data/partitions, on models/dynamics",
+    )
+    if (epsilon := parser.parse_args().project) is not None:
+        from research.dptd_project import evaluate
+
+        return evaluate(epsilon)
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
     cases += [(method, 1.0) for method in LEVELLED]
     others: list[tuple[str, float | None]] = [

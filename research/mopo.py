@@ -1,7 +1,6 @@
 """NOT PRIVATE. The papers' baseline MOPO (Yu et al. 2020) on the trajectories of a simulator.
 
-python -m research.mopo pendulum-paper --seeds 0 1 2     # after `dvc repro ingest` with that
-dataset in params.yaml
+python -m research.mopo --seeds 0 1 2     # after `dvc repro ingest`; params.yaml names the dataset
 
 An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's
 batches. Nothing is charged, so data of people are refused. A row a seed is added to
@@ -182,14 +181,10 @@ def _with_real(
 def main() -> None:
     """Make the rows that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    arguments = parser.parse_args()
-    params = load()
-    if params.dataset != arguments.dataset:
-        parser.error(
-            f"params.yaml names {params.dataset}; set dataset there and `dvc repro ingest`"
-        )
+    arguments, params = parser.parse_args(), load()
+    if params.dataset not in TASKS:
+        parser.error(f"params.yaml: dataset: found {params.dataset}, allowed are {[*TASKS]}")
 
     def make(key: Row) -> Row:
         return {"private": False, "return": run(params, TASKS[key["dataset"]], key["seed"])}

@@ -106,15 +106,14 @@ class Task:
         return total
 
 
-_DOSING = "research.dosing:primorl/Dosing-{}-v0"
 TASKS = {
     # 1 m and 1 m/s, 0.1 rad (half of the angle at which the pole has fallen) and 0.5 rad/s.
     "CartPole": Task("CartPole-v1", (1.0, 1.0, 0.1, 0.5), 500, 100, 50_000),
     # Cosines and sines; 1 and 2 rad/s.
     "Acrobot": Task("Acrobot-v1", (1.0, 1.0, 1.0, 1.0, 1.0, 2.0), 500, 100, 500_000),
     # Glucose by 180 and 600 mg/dL, insulin by 60 mU/L and 10 U, 100 g of carbohydrates, half a day.
-    "Dosing-0": Task(_DOSING.format(0), (3.0, 10.0, 2.0, 2.0, 2.0, 1.0), 96, 200, 100_000),
-    "Dosing-1": Task(_DOSING.format(1), (3.0, 10.0, 2.0, 2.0, 2.0, 1.0), 96, 200, 100_000),
+    "Dosing-0": Task("Dosing-0", (3.0, 10.0, 2.0, 2.0, 2.0, 1.0), 96, 200, 100_000),
+    "Dosing-1": Task("Dosing-1", (3.0, 10.0, 2.0, 2.0, 2.0, 1.0), 96, 200, 100_000),
     # 1 m or rad of positions and angles; of speeds about what the fastest published gaits have.
     "HalfCheetah": Task("HalfCheetah-v5", (1.0,) * 8 + (5.0,) * 9, 1000, 20, 1_000_000),
     "Hopper": Task("Hopper-v5", (1.0,) * 5 + (3.0,) * 6, 1000, 20, 1_000_000),
@@ -268,7 +267,7 @@ class Peer:
     @property
     def key(self) -> Row:
         """See `Run.key`."""
-        setting = f"{TASKS[self.task].steps} steps, {_PEERS.get((self.task, self.method), {})}"
+        setting = f"{TASKS[self.task].steps} steps, {_PEERS[self.task, self.method]}"
         return {
             "task": self.task,
             "method": self.method,
@@ -283,7 +282,7 @@ class Peer:
         from stable_baselines3.common.env_util import make_vec_env
         from stable_baselines3.common.vec_env import VecNormalize
 
-        task, setting = TASKS[self.task], dict(_PEERS.get((self.task, self.method), {}))
+        task, setting = TASKS[self.task], dict(_PEERS[self.task, self.method])
         envs: Any = make_vec_env(
             lambda: environments.make(task.environment), setting.pop("envs", 1), seed
         )
@@ -499,7 +498,7 @@ def mujoco() -> Iterator[Run]:
 
 def cases() -> list[Run | Peer]:
     """All lines of the tables."""
-    peers = [Peer(task, method) for task in TASKS for method in ("PPO", "A2C")]
+    peers = [Peer(task, method) for task, method in _PEERS]
     return [*cartpole(), *acrobot(), *dosing(), *mujoco(), *peers]
 
 

@@ -1,19 +1,18 @@
-"""Cumulative regret on Riverswim: DPPG-KL, DPPG-L2 and UCB-VI, as Figures 1 and 5 of the DPPG paper
-have it.
+"""Cumulative regret on Riverswim: DPPG-KL and DPPG-L2, as in Figures 1 and 5 of the DPPG paper.
 
 python -m research.riverswim
 
 Each of 1,000 users acts for one episode of 20 steps, in 100 runs. DPPG learns with noise of ε at δ
-= 1e-5 by the exact accountant; UCB-VI is of pure ε. Regret is the optimal value, by dynamic
+= 1e-5 by the exact accountant. Regret is the optimal value, by dynamic
 programming, less the rewards of each user. Settings:
 
 - paper: those of the DPPG paper, Appendix C: one user for each update, η from 12, divided by 5
   every 50 users, at least 0.06, α 3.5, 1 - β 0.6, γ 0.99, 25 public episodes for the Fisher matrix
   and its regulariser 0.001. The policy is log-linear in the paper's features, one-hot(state) beside
   one-hot(action). Those of the state cancel in the softmax, so the policy is the same in all
-  states. UCB-VI: the bonus of its proof.
+  states.
 - own: ten users for each update, η 1, and for DPPG-KL α 100; chosen among 45 settings with other
-  transitions than those of the rows. UCB-VI: 0.03 times the bonus.
+  transitions than those of the rows.
 
 Modes of DPPG, to tell what makes the rewards:
 
@@ -50,7 +49,6 @@ from primorl.online.learning import online_plan
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed
 from research.trust_region import Step
-from research.ucbvi import UCBVI, Learner, backward_induction
 
 S, A, H = 6, 2, 20  # states, actions, horizon
 USERS, RUNS, EVERY, DELTA, PUBLIC, DISCOUNT, FAILURE, REGULARISER = (
@@ -67,7 +65,6 @@ EPSILONS, PROBABILITIES = (1.0, 5.0), (0.6, 0.9)
 ALGORITHMS = {
     "dppg-kl": "DPPG-KL",
     "dppg-l2": "DPPG-L2",
-    "ucb-vi": "UCB-VI",
     "random": "random actions",
 }
 MODES = ("learning", "noise alone", "clip alone")
@@ -86,13 +83,11 @@ class Settings:
         rate: η of the first cohort, its divisor after every 50 cohorts, and the least η.
         cohort: m.
         regions: α.
-        optimism: of UCB-VI.
     """
 
     rate: tuple[float, float, float]
     cohort: int
     regions: dict[str, float]
-    optimism: float
 
     def learning_rate(self, number: int) -> float:
         """Compute η of a cohort, numbered from 0."""
@@ -101,8 +96,8 @@ class Settings:
 
 
 SETTINGS = {
-    "paper": Settings((12.0, 5.0, 0.06), 1, {"dppg-l2": 3.5, "dppg-kl": 3.5}, optimism=1.0),
-    "own": Settings((1.0, 1.0, 1.0), 10, {"dppg-l2": 3.5, "dppg-kl": 100.0}, optimism=0.03),
+    "paper": Settings((12.0, 5.0, 0.06), 1, {"dppg-l2": 3.5, "dppg-kl": 3.5}),
+    "own": Settings((1.0, 1.0, 1.0), 10, {"dppg-l2": 3.5, "dppg-kl": 100.0}),
 }
 
 
@@ -150,29 +145,11 @@ def rewards() -> Floats:
 
 
 def optimal_value(p: float) -> float:
-    """Compute the best mean reward of an episode."""
-    moves = transition_probabilities(p)
-    table = (
-        np.broadcast_to((moves * rewards()).sum(-1), (1, H, S, A)),
-        np.broadcast_to(moves, (1, H, S, A, S)),
-    )
-    return float(backward_induction(*table, np.random.default_rng(0))[0][0, 0, 0])
-
-
-def ucbvi(p: float, epsilon: float, optimism: float) -> Floats:
-    """Run UCB-VI: rewards of each user, ``[USERS, RUNS]``."""
-    learner = Learner(UCBVI(S, A, H, USERS, epsilon, failure=0.1, optimism=optimism, seed=0), RUNS)
-    random, totals, all_runs = np.random.default_rng(1), np.zeros((USERS, RUNS)), np.arange(RUNS)
-    for user in range(USERS):
-        river, states = Riverswim(p, (RUNS,), random), np.zeros((RUNS, H + 1), np.int64)
-        actions, paid = np.zeros((RUNS, H), np.int64), np.zeros((RUNS, H))
-        for step in range(H):
-            actions[:, step] = learner.policy[all_runs, step, river.states]
-            paid[:, step] = river.step(actions[:, step])
-            states[:, step + 1] = river.states
-        learner.learn(states, actions, paid)
-        totals[user] = paid.sum(1)
-    return totals
+    """Compute the best mean reward of an episode, by backward induction."""
+    moves, values = transition_probabilities(p), np.zeros(S)
+    for _ in range(H):
+        values = (moves * (rewards() + values)).sum(-1).max(-1)
+    return float(values[0])
 
 
 @dataclass(frozen=True)
@@ -264,9 +241,7 @@ def made(key: Row) -> Row:
     the runs.
     """
     settings, p = SETTINGS[key["settings"]], key["p"]
-    if key["algorithm"] == "ucb-vi":
-        returns = ucbvi(p, float(key["epsilon"]), settings.optimism)
-    elif key["algorithm"] == "random":
+    if key["algorithm"] == "random":
         uniform = np.full((RUNS, S, A), 1 / A)
         returns = played(p, uniform, USERS, np.random.default_rng(0)).totals.T
     else:
@@ -317,7 +292,6 @@ def row_keys() -> list[Row]:
     """List the rows."""
     cases = [("paper", "random", "learning", math.inf)]
     for settings in SETTINGS:
-        cases += [(settings, "ucb-vi", "learning", epsilon) for epsilon in (*EPSILONS, math.inf)]
         cases += [
             (settings, algorithm, mode, epsilon)
             for algorithm, mode, epsilon in product(("dppg-kl", "dppg-l2"), MODES, EPSILONS)
@@ -332,7 +306,7 @@ def row_keys() -> list[Row]:
     ]
 
 
-def of_algorithms(rows: list[Row]) -> str:
+def table(rows: list[Row]) -> str:
     """Write DPPG's regrets beside those of its nulls; bold: below noise alone by more than the
     error.
     """
@@ -349,26 +323,14 @@ def of_algorithms(rows: list[Row]) -> str:
             first = f"**{_regret(learning)}**" if better else _regret(learning)
             line += f" | {first} | {_regret(noise)} | {_regret(clip)}"
         lines.append(f"{line} |")
-    return "\n".join(lines)
-
-
-def of_others(rows: list[Row]) -> str:
-    """Write the regrets of the other algorithms."""
-    cases = (
-        ("uniformly random actions", "random", "paper", "learning", math.inf),
-        ("UCB-VI, joint DP, the bonus of its proof", "ucb-vi", "paper", "learning", 1.0),
-        ("UCB-VI, 0.03 times the bonus", "ucb-vi", "own", "learning", math.inf),
-        ("DPPG, paper, no clip and no noise", "dppg-l2", "paper", "neither", math.inf),
-        ("DPPG, own, no clip and no noise", "dppg-l2", "own", "neither", math.inf),
-    )
-    lines = ["| others | ε | p 0.6 | p 0.9 |", "|---|---|---|---|"]
-    for name, algorithm, settings, mode, epsilon in cases:
-        key = {"algorithm": algorithm, "settings": settings, "mode": mode}
-        found = [
-            _regret(_find(rows, key | {"epsilon": str(epsilon), "p": p})) for p in PROBABILITIES
-        ]
-        shown = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
-        lines.append(f"| {name} | {shown} | {' | '.join(found)} |")
+    for settings, name, mode in (
+        ("paper", "random", "learning"),
+        *((settings, "dppg-l2", "neither") for settings in SETTINGS),
+    ):
+        key = {"settings": settings, "algorithm": name, "mode": mode}
+        found = [f"{_regret(_find(rows, key | {'p': p}))} | – | –" for p in PROBABILITIES]
+        named = f"{ALGORITHMS[name]}{', no clip and no noise' if mode == 'neither' else ''}"
+        lines.append(f"| {settings} | {named} | ∞ | {' | '.join(found)} |")
     return "\n".join(lines)
 
 
@@ -380,14 +342,10 @@ def _regret(row: Row) -> str:
     return f"{row['regret']:.0f} ± {1.96 * row['error']:.0f}"
 
 
-TABLES = {"riverswim": of_algorithms, "riverswim others": of_others}
-
-
 def main() -> None:
     """Make the rows that are missing, write the tables of benchmarks/results.md, and draw."""
     rows = completed("riverswim", row_keys(), made)
-    for name, write in TABLES.items():
-        put(RESULTS_PAGE, name, write(rows))
+    put(RESULTS_PAGE, "riverswim", table(rows))
     draw(FIGURES / "riverswim.png", rows)
 
 

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from primorl.simulators.environments import make
-from research import dosing
-from research.classic_control import AcrobotBatch, CartPoleBatch, batch
-
-OWN = tuple(dosing.ENVIRONMENTS.values())
+from research.classic_control import AcrobotBatch, CartPoleBatch
 
 
 def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
@@ -44,19 +40,3 @@ def test_a_batch_steps_as_gymnasium(environment: str, count: int) -> None:
     if environment == "Acrobot-v1":
         ours._state[:, 1] = 2.4, 0.3, 2.0, 1.0  # high up and swinging: soon at the bar
     _same(environment, ours, ours._state)
-
-
-@pytest.mark.parametrize("environment", OWN)
-def test_the_single_environment_is_a_batch_of_one(environment: str) -> None:
-    env, ours = make(environment), batch(environment)
-    first, _ = env.reset(seed=5)
-    inner = int(np.random.Generator(np.random.PCG64(5)).integers(2**63))
-    np.testing.assert_array_equal(first, ours.reset(1, inner)[0])
-    env.action_space.seed(0)
-    for step in range(1, (ours.step_limit or 0) + 1):
-        action = env.action_space.sample()
-        seen, reward, terminated, truncated, _ = env.step(action)
-        expected = ours.step(np.asarray(action)[None])
-        np.testing.assert_array_equal(seen, expected[0][0])
-        assert (reward, terminated, truncated) == (expected[1][0], False, step == ours.step_limit)
-        assert env.observation_space.contains(seen)

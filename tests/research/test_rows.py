@@ -13,10 +13,7 @@ from research.rows import Row, read
 TABLES: list[tuple[Path, str, Callable[[], str]]] = [
     (RESULTS_PAGE, "online", lambda: online.table(shown())),
     (RESULTS_PAGE, "online nulls", lambda: online.nulls(shown())),
-    *(
-        (RESULTS_PAGE, name, lambda write=write: write(read("riverswim")))
-        for name, write in riverswim.TABLES.items()
-    ),
+    (RESULTS_PAGE, "riverswim", lambda: riverswim.table(read("riverswim"))),
     (RESULTS_PAGE, "gaussian budgets", gaussian_budgets.table),
     (RESULTS_PAGE, "critic", lambda: paper_mode.table(read("paper_mode"))),
     (RESULTS_PAGE, "dptd", lambda: dptd.table(read("dptd"))),

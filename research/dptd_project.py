@@ -1,0 +1,127 @@
+"""DPTD on the partitions of a project: the value of what people did, for a charge to its ledger."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from primorl.base.files import write_json
+from primorl.base.paths import MODEL, MODELS
+from primorl.config.params import load
+from primorl.data.storage.rows import UnitStore
+from primorl.evaluate.private.problem import Recordings
+from primorl.model.ensemble import Bounds
+from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.mechanism.plan import Plan
+from primorl.tracking import stage_run
+from primorl.work.desk import Desk, Paid
+from primorl.work.jobs import EVALUATE_PRIVATE, Order, digest
+from primorl.work.training import model_bounds
+from research import dptd
+from research.dptd_network import ValueNetwork
+
+FOLDER = MODELS / "value"
+
+
+@dataclass(frozen=True)
+class Learned(DataclassState):
+    """One network between two blocks of rounds; all of it is released."""
+
+    theta: Tensor
+    omega: Tensor
+    p: Tensor
+    d: Tensor
+    level: Tensor
+    started: int = 0
+    finished: bool = False
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """The tensors that a step changes."""
+        return {name: getattr(self, name) for name in ("theta", "omega", "p", "d")}
+
+
+def scale(bounds: Bounds, observations: Tensor) -> Tensor:
+    """Scale observations ``[.., S]`` by their declared bounds, to about [-1, 1]."""
+    low, high = bounds.observation_low, bounds.observation_high
+    half = ((high - low) / 2).clamp(min=1e-6)
+    return ((observations - (low + high) / 2) / half).clamp(-4, 4)
+
+
+def log_of(bounds: Bounds, largest: float, store: UnitStore) -> dptd.Log:
+    """Take a store's transitions, with rewards as a share of the largest one. Sensitive."""
+    (inputs, targets), S = store.flat(), store.observation_size
+    here, lengths = inputs[:, :S], store.lengths(torch.arange(store.units))
+    states = scale(bounds, here), scale(bounds, here + targets[:, :S])
+    factor = dptd.DISCOUNT * (1 - targets[:, S + 1])
+    reward = (targets[:, S] / largest).clamp(-1, 1)
+    return dptd.Log(*states, reward, factor, lengths.cumsum(0) - lengths, lengths)
+
+
+def evaluate(epsilon: float) -> None:
+    """Pay, learn, and write ``models/value`` with its statement; run again after a kill, it goes on
+    at no cost.
+    """
+    params, algorithm = load(), replace(dptd.ALGORITHM, members=1)
+    with stage_run(EVALUATE_PRIVATE, params) as run, Desk.open(params, run) as desk:
+        data, delta = desk.partitions, params.privacy.delta
+        manifest = data.manifest
+        bounds = model_bounds(params.chosen.bounds, manifest, data.public)
+        largest = max(abs(bounds.reward_low), abs(bounds.reward_high))
+        starts = scale(bounds, Recordings.of(MODEL, data.public).first_states(params.seed))
+        plan = dptd.mechanism(manifest.private_units, manifest.info.unit, delta, "level", epsilon)
+        network = ValueNetwork(starts.shape[-1], algorithm.hidden)
+        asked = {"name": "dptd", "plan": repr(plan), "bounds": repr(bounds), "data": data.identity}
+        order = Order(EVALUATE_PRIVATE, plan.event, delta, digest(asked))
+        begin = Learned(**algorithm.begin(network, params.seed), level=torch.zeros(1))
+        with desk.pay(order, begin, Learned.restore) as paid:
+            state = paid.state
+            assert state is not None
+            if not paid.finished:
+                state = learn(paid, plan, network, state, partial(log_of, bounds, largest))
+            value = state.level + network.values(state.theta.float(), starts[None]).mean(1)
+            found = {
+                "value": float(value) * largest,
+                "of_the_mean_reward": float(state.level) * largest,
+                "discount": dptd.DISCOUNT,
+                "network": state.theta[0].tolist(),
+            }
+            paid.finish(
+                FOLDER,
+                paid.state_privacy(plan),
+                lambda folder: write_json(folder / "value.json", found),
+                ["value.json"],
+            )
+    print(
+        f"value {found['value']:.4g} (of the mean reward alone {found['of_the_mean_reward']:.4g}) "
+        f"at γ {dptd.DISCOUNT:g}, for ε {epsilon:g} at δ {delta:g}: {FOLDER}"
+    )
+
+
+def learn(
+    paid: Paid[Learned],
+    plan: Plan,
+    network: ValueNetwork,
+    state: Learned,
+    read: Callable[[UnitStore], dptd.Log],
+) -> Learned:
+    """Run the rounds that are left. A block of rounds, and the question in the first, is spent from
+    the moment it is announced.
+    """
+    algorithm, log = replace(dptd.ALGORITHM, members=1), None
+    while state.started < plan.rounds:
+        first = state.started
+        state = replace(state, started=min(plan.rounds, first + dptd.EPOCH))
+        paid.save(state)
+        log = log or read(paid.open_rows(plan))
+        if first == 0:
+            state = replace(state, level=torch.tensor([dptd.ask_level(plan, log)]))
+        for done in range(first, state.started):
+            total = dptd.contributed(plan, network, state.values, log, state.level)
+            (released,) = plan.release((total,))
+            state = replace(state, **algorithm.stepped(state.values, released, done))
+    state = replace(state, finished=True)
+    paid.save(state)
+    return state
