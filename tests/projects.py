@@ -1,6 +1,6 @@
 """A project's settings in a folder of a test's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,14 @@ def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
     if content["policy"]["starts"] is None and checked.chosen.environment is None:
         content["policy"]["starts"] = "public"
     return content
+
+
+def from_plain(content: dict[str, Any], origins: Mapping[str, str] | None = None) -> params.Params:
+    """Check values as `params.plain` gives them: every key decided, the dataset's under
+    ``chosen``.
+    """
+    own = Path(f"datasets/{content.get('dataset')}.yaml")
+    return params.check({**content, "origins": dict(origins or {})}, Path("params.yaml"), own)
 
 
 def write_settings(content: dict[str, Any], folder: Path = Path()) -> params.Params:

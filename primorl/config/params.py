@@ -221,21 +221,15 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     users = path.parent / ONLINE_SETTINGS
     said, origins = merge(raw, entry, f"{DATASETS}/{own.name}")
     said["online"] = read_yaml(users, "") if users.exists() else {}
-    return _check(said | {"chosen": entry, "origins": origins}, path, own)
+    return check(said | {"chosen": entry, "origins": origins}, path, own)
 
 
-def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Params:
-    """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
+def check(said: dict[str, Any], path: Path, own: Path) -> Params:
+    """Make `Params` of merged values, the dataset's under ``chosen``.
 
     Raises:
-        PipelineError: as `parse`.
+        PipelineError: as `parse`; it names the file that holds the key.
     """
-    own = DATASETS / f"{content.get('dataset')}.yaml"
-    return _check({**content, "origins": dict(origins or {})}, PARAMS, own)
-
-
-def _check(said: dict[str, Any], path: Path, own: Path) -> Params:
-    """Make `Params` of merged values; an error names the file that holds the key."""
     files = {"chosen": own, "online": path.parent / ONLINE_SETTINGS}
     wrong: dict[Path, list[str]] = {}
     try:
@@ -272,7 +266,7 @@ def _dataset(raw: Mapping[str, Any], path: Path) -> str:
 
 
 def plain(block: Any) -> dict[str, Any]:
-    """A block (or all of `Params`) as plain values that JSON can hold; `from_plain` takes those of
+    """A block (or all of `Params`) as plain values that JSON can hold; `check` takes those of
     `Params` back.
     """
     content: dict[str, Any] = _lists(asdict(block))

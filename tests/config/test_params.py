@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
 from primorl.config import params
-from tests.projects import ROOT, project_settings
+from tests.projects import ROOT, from_plain, project_settings
 
 RAW = project_settings()
 RAW["privacy"]["target_epsilon"] = 1.0
@@ -38,7 +38,7 @@ def changed(key: str, value: object, raw: dict[str, Any] = RAW) -> dict[str, Any
 
 def refusal(raw: dict[str, Any]) -> str:
     with pytest.raises(PipelineError) as raised:
-        params.from_plain(raw)
+        from_plain(raw)
     message = str(raised.value)
     assert message.startswith(("params.yaml: ", "datasets/", ONLINE))
     assert "\n" not in message
@@ -61,7 +61,7 @@ def test_every_dataset_can_be_chosen(name: str) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": name}
     raw["partition"]["public_fraction"] = 0.02
     checked = params.parse(raw, ROOT / "params.yaml").with_decided({"policy.starts": "public"})
-    assert params.from_plain(params.plain(checked), checked.origins) == checked
+    assert from_plain(params.plain(checked), checked.origins) == checked
 
 
 def test_no_key_takes_any_number_and_none_is_unknown() -> None:
@@ -149,7 +149,7 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
     key: str, value: object
 ) -> None:
     try:
-        params.from_plain(changed(key, value))
+        from_plain(changed(key, value))
     except PipelineError as refused:
         message = str(refused)
         assert "\n" not in message
@@ -210,7 +210,7 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
         for key, value in changes.items():
             raw = changed(key, value, raw)
         if says is None:
-            params.from_plain(raw)
+            from_plain(raw)
         else:
             assert says in refusal(raw)
 
@@ -237,7 +237,7 @@ def test_relative_paths_stay_in_the_project(
     assert "yaml: options.root: found " in (found := refusal(minari))
     assert "leaves the project" in found
     for fine in ("inside/x", "/absolute/../x", "a/../b"):
-        params.from_plain(changed("ledger.url", f"sqlite:///{fine}"))
+        from_plain(changed("ledger.url", f"sqlite:///{fine}"))
 
 
 def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from primorl.engine.setup import TrainingSetup
 from primorl.engine.shards import Processes, join_answers
 from primorl.engine.training import TrainingState, serve, train
 from primorl.model.numerics import flatten
-from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.engine.test_linear import Log, log_of, setup_of
+from tests.plans import SeededEntropy
 
 UNITS = 13
 

@@ -9,8 +9,7 @@ import pytest
 from examples.spark_ingest import mapped
 from primorl.base.errors import PipelineError
 from primorl.config.blocks import PublicColumn
-from primorl.config.params import from_plain
-from tests.projects import project_settings
+from tests.projects import from_plain, project_settings
 
 
 def test_the_columns_of_the_entry_and_the_consent_are_taken_and_no_others() -> None:

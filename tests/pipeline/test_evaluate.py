@@ -13,7 +13,7 @@ from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.base.paths import CURVES, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
-from primorl.config.params import Params, from_plain
+from primorl.config.params import Params
 from primorl.evaluate.private.results import (
     Answer,
     Check,
@@ -37,7 +37,7 @@ from tests.evaluate.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.pipeline.training_project import edited
-from tests.projects import project_settings
+from tests.projects import from_plain, project_settings
 
 STAGES = ["collect", "ingest", "partition", "plan", "train_model", "clone_behaviour"]
 STAGES += ["optimize_policy", "evaluate_private"]

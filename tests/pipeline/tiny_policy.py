@@ -19,6 +19,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.config import write_nothing
 from tests.data.builders import INFO, SPACES
 from tests.pipeline.fakes import FakeRun
+from tests.projects import from_plain
 
 _TINY = {"epochs": 2, "updates_per_epoch": 6, "rollout_every": 4, "rollout_batch": 8, "horizon": 5}
 _TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}
@@ -29,7 +30,7 @@ def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
     raw = params.plain(small)
     raw["dynamics"]["variant"] = variant
     raw["policy"] |= _TINY | policy
-    return params.from_plain(raw)
+    return from_plain(raw)
 
 
 def write_model(

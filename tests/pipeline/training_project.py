@@ -25,6 +25,7 @@ from primorl.work.jobs import Mechanism
 from tests.data.builders import table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
+from tests.projects import from_plain
 
 OUTPUT = Path("models/dynamics")
 PRIVACY = {"target_epsilon": 5.0, "shares": {"model": 0.4}, "sampling_probability": 0.5}
@@ -40,7 +41,7 @@ def edited(params: Params, **blocks: Any) -> Params:
     raw = params_module.plain(params)
     for name, changes in blocks.items():
         raw[name] = raw[name] | changes if isinstance(changes, dict) else changes
-    return params_module.from_plain(raw)
+    return from_plain(raw)
 
 
 def with_changes(small: Params, **blocks: Any) -> Params:

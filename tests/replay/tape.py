@@ -27,8 +27,9 @@ from primorl.online.learning import SimulatedUsers, Trajectories
 from primorl.privacy.ledger import ledger
 from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
+from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from primorl.work.data import Partitions
+from tests.plans import SeededEntropy
 
 FINGERPRINT = "fingerprint"
 _NOW = time.time()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from primorl.online.learning import PARAMETERS, Cohort, online_plan
-from primorl.privacy.mechanism.sampling import SeededEntropy
 from research import language
 from research.language import Answers, LanguagePolicy, PromptUpdate, Transformer, prompt_gradients
+from tests.plans import SeededEntropy
 
 USERS, ANSWERS, PROMPT, ANSWER, WORDS = 12, 3, 3, 4, 7
 S, LEFT_OUT = 0.05, 4

@@ -5,10 +5,10 @@ import torch
 
 from primorl.online.learning import Cohort, Update, online_plan
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import SeededEntropy
 from research.paper_mode import AdamDPPG, NoiseAlone, loose, measure
 from tests.online.cohorts import OTHERS, USERS, met, network, recorded, with_user
 from tests.online.test_sensitivity import UPDATES
+from tests.plans import SeededEntropy
 
 SHAPE = network((5,))
 STRICT = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.05, epochs=2, minibatches=3)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from primorl.config.params import Params, from_plain
-from tests.projects import project_settings
+from primorl.config.params import Params
+from tests.projects import from_plain, project_settings
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.config.params import Params, from_plain
+from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
@@ -18,7 +18,7 @@ from primorl.model.termination import LEARNED, NONE
 from primorl.work.policy import PublicLog, decide_policy, find_ends, is_undecided
 from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
-from tests.projects import project_settings
+from tests.projects import from_plain, project_settings
 
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)

@@ -48,19 +48,6 @@ class SystemEntropy:
             stream.update_into(_ZEROS[: len(part)], part)
 
 
-class SeededEntropy:
-    """Reproducible bytes for tests. Everything made with it is void as a private release."""
-
-    seeded = True
-
-    def __init__(self, seed: int) -> None:
-        self._generator = np.random.default_rng(seed)
-
-    def fill(self, buffer: memoryview) -> None:
-        """Overwrite ``buffer`` with the next bytes of the seeded stream."""
-        buffer[:] = self._generator.bytes(len(buffer))
-
-
 def integers(entropy: Entropy, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Draw ``count`` independent uniform 64-bit integers."""
     words = np.empty(count, np.uint64)

@@ -13,9 +13,9 @@ from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.evaluate.private.question import Asked, Question, ask
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import SeededEntropy
 from tests.evaluate.private import tiny_mdp
 from tests.evaluate.private.conftest import Log, payers, problem
+from tests.plans import SeededEntropy
 
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)

@@ -18,8 +18,9 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
-from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
+from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from primorl.privacy.statement import Statement
+from tests.plans import SeededEntropy
 
 QUERIES = (GaussianQuery("normaliser", 3.0, 20.0), GaussianQuery("starts", 2.0, 30.0))
 WITHOUT_NOISE = GaussianQuery("starts", 2.0, 0.0)
