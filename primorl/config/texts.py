@@ -3,6 +3,7 @@ categories.
 """
 
 import re
+from collections import Counter
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -121,19 +122,11 @@ def _one_line(text: str) -> str:
     return line
 
 
-def _different(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("found one twice; every category stands once")
-    return names
-
-
-def _once(seeds: tuple[int, ...]) -> tuple[int, ...]:
-    if not seeds:
-        raise ValueError("found an empty list; must name at least one seed, or be null")
-    for seed in seeds:
-        if seeds.count(seed) > 1:
-            raise ValueError(f"found {seed} more than once; every seed stands once")
-    return seeds
+def _once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise ValueError(f"found {value!r} more than once; each stands once")
+    return values
 
 
 Text = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
@@ -145,7 +138,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 Column = FilledText
 InnerPath = Annotated[Text, AfterValidator(_inside)]
 StoreUrl = Annotated[Text, AfterValidator(_inside_if_file)]
-Seeds = Annotated[tuple[Seed, ...], Field(max_length=1000), AfterValidator(_once)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(_once)]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 LogVariances = Annotated[tuple[LogVariance, LogVariance], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
@@ -154,6 +147,6 @@ ConsentValue = Annotated[
     str, BeforeValidator(_word), Field(min_length=1, max_length=_MOST_CHARACTERS)
 ]
 Categories = Annotated[
-    tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_different)
+    tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_once)
 ]
 Variant = Literal["private", "no_privacy", "no_clip"]

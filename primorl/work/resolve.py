@@ -312,21 +312,20 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     Raises:
         PipelineError: names the first such choice.
     """
-    for find in (_find_misfits, _find_missing_facts):
-        if (line := next(find(params, manifest, public), None)) is not None:
-            raise PipelineError(line)
+    if (line := next(_find_misfits(params, manifest, public), None)) is not None:
+        raise PipelineError(line)
     if manifest.info.environment is None:
         manifest.declared_horizon()
     observation_bounds(params.chosen.bounds, manifest, public)
 
 
 def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
-    """Yield settings of params.yaml that the data, or another setting, do not allow."""
-    dynamics = params.dynamics
-    dataset, bounds = f"datasets/{params.dataset}.yaml", params.chosen.bounds
-    patience, normaliser = dynamics.early_stopping.patience, params.normaliser
-    if public.info != manifest.info:
+    """Yield settings that the data do not allow, and facts that the dataset's file lacks."""
+    info, units, bounds = manifest.info, manifest.private_units, params.chosen.bounds
+    dataset, normaliser = f"datasets/{params.dataset}.yaml", params.normaliser
+    if public.info != info:
         yield "data/partitions: its parts are of different datasets; run `dvc repro partition`"
+    patience = params.dynamics.early_stopping.patience
     asking = {
         "params.yaml: partition.public_fraction": (normaliser, "0"),
         "params.yaml: dynamics.early_stopping.patience": (patience and "public", "null"),
@@ -339,42 +338,30 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
                 f"{key}: needs public units, and data/partitions has none (where partition in "
                 f"params.yaml was changed since, run `dvc repro partition`); allowed: {allowed}"
             )
-    if patience is not None and dynamics.model == "linear":
-        yield (
-            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, "
-            "which nobody public judges; allowed: null"
-        )
-    q, units = params.privacy.sampling_probability, manifest.private_units
+    q = params.privacy.sampling_probability
     if q is not None and q * units < 1:
         yield (
             f"params.yaml: privacy.sampling_probability: found {q:g}, at which less than one of "
             f"{units} units joins a round; allowed is at least 1/{units}"
         )
-    if dynamics.start == "public" and (public.units < LEAST_UNITS or normaliser == "private"):
+    drawn = normaliser == "public" and public.units >= LEAST_UNITS
+    if params.dynamics.start == "public" and not drawn:
         yield (
             f"params.yaml: dynamics.start: found public, with {public.units} public units; needed "
             f"are {LEAST_UNITS} that a hash drew; allowed: random"
         )
-
-
-def _find_missing_facts(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
-    """Yield facts that the dataset's file does not declare, and jobs need."""
-    info, names = manifest.info, ", ".join(params.questions)
-    dataset = f"datasets/{params.dataset}.yaml"
-    if names and info.horizon is None and params.evaluation.private.discount == 1.0:
+    if params.questions and info.horizon is None and params.evaluation.private.discount == 1.0:
         yield (
             f"{dataset}: horizon: not declared, while evaluation.private.discount is 1, so nothing "
-            f"bounds a return ({names}); declare a horizon, or set a discount below 1"
+            "bounds a return; declare a horizon, or set a discount below 1"
         )
-    fitting = [
-        name
-        for name, rule in sorted(RULES.items())
-        if rule.observation_size == public.observation_size
-    ]
-    if info.termination not in (allowed := [NONE, LEARNED, *fitting]):
+    size = public.observation_size
+    allowed_ends = [NONE, LEARNED]
+    allowed_ends += [name for name, rule in sorted(RULES.items()) if rule.observation_size == size]
+    if info.termination not in allowed_ends:
         yield (
             f"{dataset}: termination: found {info.termination!r}; allowed for observations of size "
-            f"{public.observation_size} are {', '.join(allowed)}"
+            f"{size} are {', '.join(allowed_ends)}"
         )
 
 

@@ -110,7 +110,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed:"),
     ("dynamics.variant", "High", "found 'High'; allowed: 'private', 'no_privacy' or 'no_clip'"),
     ("policy", SMALL, "policy: buffer_size must hold one batch of rollouts"),
-    ("policy.seeds", [], "policy.seeds: found an empty list"),
+    ("policy.seeds", [], "policy.seeds: allowed: at least 1 item"),
     ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once"),
     ("policy.seeds", [-1] * 1000, "and 990 more"),
     ("policy", {"x" * 5_000_000: 1} | RAW["policy"], "xxx..."),
