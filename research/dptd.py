@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.machine import RESULTS_PAGE, put
-from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan

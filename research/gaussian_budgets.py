@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from benchmarks.machine import RESULTS_PAGE, put
-from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
 from research.rows import FIGURES
 

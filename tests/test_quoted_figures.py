@@ -6,8 +6,8 @@ import pytest
 from dp_accounting import dp_event
 from scipy.stats import norm
 
+from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.figures import Figures, deltas, figures, posterior
-from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 
 ROOT = Path(__file__).resolve().parents[1]

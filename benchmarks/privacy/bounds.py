@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-from primorl.privacy.accounting.gaussian import gaussian_epsilon
+from primorl.privacy.accounting.epsilon import gaussian_epsilon
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]

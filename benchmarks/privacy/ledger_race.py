@@ -15,13 +15,13 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.machine import row, write
-from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from tests.privacy.ledger import postgresql
 
-EVENT, DELTA, SECRET = training_event(0.1, 20.0, 150), 1e-5, b"s" * 32
+EVENT, DELTA, SECRET = Training(0.1, 20.0, 150).event, 1e-5, b"s" * 32
 TAKEN = 2  # charges before the race; the budget allows one more
 BUDGET = Budget(total_of([EVENT] * (TAKEN + 1), DELTA), DELTA)
 UNITS = 3000

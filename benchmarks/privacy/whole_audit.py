@@ -45,7 +45,7 @@ from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.problem import Episodes
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan

@@ -143,7 +143,7 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
     try:
         # From JSON, where strict checks take a list for a tuple.
         unchecked: Any = kind
-        checked: R = _adapter(unchecked).validate_json(json.dumps(content))
+        checked: R = adapter(unchecked).validate_json(json.dumps(content))
     except ValidationError as wrong:
         keys = sorted(
             {
@@ -159,8 +159,8 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
 
 
 @functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Pydantic's checker of a record class; to make one takes far longer than to use it."""
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return pydantic's checker of a class; to make one takes far longer than to use it."""
     return TypeAdapter(kind)
 
 

@@ -6,10 +6,9 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field
 
 from primorl.base.records import (
     Finite,
@@ -23,6 +22,7 @@ from primorl.base.records import (
     Steps,
     TimeUnit,
     Within,
+    adapter,
 )
 from primorl.config.reading import shown
 from primorl.config.texts import (
@@ -738,14 +738,9 @@ AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | Meds
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def checked(kind: type[T], content: Mapping[str, Any]) -> T:
     """Make one of this module's classes from plain values; raises pydantic's error if they do not
     fit.
     """
-    made: T = _adapter(kind).validate_python(dict(content))  # type: ignore[arg-type]
+    made: T = adapter(kind).validate_python(dict(content))  # type: ignore[arg-type]
     return made

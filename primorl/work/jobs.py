@@ -46,7 +46,7 @@ from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
-from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -268,7 +268,7 @@ class QuestionJob:
     @property
     def event(self) -> DpEvent:
         """The event that it is charged as."""
-        return training_event(1.0, self.noise_multiplier, self.releases)
+        return Training(1.0, self.noise_multiplier, self.releases).event
 
 
 def solve_noise(

@@ -25,7 +25,7 @@ from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.model.architecture import CanLearn, Network
 from primorl.model.termination import LEARNED, NONE, RULES
-from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
+from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities

@@ -10,7 +10,7 @@ from primorl.base.files import write_json
 from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.history import Version
 from primorl.work.data import version_in
@@ -20,7 +20,7 @@ from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request
 from tests.projects import project_settings, write_settings
 
-EVENT = training_event(0.5, 4.0, 3)
+EVENT = Training(0.5, 4.0, 3).event
 
 
 def settings(budget: float | None = None, url: str | None = None) -> Params:

@@ -21,7 +21,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
@@ -43,7 +43,7 @@ READING = (SHOW, VERIFY, (*SHOW, "--json"))
 def ledger() -> Ledger:
     """Three charges on shared units, of which one is open, and one on others."""
     ledger = open_to_charge(settings())
-    first = ledger.reserve(request(version("ab"), training_event(0.1, 20.0, 150)), None)
+    first = ledger.reserve(request(version("ab"), Training(0.1, 20.0, 150).event), None)
     ledger.commit(first.id)
     ledger.commit(ledger.reserve(request(version("bc"), dataset="pendulum-2"), None).id)
     ledger.reserve(request(version("xy"), dataset="cartpole"), None)

@@ -107,11 +107,11 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     edit("params.yaml", dynamics={"train_anyway": True})
     assert "): ε 0 is spent, " in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": 2.0}})
-    earlier = accounting.training_event(1.0, 20.0, 40)
+    earlier = accounting.Training(1.0, 20.0, 40).event
     with closing(open_to_charge(load())) as ledger:
         ledger.reserve(request(partitions.version, earlier, dataset=data.dataset), None)
     lines = said(primorl).splitlines()
-    event = accounting.training_event(1.0, 20.0, 5, (14.0,))
+    event = accounting.Training(1.0, 20.0, 5, (14.0,)).event
     assert lines[0].startswith("this run costs ε "), "the cost comes first"
     assert f"rightly at most {at_most(right_guesses([event]))} times in 100" in lines[1]
     spent = accounting.spent(earlier, data.privacy.delta).epsilon_pld
@@ -132,7 +132,7 @@ def test_the_clone_and_the_questions_are_counted_with_the_model(
     alone = float(said(primorl).split("this run costs ε ")[1].split()[0])
     edit("params.yaml", privacy={"shares": {"model": 0.9, "clone": 0.1}})
     both = float(said(primorl).split("this run costs ε ")[1].split()[0])
-    events = [accounting.training_event(1.0, 20.0, 5, asked) for asked in ((14.0,), ())]
+    events = [accounting.Training(1.0, 20.0, 5, asked).event for asked in ((14.0,), ())]
     assert both == pytest.approx(accounting.compose(events, data.privacy.delta).epsilon_pld, 0.02)
     assert both > 1.2 * alone
 

@@ -14,8 +14,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.config import params
 from primorl.config.params import PUBLIC, RULED
-from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.epsilon import compose, gaussian_mean
 from primorl.work.resolve import epsilon_of
 from tests.projects import ROOT
 

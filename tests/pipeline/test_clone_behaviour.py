@@ -19,7 +19,7 @@ from primorl.engine.training import ENGINE_VERSION
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
+from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.mechanism.plan import Plan
 from primorl.work.jobs import RunPlan
 from tests.data.builders import INFO

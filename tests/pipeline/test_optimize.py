@@ -22,7 +22,7 @@ from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig, write_nothing
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
 from tests.data.builders import INFO, episode, episodes, snapshot, table
@@ -99,7 +99,7 @@ def test_the_time_since_the_row_before_goes_on(
 
 
 def stated(multiplier: float, charge: str) -> Statement:
-    event = training_event(1.0, multiplier, 1)
+    event = Training(1.0, multiplier, 1).event
     epsilon = compose([event], DELTA).epsilon_pld
     return replace(OF_TRAINING, event=event_to_json(event), epsilon=epsilon, charge=charge)
 
@@ -136,7 +136,7 @@ def test_the_statement_counts_model_and_clone_for_every_seed(
         f"{folder}{name}" for folder in ("", "seeds/7/") for name in FILES
     )
     assert read_json(POLICY / "config.json")["seeds"] == [4, 7]
-    events = [training_event(1.0, 8.0, 1), training_event(1.0, 12.0, 1)]
+    events = [Training(1.0, 8.0, 1).event, Training(1.0, 12.0, 1).event]
     for folder in (POLICY, POLICY / "seeds/7"):
         statement, config = Statement.read(folder), PolicyConfig.read(folder)
         assert statement.epsilon == compose(events, DELTA).epsilon_pld

@@ -14,7 +14,7 @@ from pipeline import clone_behaviour, plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
 from primorl.config.params import RULED, Params, plain
-from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve
@@ -112,7 +112,7 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     (price,) = found.jobs
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
     replace(found, model=model, jobs=jobs_).write()
-    honest = spent(training_event(1.0, 0.5, 4), 1e-3).epsilon_pld
+    honest = spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
     with Desk.open(params, FakeRun()) as desk:
         bill = desk.quote(params, RunPlan.read(params, desk.partitions))
     assert f"charges train_model ({at_most(honest, 4)}): " in str(bill)

@@ -10,7 +10,7 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
-from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.composition import BEFOREHAND, compose_statement, count_held, held_by_clone
 from primorl.privacy.statement import QueryStatement, SpentOnDataset, Statement
@@ -22,7 +22,7 @@ DELTA = 1e-5
 def statement(
     multiplier: float, *, queries: tuple[float, ...] = (), charge: str = "a", charges: int = 1
 ) -> Statement:
-    event = training_event(1.0, multiplier, 10, queries)
+    event = Training(1.0, multiplier, 10, queries).event
     spent = compose([event], DELTA)
     total = SpentOnDataset(epsilon=1, delta=DELTA, charges=charges)
     settings = {

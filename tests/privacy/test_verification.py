@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from primorl.base.files import write_json
-from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.statement import (
@@ -20,7 +20,7 @@ from primorl.privacy.statement import (
 from primorl.privacy.verification import find_misstatement
 from tests.statements import PRIVATE
 
-EVENT = training_event(0.1, 8.763, 150)
+EVENT = Training(0.1, 8.763, 150).event
 
 
 @pytest.fixture(scope="module")

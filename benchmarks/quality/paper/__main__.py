@@ -24,8 +24,7 @@ from benchmarks.machine import ROOT
 from benchmarks.quality.logs.project import DATA, LEARNING, stages
 from benchmarks.quality.paper import grids, report, rows
 from primorl.base.paths import DATASETS, PARAMS, PIPELINE
-from primorl.privacy.accounting.epsilon import spent, training_event
-from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
+from primorl.privacy.accounting.epsilon import Training, gaussian_epsilon, gaussian_mean, spent
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def as_costs(settings: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(settings)
     z = own.pop("privacy.noise_multiplier", None)
     if z is not None:
-        event = training_event(own["privacy.sampling_probability"], z, own["privacy.rounds"])
+        event = Training(own["privacy.sampling_probability"], z, own["privacy.rounds"]).event
         own["privacy.target_epsilon"] = spent(event, _DELTA).epsilon_pld
     clone = own.pop("behaviour.target_epsilon", None)
     if clone is not None:

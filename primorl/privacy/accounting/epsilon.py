@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting import dp_event, pld, rdp
 from scipy import stats
+from scipy.special import log_ndtr, ndtr
 
 from primorl.privacy.statement import RELATION_NAME, Relation
 
 # probability of cohorts that the accountant drops anyhow: they are counted as the largest
 _NEGLIGIBLE = 1e-30
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+_PRECISION = 1e-7  # of an ε in closed form
 # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 LARGEST_TIGHT = 1000.0
 
@@ -81,16 +83,6 @@ class Training:
     def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
         """Compute ε at ``delta``."""
         return spent(self.event, delta, relation)
-
-
-def training_event(
-    sampling_probability: float,
-    noise_multiplier: float,
-    rounds: int,
-    queries: tuple[float, ...] = (),
-) -> dp_event.DpEvent:
-    """See `Training.event`."""
-    return Training(sampling_probability, noise_multiplier, rounds, queries).event
 
 
 @lru_cache(maxsize=256)
@@ -344,3 +336,35 @@ def _sample_group(
         tuple(map(float, counts[kept])),
         tuple(map(float, probabilities[kept] / probabilities[kept].sum())),
     )
+
+
+# ---- one Gaussian release, in closed form
+
+
+def gaussian_epsilon(mean: float, delta: float) -> float:
+    """Compute ε of N(μ, 1) against N(0, 1) at ``delta`` (Balle and Wang 2018, Theorem 8), rounded
+    up.
+    """
+
+    def exceeds(epsilon: float) -> bool:
+        lower = math.exp(epsilon + float(log_ndtr(-mean / 2 - epsilon / mean)))
+        return float(ndtr(mean / 2 - epsilon / mean)) - lower > delta
+
+    low, high = 0.0, 1.0
+    if not exceeds(low):
+        return 0.0
+    while exceeds(high):
+        low, high = high, 2 * high
+    while high > low * (1 + _PRECISION):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return high
+
+
+def gaussian_mean(epsilon: float, delta: float) -> float:
+    """Find the mean of the Gaussian release that costs ε at δ."""
+    low, high = 1e-9, 60.0
+    while high > low * (1 + 1e-6):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
+    return low

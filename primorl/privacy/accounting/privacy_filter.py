@@ -28,8 +28,12 @@ import numpy.typing as npt
 from dp_accounting import dp_event
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values
-from primorl.privacy.accounting.gaussian import gaussian_epsilon
+from primorl.privacy.accounting.epsilon import (
+    LARGEST_TIGHT,
+    accountant_near,
+    gaussian_epsilon,
+    rdp_values,
+)
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10

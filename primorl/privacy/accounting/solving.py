@@ -8,8 +8,7 @@ from functools import cache
 from dp_accounting import dp_event
 from scipy import optimize
 
-from primorl.privacy.accounting.epsilon import Training, compose
-from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.epsilon import Training, compose, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, rounded_up
 
 _LARGEST_MULTIPLIER = 1e5

@@ -18,7 +18,6 @@ from primorl.privacy.accounting.epsilon import (
     compose,
     grouped,
     spent,
-    training_event,
 )
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import (
@@ -97,7 +96,7 @@ def test_a_target_leaves_room_for_the_queries() -> None:
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_runs_compose_as_one_longer_run(relation: Relation) -> None:
-    once, whole = training_event(0.1, 4.0, 30), Training(0.1, 4.0, 60).spent(DELTA, relation)
+    once, whole = Training(0.1, 4.0, 30).event, Training(0.1, 4.0, 60).spent(DELTA, relation)
     composed = compose([once, once], DELTA, relation)
     assert composed.epsilon_pld == pytest.approx(whole.epsilon_pld, rel=1e-9)
     assert composed.epsilon_rdp == pytest.approx(whole.epsilon_rdp, rel=1e-9)
@@ -118,7 +117,7 @@ def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) 
     for disabled in (False, True):
         # As MLflow's database upgrades do.
         monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)
-        found = spent(training_event(1e-9, 1e4, 1), DELTA)
+        found = spent(Training(1e-9, 1e4, 1).event, DELTA)
         assert (found.epsilon_rdp, found.epsilon_pld < 0.01) == (math.inf, True)
 
 

@@ -12,8 +12,7 @@ from dp_accounting import dp_event, pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting.epsilon import RELATION, Training, compose, training_event
-from primorl.privacy.accounting.gaussian import gaussian_epsilon
+from primorl.privacy.accounting.epsilon import RELATION, Training, compose, gaussian_epsilon
 from primorl.privacy.accounting.privacy_filter import (
     ESCAPED,
     UNBOUNDED,
@@ -92,7 +91,7 @@ BY_FILTER = [4.2516, (1e-4, 0.5206), (1e-3, 0.6906), (1e-2, 0.9915)]
 
 def options(noise: list[Any]) -> list[dp_event.DpEvent]:
     gaussian, *rounds = noise
-    return [dp_event.GaussianDpEvent(gaussian), *(training_event(q, z, 1) for q, z in rounds)]
+    return [dp_event.GaussianDpEvent(gaussian), *(Training(q, z, 1).event for q, z in rounds)]
 
 
 def reached(choices: list[dp_event.DpEvent], epsilon: float) -> float:

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.account import Roster
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import SIDES
 from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 
-RUN = training_event(0.1, 20.0, 150)
+RUN = Training(0.1, 20.0, 150).event
 
 
 CLINIC = "c" * 32

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
@@ -19,7 +19,7 @@ from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, requ
 
 ANA, BEN, CEM = (version(members) for members in ("abc", "bcd", "xyz"))  # the first two share units
 NO_GUARANTEE = dp_event.NonPrivateDpEvent()
-RUN = training_event(0.1, 20.0, 150)
+RUN = Training(0.1, 20.0, 150).event
 
 
 @pytest.fixture
