@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primorl.base.paths import MANIFEST, PARTITIONS
-from primorl.commands.terminal import add_group, flag, format_table
+from primorl.commands.terminal import add_command, flag, format_table
 
 if TYPE_CHECKING:
     from primorl.config.params import Params
@@ -30,7 +30,10 @@ _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     about = "Show or check what was spent on private data."
-    add_group(app, "ledger", about, _EXAMPLES, _show, _verify, _publish)
+    group = typer.Typer(help=f"{about}\n\n\b\n{_EXAMPLES}")
+    for function in (_show, _verify, _publish):
+        add_command(group, function.__name__.strip("_"), function, _EXAMPLES)
+    app.add_typer(group, name="ledger")
 
 
 def _show(

@@ -1,4 +1,4 @@
-"""``primorl``: look at the data, plan a guarantee, use the policy, read the ledger, release.
+"""``primorl``: plan a guarantee, use the policy, read the ledger, release.
 
 The modules of the subcommands import nothing heavy; their functions import what they need when they
 run.
@@ -20,7 +20,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
-from primorl.commands import check, data, init, ledger, plan, policies, results
+from primorl.commands import check, init, ledger, plan, policies, results
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
@@ -41,14 +41,13 @@ _USAGE = 2  # exit status
 
 app = typer.Typer(
     name="primorl",
-    help="Look at the data, plan a guarantee, use the policy, read the ledger, release.",
+    help="Plan a guarantee, run, use the policy, read the ledger, release.",
     epilog="`primorl COMMAND --help` shows the options of a command and examples.",
     rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
 )
 for command in _COMMANDS:
     add_command(app, command.__name__, command)
-for group in (data, ledger):
-    group.register(app)
+ledger.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -27,18 +27,6 @@ def add_command(
     app.command(name, help=text.replace("Examples:\n", "\b\nExamples:\n").rstrip())(function)
 
 
-def add_group(
-    app: typer.Typer, name: str, about: str, examples: str, *functions: Callable[..., None]
-) -> None:
-    """Add a group of commands, each named as its function is; all of them show the same
-    examples.
-    """
-    group = typer.Typer(help=f"{about}\n\n\b\n{examples}")
-    for function in functions:
-        add_command(group, function.__name__.strip("_").replace("_", "-"), function, examples)
-    app.add_typer(group, name=name)
-
-
 def flag(name: str, about: str) -> Any:
     """Make an option that takes no value."""
     return typer.Option(name, help=about)

@@ -14,7 +14,7 @@ _RELATIVE_TOLERANCE = 1e-5  # a bound comes back this close from float32 and a r
 
 
 class RowCheck:
-    """Checks a stream of batches of whole units against the schema and the declared facts.
+    """Checks a stream of batches of whole units, in the dataset's schema, against declared facts.
 
     Every source hands its batches through here, in order. The check remembers the last key, so
     order holds over the whole stream; call `finish` after the last batch, which compares all
@@ -28,8 +28,6 @@ class RowCheck:
 
     def __init__(self, info: DatasetInfo, origin: Path):
         self._info, self._spaces, self._origin = info, info.spaces, origin
-        kinds = zip(info.schema.names, info.schema.types, strict=True)
-        self._vectors = [name for name, kind in kinds if pa.types.is_fixed_size_list(kind)]
         self._unit, self._trajectory = "", ""  # of the last trajectory: below all other ids
         self._ascending = True  # ids so far, across units: then no two are the same
         self._trajectories: list[pa.Array] = []
@@ -44,16 +42,11 @@ class RowCheck:
                 and the step, what was found, what is allowed and what to do; it quotes no value and
                 no id.
         """
-        self._check_columns(table)
         if table.num_rows == 0:
             return
         starts = self._starts = trajectory_starts(table)
         self._check_order(table, starts)
         lengths = np.diff(starts, append=table.num_rows)
-        steps = np.arange(table.num_rows) - np.repeat(starts, lengths)
-        misnumbered = whole(table["step"]).to_numpy() != steps
-        allowed = "0, 1, 2, … in every trajectory; sort the rows by step"
-        self._refuse(misnumbered, "step numbers not contiguous from 0", allowed)
         if (horizon := self._info.horizon) is not None:
             found = "an episode longer than the horizon"
             allowed = f"at most {horizon} steps, as `horizon` or the environment says"
@@ -82,17 +75,6 @@ class RowCheck:
             "or, where trajectories are numbered anew for each unit, set options.trajectory_ids: "
             "per_unit"
         )
-
-    def _check_columns(self, table: pa.Table) -> None:
-        for column in self._info.schema:
-            array, where = table[column.name], f"{self._origin}: column {column.name}"
-            if array.type != column.type:
-                raise PipelineError(f"{where}: found {array.type}, allowed {column.type}")
-            missing = array.null_count
-            if column.name in self._vectors:
-                missing += sum(chunk.flatten().null_count for chunk in array.chunks)
-            if missing > 0:
-                raise PipelineError(f"{where}: found missing values, allowed none")
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of
@@ -128,7 +110,8 @@ class RowCheck:
 
     def _check_numbers(self, table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"
-        for name in self._vectors:
+        boxes = () if self._spaces.discrete_actions else ("action",)
+        for name in ("observation", "next_observation", *boxes):
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])

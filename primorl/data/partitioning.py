@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory, replaced_file, write_json
-from primorl.data.checks import RowCheck
-from primorl.data.identity.consent import Consent, HashDraw, PublicRule
+from primorl.data.identity.consent import PublicRule
 from primorl.data.identity.membership import (
     NOBODY,
     Fingerprint,
@@ -112,12 +111,12 @@ def partition(
 def _read_rule(source: Path, public_fraction: float | None, public: Any) -> PublicRule:
     """Make the rule that the settings ask for."""
     if hasattr(public, "file"):
-        return Consent.in_file(public.file)
+        return PublicRule.by_file(public.file)
     if public is not None:
-        return Consent.in_column(source, public.column, public.values)
+        return PublicRule.by_column(source, public.column, public.values)
     if public_fraction is None:
         raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
-    return HashDraw(public_fraction)
+    return PublicRule.by_hash(public_fraction)
 
 
 def _refuse_empty(rule: PublicRule, counts: dict[str, int]) -> None:
@@ -130,19 +129,18 @@ def _refuse_empty(rule: PublicRule, counts: dict[str, int]) -> None:
 def _divide(
     source: Path, reader: PartReader, rule: PublicRule, private: _Side, public: _Side
 ) -> None:
-    """Write every row to the side of its unit, and check all of them."""
-    check, fingerprint = RowCheck(reader.info, source), Fingerprint(reader.info.schema)
+    """Write every row to the side of its unit; all must be those that ingest checked."""
+    fingerprint = Fingerprint(reader.info.schema)
     for table in reader.tables():
-        check(table)
         fingerprint.update(table)
         units = whole(table["unit_id"]).dictionary_encode()
-        drawn = rule(units.dictionary)
+        drawn = rule.chosen(units.dictionary)
         public.units += int(drawn.sum())
         private.units += int((~drawn).sum())
         mask = pa.array(drawn[units.indices.to_numpy()])
         public.add(table.filter(mask))
         private.add(table.filter(pc.invert(mask)))
-    check.finish()
     if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
         raise PipelineError(f"{source}: rows or secret are not the ingested ones; run {REMAKE}")
-    rule.finish()
+    if rule.ids is not None:
+        rule.ids.check_all_met()

@@ -29,7 +29,7 @@ from tests.projects import ROOT
 HEAVY = ("torch", "mlflow", "dvc", "dp_accounting", "pandas", "numpy", "scipy", "pyarrow")
 EVERY = (
     *("init", "check", "plan", "run", "summary", "report", "runs", "predict", "export", "release"),
-    *("data", "data describe", "ledger", "ledger show", "ledger verify"),
+    *("ledger", "ledger show", "ledger verify"),
 )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CONSENT as FOLDER
 from primorl.config.datasets import TabularDataset
-from primorl.data.identity.consent import HashDraw, IdList, read_ids
+from primorl.data.identity.consent import IdList, draw_public, read_ids
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
     NOBODY,
@@ -55,7 +55,7 @@ def ingested(project: Path, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
 
 
 def is_public(unit: str, public_fraction: float) -> bool:
-    return bool(HashDraw(public_fraction)(pa.array([unit]))[0])
+    return bool(draw_public(pa.array([unit]), public_fraction)[0])
 
 
 def run(public_fraction: float = 0.4) -> Manifest:
@@ -136,7 +136,7 @@ def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
 )
 def test_a_unit_moves_no_other(present: set[str], extra: str, fraction: float) -> None:
     def public(units: set[str]) -> set[str]:
-        drawn = HashDraw(fraction)(pa.array(sorted(units)))
+        drawn = draw_public(pa.array(sorted(units)), fraction)
         return {unit for unit, chosen in zip(sorted(units), drawn, strict=True) if chosen}
 
     assert public(present | {extra}) - {extra} == public(present) - {extra}
@@ -144,7 +144,7 @@ def test_a_unit_moves_no_other(present: set[str], extra: str, fraction: float) -
 
 def test_the_draw_is_uniform_and_nested() -> None:
     units = pa.array([str(i) for i in range(20_000)])
-    few, many = (HashDraw(share)(units) for share in (0.1, 0.3))
+    few, many = (draw_public(units, share) for share in (0.1, 0.3))
     assert (many | ~few).all()
     assert abs(few.sum() - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
     assert abs(many.sum() - 6000) < 5 * (20_000 * 0.3 * 0.7) ** 0.5

@@ -22,7 +22,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.data.identity.consent import HashDraw
+from primorl.data.identity.consent import draw_public
 from primorl.data.partitioning import partition
 from primorl.privacy.statement import Statement
 from primorl.release import bundle
@@ -306,7 +306,7 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
 
     def public(salt: str) -> int:
         monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
-        return int(HashDraw(0.3)(pa.array(units)).sum())
+        return int(draw_public(pa.array(units), 0.3).sum())
 
     units = pq.read_table("data/trajectories")["unit_id"].unique().to_pylist()
     own = public("7:primorl")

@@ -37,7 +37,7 @@ STAGES = ("ingest", "partition", "plan", "train_model", "clone_behaviour", "opti
 STAGES += ("evaluate_private", "evaluate", "report", "online")
 COMMANDS = (
     *("plan", "check --charges", "summary", "runs", "ledger show", "ledger show --json"),
-    *("ledger verify", "data describe", "data describe --json", "report"),
+    *("ledger verify", "report"),
     "predict --policy models/policy --against-advice --observations today.csv --out actions.csv",
     "release out --policy models/policy --against-advice",
     "release --check out",

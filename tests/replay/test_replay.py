@@ -77,9 +77,7 @@ LEAKS = {
     "evaluate": Leak(mean, lambda log, number: log.pipeline.metric("reward", number), "('reward',"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
     "online": Leak(secret, lambda log, number: print(number, file=sys.stderr), "online: {}"),
-    "primorl data describe": Leak(
-        rows, lambda log, number: print(number), "primorl data describe: {}"
-    ),
+    "primorl summary": Leak(rows, lambda log, number: print(number), "primorl summary: {}"),
     "primorl release --check out": Leak(mean, partial(write, "out/mean"), "out/mean: only in"),
 }
 

@@ -2,31 +2,34 @@
 consent.
 
 Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's
-value of every unit into ``consent.arrow`` beside the rows, so that the split can be made, and
+value of every unit into ``_consent.parquet`` beside the rows, so that the split can be made, and
 changed, without reading the log again.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CONSENT
 from primorl.data.storage.schema import PublicBy, id_text, numbers, whole
 
-CONSENT_FILE = "consent.arrow"
+CONSENT_FILE = "_consent.parquet"  # readers of the folder leave names with _ out
 CONSENT_SCHEMA = pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
 """One row a unit; a missing value is empty text."""
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids
 _HASH_BITS = 64
-_COLUMN_KEY = b"column"
+_COLUMN_KEY = b"primorl column"
 
 
 def read_ids(file: str, folder: Path, key: str) -> list[str]:
@@ -107,73 +110,54 @@ class IdList:
             )
 
 
-class PublicRule(Protocol):
+def draw_public(units: pa.Array, public_fraction: float) -> npt.NDArray[np.bool_]:
+    """Draw the public ones of some units: a unit is one where a hash of its id, uniform in [0, 1),
+    lies below ``public_fraction``.
+
+    It depends on nothing but the unit's own id, so the presence of a unit moves no other.
+    """
+    salted = [_SALT + unit.encode() for unit in units.to_pylist()]
+    drawn = b"".join([hashlib.sha256(each).digest()[: _HASH_BITS // 8] for each in salted])
+    return np.frombuffer(drawn, ">u8") < np.uint64(int(public_fraction * 2**_HASH_BITS))
+
+
+@dataclass(frozen=True)
+class PublicRule:
     """Decides which units are public. A unit's own id or consent decides, never another unit.
 
     Attributes:
         by: how, for the manifest.
-        repair: the remedy where a partition would be empty: a key, the value found and the values
-            allowed.
+        repair: the remedy where a partition would be empty: a key and the value found.
+        chosen: which of some units, ids that are all different, are public.
+        ids: of those who consented; None: units are drawn.
         may_be_none: whether it is in order that no unit is public.
     """
 
     by: PublicBy
     repair: str
-    may_be_none: bool
+    chosen: Callable[[pa.Array], npt.NDArray[np.bool_]]
+    ids: IdList | None = None
+    may_be_none: bool = False
 
-    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
-        """Say of each of ``units``, ids that are all different, whether it is public."""
-
-    def finish(self) -> None:
-        """Raise PipelineError after the last batch if the named units do not fit the data."""
-
-
-class HashDraw:
-    """A unit is public where a hash of its id, uniform in [0, 1), lies below ``public_fraction``.
-
-    It depends on nothing but the unit's own id, so the presence of a unit moves no other.
-
-    Args:
-        public_fraction: the expected share of units that are public; 0: none is.
-    """
-
-    by: PublicBy = "hash"
-
-    def __init__(self, public_fraction: float):
-        self._limit = int(public_fraction * 2**_HASH_BITS)
-        self.may_be_none = public_fraction == 0
-        self.repair = (
+    @classmethod
+    def by_hash(cls, public_fraction: float) -> Self:
+        """Draw units; 0: none is public."""
+        repair = (
             f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; "
             "allowed is 0, or a share that leaves both partitions at least one"
         )
-
-    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
-        """See `PublicRule`."""
-        salted = [_SALT + unit.encode() for unit in units.to_pylist()]
-        drawn = b"".join([hashlib.sha256(each).digest()[: _HASH_BITS // 8] for each in salted])
-        return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
-
-    def finish(self) -> None:
-        """Check nothing: a draw names nobody."""
-
-
-class Consent:
-    """Units are public if their people consented."""
-
-    may_be_none = False
-
-    def __init__(self, ids: IdList, by: PublicBy, repair: str):
-        self._ids, self.by, self.repair = ids, by, repair
+        draw = partial(draw_public, public_fraction=public_fraction)
+        return cls("hash", repair, draw, may_be_none=public_fraction == 0)
 
     @classmethod
-    def in_file(cls, file: str) -> Self:
+    def by_file(cls, file: str) -> Self:
         """Read the ids of a file in ``data/consent``, one a line; see `read_ids` for its errors."""
         ids = IdList(read_ids(file, CONSENT, "params.yaml: partition.public.file"), file)
         repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit"
-        return cls(ids, "file", repair)
+        return cls("file", repair, ids.contains, ids)
 
     @classmethod
-    def in_column(cls, source: Path, column: str, values: Sequence[object]) -> Self:
+    def by_column(cls, source: Path, column: str, values: Sequence[object]) -> Self:
         """Find the units that have one of some values in a column of the log.
 
         Args:
@@ -186,11 +170,10 @@ class Consent:
         """
         path = source / CONSENT_FILE
         try:
-            with pa.OSFile(str(path)) as file:
-                consent = pa.ipc.open_file(file).read_all()
+            consent = pq.read_table(path)
         except (OSError, pa.ArrowException):
             consent = None
-        if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
+        if consent is None or (consent.schema.metadata or {}).get(_COLUMN_KEY) != column.encode():
             raise PipelineError(
                 f"{path}: params.yaml: partition.public.column: found {column!r}, which was "
                 "not kept at ingest; run `dvc repro ingest` again"
@@ -202,20 +185,11 @@ class Consent:
             f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no "
             "{side} unit; allowed are values that some, and not all, units have"
         )
-        return cls(ids, "column", repair)
-
-    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
-        """See `PublicRule`."""
-        return self._ids.contains(units)
-
-    def finish(self) -> None:
-        """Refuse an id that no unit has."""
-        self._ids.check_all_met()
+        return cls("column", repair, ids.contains, ids)
 
 
 def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
     """Keep the column's value of every unit: tables in `CONSENT_SCHEMA`."""
-    schema = CONSENT_SCHEMA.with_metadata({_COLUMN_KEY: column.encode()})
-    with pa.ipc.new_file(folder / CONSENT_FILE, schema) as writer:
-        for table in tables:
-            writer.write_table(table)
+    rows = pa.concat_tables([CONSENT_SCHEMA.empty_table(), *tables])
+    about = {_COLUMN_KEY: column.encode()}
+    pq.write_table(rows.replace_schema_metadata(about), folder / CONSENT_FILE)

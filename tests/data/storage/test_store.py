@@ -225,8 +225,6 @@ def with_values(column: str, row: int, value: Any) -> pa.Table:
         ("action", 4, [2.01], "trajectory number 2, step 0: "),
         ("truncated", 1, True, "step 1: found an end"),
         ("truncated", 3, False, "trajectory number 1, step 3: "),
-        ("step", 2, 7, "trajectory number 1, step 2: "),
-        ("reward", 0, None, "column reward: "),
     ],
 )
 def test_a_bad_row_is_named_and_its_value_is_not(
@@ -261,7 +259,6 @@ def some(lengths: list[int], names: list[str], units: list[str] | None = None) -
         ([some([2, 2], ["a", PEOPLE[1] + "\0"])], "trajectory_id"),
         ([some([2], [""])], "trajectory_id"),
         ([table([episode(2, 1, terminated=True), episode(2, 2)], names=PEOPLE)], "terminates"),
-        ([two().set_column(5, "reward", two()["reward"].cast(pa.float64()))], "reward: "),
     ],
 )
 def test_what_would_count_somebody_twice_is_refused_without_an_id(
