@@ -6,22 +6,19 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from primorl.base import paths
 from primorl.base.dvc import recorded_outputs
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, finite, home, replaced_directory
+from primorl.base.files import file_sha256, finite, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
 from primorl.config.params import Params
-from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import ADVICE
@@ -62,10 +59,8 @@ CLONE_NOTE = (
     "the mean return of the clone of today's practice in the released model, not measured: wrong "
     "where that is"
 )
-_PRIVATE = (paths.RAW, paths.TRAJECTORIES, PARTITIONS, paths.CONSENT, paths.WITHDRAWALS)
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
-_FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
 def release(
@@ -110,7 +105,7 @@ def release(
         try:
             (fresh / CARD).write_text(render(fresh), encoding="utf-8")
             write_record(fresh / MANIFEST, make_manifest(fresh))
-            _refuse_private_marks(fresh, run.model, run.manifest)
+            _refuse_unkeyed_hashes(fresh)
             released = bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
@@ -308,49 +303,14 @@ def _find_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> dict[str, dic
     return found
 
 
-def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
-    """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets
-    apart.
-    """
-    hashes = set(_list_hashes())
+def _refuse_unkeyed_hashes(fresh: Path) -> None:
+    """Refuse hashes that DVC recorded of private files: they tell neighbouring datasets apart."""
+    if not paths.LOCK.exists():
+        return
+    hashes = re.findall(r"\b[0-9a-f]{32}\b", paths.LOCK.read_text(encoding="utf-8"))
     for name in sorted(name for name in list_files(fresh) if not name.endswith(".safetensors")):
         text = (fresh / name).read_text(encoding="utf-8").lower()
-        for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
-            if any(known in run or known.startswith(run) for known in hashes):
-                raise PipelineError(
-                    f"{name}: holds an unkeyed hash of private data; find what wrote it there"
-                )
-    declared = {str(manifest.private_units), str(manifest.public_units), str(manifest.info.horizon)}
-    counts = {str(count) for count in _list_counts()} - declared
-    words = " ".join((*statement.public_assumptions, *statement.void))
-    if counts.intersection(re.findall(rf"\d{{{_FEWEST_COUNT_DIGITS},}}", words)):
-        raise PipelineError(
-            f"{MODEL[2]}: public_assumptions, void: holds a size or a row count of private data, "
-            "which is not declared"
-        )
-
-
-def _list_hashes() -> Iterator[str]:
-    """Yield hashes of every private file, and those that DVC recorded."""
-    for folder in _PRIVATE:
-        for path in _list_private(folder):
-            for algorithm in ("md5", "sha1", "sha256"):
-                with path.open("rb") as file:
-                    yield hashlib.file_digest(file, algorithm).hexdigest()
-    if paths.LOCK.exists():
-        yield from re.findall(r"\b[0-9a-f]{32}\b", paths.LOCK.read_text(encoding="utf-8"))
-    for entry in (home() / ".dvc" / "cache").glob("**/[0-9a-f][0-9a-f]/*"):
-        yield entry.parent.name + entry.name.removesuffix(".dir")
-
-
-def _list_counts() -> Iterator[int]:
-    """Yield numbers of bytes and rows of every private file, and of each folder of them."""
-    for folder in (*_PRIVATE, PARTITIONS / "private"):
-        files = _list_private(folder)
-        sizes = [file.stat().st_size for file in files]
-        rows = [pq.read_metadata(file).num_rows for file in files if file.suffix == ".parquet"]
-        yield from (*sizes, sum(sizes), *rows, sum(rows))
-
-
-def _list_private(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        if any(known in text for known in hashes):
+            raise PipelineError(
+                f"{name}: holds an unkeyed hash of private data; find what wrote it there"
+            )

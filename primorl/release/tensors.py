@@ -1,13 +1,9 @@
 """Numbers of a released model and policy that could not come from training: not finite, of the
 wrong sign, swapped, of another model; and content that nobody sees.
-
-Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x
-sigmoid(x)| are at most |x|; inputs of polynomial features are held within bounds of their own. So a
-network that passes gives finite outputs for all of them, not only for those that were tried.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -21,9 +17,6 @@ from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.release.contents import MODEL, POLICY, SPREAD, STARTS, Bundle
-
-# float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
-_LARGEST = 1e30
 
 
 def check_tensors(bundle: Bundle) -> None:
@@ -103,21 +96,6 @@ def _check_model(path: Path, model: GaussianEnsemble) -> None:
     ):
         if swapped:
             raise PipelineError(f"{place}: {name}_low: not below {name}_high: swapped?")
-    largest_reward = max(abs(bounds.reward_low), abs(bounds.reward_high))
-    _refuse_large(config, "reward_low, reward_high", largest_reward)
-    low, high = (
-        torch.cat((observations, actions)),
-        torch.cat((bounds.observation_high, bounds.action_high)),
-    )
-    inputs = _farthest(low, high, scales.input_mean, scales.input_scale)
-    if shape.features is not None and scales.basis is not None:
-        inputs = shape.features.largest(scales.basis)
-    output = _largest_output(model.weights, inputs.expand(shape.members, 1, -1))
-    _refuse_large(path, "the outputs", float(output.max()))
-    spread = torch.exp(0.5 * torch.tensor(shape.log_variance_high, dtype=torch.float64))
-    mean, scale = scales.target_mean.double().abs(), scales.target_scale.double()
-    predicted = (output[..., : shape.targets] + spread) * scale + mean
-    _refuse_large(path, "the predictions", float(predicted.max()))
 
 
 def _check_policy(
@@ -141,39 +119,6 @@ def _check_policy(
         expected["observation_mean"] = scales.input_mean[:S]
         expected["observation_scale"] = scales.input_scale[:S]
     _refuse_other(path, policy, expected)
-    inputs = _farthest(
-        bounds.observation_low,
-        bounds.observation_high,
-        policy.observation_mean,
-        policy.observation_scale,
-    )
-    layers = [  # held as [out, in]
-        layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)
-    ]
-    output = _largest_output(layers, inputs.expand(1, 1, -1))
-    _refuse_large(path, "the outputs", float(output.max()))
-
-
-def _farthest(low: Tensor, high: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Compute the largest standardised input ``[in]``, one width of the bounds and one scale beyond
-    them included, in float64.
-    """
-    margin = high.double() - low.double() + scale.double()
-    far = torch.maximum((low.double() - margin - mean).abs(), (high.double() + margin - mean).abs())
-    return far / scale.double()
-
-
-def _largest_output(layers: Sequence[Tensor], inputs: Tensor) -> Tensor:
-    """Bound every output of N networks, ``[N, 1, out]``.
-
-    Args:
-        layers: weights ``[N, in, out]`` and biases ``[N, 1, out]`` in turn.
-        inputs: the largest magnitude of every input, ``[N, 1, in]``.
-    """
-    largest = inputs
-    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-        largest = largest @ weight.double().abs() + bias.double().abs()
-    return largest
 
 
 def _refuse_other(path: Path, found: object, expected: Mapping[str, Tensor]) -> None:
@@ -195,11 +140,3 @@ def _refuse_unless_positive(path: Path, tensors: Mapping[str, Tensor], *names: s
     for name in names:
         if bool((tensors[name] <= 0).any()):
             raise PipelineError(f"{path}: {name}: found a scale that is not positive")
-
-
-def _refuse_large(path: Path, what: str, largest: float) -> None:
-    if not largest <= _LARGEST:
-        raise PipelineError(
-            f"{path}: {what}: may reach {largest:.3g} within the declared bounds, allowed is up "
-            f"to {_LARGEST:g}: they would not stay finite"
-        )

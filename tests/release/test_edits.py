@@ -97,7 +97,7 @@ def test_from_a_stranger_who_renews_every_digest_only_these_edits_need_a_signatu
 def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_renewed(
     original: Path, tmp_path: Path
 ) -> None:
-    """NaN, infinity, scales that are not positive, swapped bounds, weights that overflow; 0.1% off
+    """NaN, infinity, scales that are not positive, swapped bounds; 0.1% off
     at every ε and δ.
     """
     edits = [*impossible_tensors(original)]
