@@ -3,25 +3,34 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BeforeValidator, TypeAdapter
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import finite, read_json
+from primorl.base.files import read_json
 from primorl.base.records import ElapsedTime
 
 Array = npt.NDArray[Any]
 
 _METADATA_KEY = b"primorl"
-_BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
-_NAMES = ("observation_names", "action_names")
 _ID_DIGITS = 12
+
+
+def _or_infinite(infinity: float) -> BeforeValidator:
+    return BeforeValidator(lambda bound: infinity if bound is None else bound)
+
+
+Low: TypeAlias = Annotated[float, _or_infinite(-np.inf)]
+High: TypeAlias = Annotated[float, _or_infinite(np.inf)]
+"""A bound; in JSON an infinite one is null."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +61,10 @@ class Spaces:
         ValueError: if the number of names is not the number of dimensions.
     """
 
-    observation_low: tuple[float, ...]
-    observation_high: tuple[float, ...]
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
+    observation_low: tuple[Low, ...]
+    observation_high: tuple[High, ...]
+    action_low: tuple[Low, ...]
+    action_high: tuple[High, ...]
     discrete_actions: bool = False
     one_hot: tuple[tuple[int, int], ...] = ()
     observation_names: tuple[str, ...] = ()
@@ -90,30 +99,6 @@ class Spaces:
     def action_size(self) -> int:
         """A: the dimensions of an action, or the number of discrete actions."""
         return len(self.action_low)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention
-        any.
-        """
-        content: dict[str, Any] = {}
-        for name in _BOUNDS:
-            content[name] = [finite(bound) for bound in getattr(self, name)]
-        content["discrete_actions"] = self.discrete_actions
-        content["one_hot"] = [list(block) for block in self.one_hot]
-        content |= {name: list(getattr(self, name)) for name in _NAMES}
-        return content if self.elapsed is None else content | {"elapsed": asdict(self.elapsed)}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """Invert ``to_json``."""
-        known: dict[str, Any] = {name: tuple(map(str, content[name])) for name in _NAMES}
-        for name in _BOUNDS:
-            open_bound = -np.inf if name.endswith("low") else np.inf
-            known[name] = tuple(open_bound if bound is None else bound for bound in content[name])
-        if timed := content.get("elapsed"):
-            known["elapsed"] = ElapsedTime(**timed)
-        one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
-        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 
 
 @dataclass(frozen=True)
@@ -152,20 +137,20 @@ class DatasetInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
-        return asdict(self) | {"spaces": self.spaces.to_json()}
+        content: dict[str, Any] = json.loads(_adapter().dump_json(self))
+        return content
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "DatasetInfo":
         """Invert ``to_json``; keys it does not know are left aside."""
-        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
+        return _adapter().validate_json(json.dumps(content))
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Key-value metadata for a Parquet file."""
         return {_METADATA_KEY: json.dumps(self.to_json(), allow_nan=False).encode()}
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None, file: Path) -> Self:
+    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None, file: Path) -> "DatasetInfo":
         """Read the facts back from the key-value metadata of ``file``.
 
         Raises:
@@ -173,9 +158,14 @@ class DatasetInfo:
         """
         try:
             return cls.from_json(json.loads((metadata or {})[_METADATA_KEY]))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, ValueError):
             found = "Parquet metadata missing or malformed"
             raise PipelineError(f"{file}: {found}; run `dvc repro ingest`") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[DatasetInfo]:
+    return TypeAdapter(DatasetInfo)
 
 
 def arrow_schema(spaces: Spaces) -> pa.Schema:
@@ -473,5 +463,5 @@ class Manifest:
             counts = content["private_units"], content["public_units"]
             chosen = content["public_by"], content["secret_check"]
             return cls(DatasetInfo.from_json(content), *counts, *chosen)
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, ValueError):
             raise PipelineError(f"{path}: not a manifest; run `dvc repro partition`") from None

@@ -75,7 +75,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "choice above": (choosing([0, 2**32]), PART + "row 2: column 'choice'", DISCRETE),
     "no choice": (choosing([0, None]), PART + "row 2: found no action", DISCRETE),
     "half a choice": (choosing([0.5, 0.5]), PART + "column 'choice'", DISCRETE),
-    "a word for a choice": (choosing([SECRET, SECRET]), PART + "column 'choice'", DISCRETE),
+    "a word for a choice": (choosing([SECRET] * 2), PART + "row 1: column 'choice'", DISCRETE),
 }
 
 
