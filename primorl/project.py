@@ -92,13 +92,11 @@ class Project:
         """
         given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
-            if given:
-                found = preview(parse(_changed(given)), changed_stages() | {"plan"})
-            else:
+            planned = {"plan"} if given else set()
+            found = preview(parse(_changed(given)), changed_stages() | planned)
+            if found is None and not given:
+                show_dvc("repro", "--quiet", "plan")
                 found = preview(load())
-                if found is None:
-                    show_dvc("repro", "--quiet", "plan")
-                    found = preview(load())
             if found is None:
                 raise PipelineError(UNKNOWN)
             return found
@@ -172,18 +170,13 @@ class Run:
     statement: Statement
     curve: pd.DataFrame
     _policy: Policy | PipelineError
-    _recommended: Policy | PipelineError
 
     @classmethod
     def _read(cls, project: Project) -> "Run":
         """Read the run in the working directory, and compare its files with each other."""
         found = VerifiedRun.read(load())
-        policy = recommended = _load(POLICY)
-        if (advice := found.evaluated.recommendation) is not None:
-            nothing = PipelineError(f"{SUMMARY}: recommendation: no policy: {advice.reason}")
-            recommended = nothing if advice.policy is None else policy
         curve = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
-        return cls(project, found.evaluated, found.policy, curve, policy, recommended)
+        return cls(project, found.evaluated, found.policy, curve, _load(POLICY))
 
     def __repr__(self) -> str:
         return text(self.summary.to_json())
@@ -206,9 +199,10 @@ class Run:
         Raises:
             PipelineError: nothing is, and why.
         """
-        if isinstance(self._recommended, PipelineError):
-            raise self._recommended
-        return self._recommended
+        advice = self.summary.recommendation
+        if advice is not None and advice.policy is None:
+            raise PipelineError(f"{SUMMARY}: recommendation: no policy: {advice.reason}")
+        return self.policy
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write the report, with what was spent since; return the path.

@@ -2,13 +2,10 @@
 
 import math
 from contextlib import nullcontext
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Annotated, Literal
 
 from primorl.commands.terminal import MOST_ROUNDS, AsJson, number, option
 
-_MOST_QUERIES = 8
 _MULTIPLIERS = "a number from 1e-06 to 1e+06"
 
 
@@ -18,19 +15,9 @@ def _is_multiplier(z: float) -> bool:
 
 _probability = number(float, lambda q: 0 < q <= 1, "a number above 0, at most 1")
 _multiplier = number(float, _is_multiplier, _MULTIPLIERS)
-_query = number(
-    float, _is_multiplier, f"none, or numbers with commas between them, each {_MULTIPLIERS}"
-)
 _rounds = number(int, lambda t: 1 <= t <= MOST_ROUNDS, f"a whole number from 1 to {MOST_ROUNDS}")
 _delta = number(float, lambda d: 0 < d < 1, "a number above 0 and below 1")
 _epsilon = number(float, lambda e: 0 < e < math.inf, "a number above 0")
-
-
-def _queries(text: str) -> tuple[float, ...]:
-    parts = [] if text == "none" else text.split(",")
-    if len(parts) > _MOST_QUERIES:
-        raise typer.BadParameter(f"found {len(parts)}, allowed: up to {_MOST_QUERIES}")
-    return tuple(_query(part) for part in parts)
 
 
 def plan(
@@ -43,12 +30,6 @@ def plan(
     ] = None,
     rounds: Annotated[int | None, option("T", "Number of rounds.", parser=_rounds)] = None,
     delta: Annotated[float | None, option("D", "δ.", parser=_delta)] = None,
-    queries: Annotated[
-        Any,
-        option(
-            "Z,Z", "Noise multipliers of the queries beside the rounds, or none.", parser=_queries
-        ),
-    ] = None,
     target_epsilon: Annotated[
         float | None,
         option(
@@ -75,7 +56,7 @@ def plan(
     """
     from primorl.base.dvc import Status
 
-    given = (sampling_probability, noise_multiplier, rounds, delta, queries, target_epsilon, solve)
+    given = (sampling_probability, noise_multiplier, rounds, delta, target_epsilon, solve)
     own = not as_json and all(number is None for number in given)
     # DVC takes as long to start as the accountant to load
     with Status() if own else nullcontext() as status:

@@ -40,7 +40,6 @@ class Options:
     noise_multiplier: float | None = None
     rounds: int | None = None
     delta: float | None = None
-    queries: tuple[float, ...] | None = None
     target_epsilon: float | None = None
     solve: str | None = None
 
@@ -168,10 +167,8 @@ class _Known:
 
     @property
     def queries(self) -> tuple[float, ...]:
-        """Noise multipliers of the queries; the own run's where a number is taken from it."""
-        if self._options.queries is not None or self._own is None:
-            return self._options.queries or ()
-        return tuple(self._own.plan.model.mechanism.queries.values())
+        """Noise multipliers of the own run's queries, where a number is taken from it."""
+        return () if self._own is None else tuple(self._own.plan.model.mechanism.queries.values())
 
 
 def _solve(otherwise: str, target: float, solve: Callable[[], T]) -> T:

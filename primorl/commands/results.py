@@ -24,8 +24,6 @@ from primorl.commands.terminal import AsJson, flag, format_table, path_option
 if TYPE_CHECKING:
     from primorl.tracking import ListedRun
 
-_COLUMNS = 5  # of which the model explains least
-
 
 def run() -> None:
     """Check, say what will be charged, run the stages whose inputs changed, and show the results.
@@ -81,32 +79,10 @@ def summary(
         print(json.dumps(content, indent=2, allow_nan=False))
         return
     print(text(content))
-    _print_explained()
     if ONLINE_METRICS.exists():
         _print_online()
     if links:
         _print_places()
-
-
-def _print_explained() -> None:
-    """Print what the model explains of the reward and of the columns that it explains least."""
-    from primorl.base.records import to_json
-    from primorl.evaluate.wording import list_explained
-    from primorl.model.architecture import ModelConfig
-
-    if not (MODEL / "config.json").exists():
-        return
-    columns = list_explained(to_json(ModelConfig.read(MODEL)))
-    if not columns:
-        return
-    reward, *others = columns
-    told = sorted(
-        (each for each in others if each.share is not None), key=lambda each: each.share or 0
-    )
-    said = [f"{each.name} {each}" for each in (reward, *told[:_COLUMNS])]
-    more = len(others) - len(said) + 1
-    rest = f", {more} more" if more else ""
-    print(f"explains {', '.join(said)}{rest} (share of the variance of each column)")
 
 
 def _print_online() -> None:

@@ -157,39 +157,27 @@ def _export_graph(graph: Graph, size: int) -> bytes:
 
 
 def _metadata(policy: Policy, statement: Statement) -> dict[str, str]:
-    stated = {
-        key: json.dumps(getattr(statement, key)) for key in ("private", "epsilon", "delta", "void")
-    }
-    names = {
-        key: json.dumps(list(getattr(policy, key))) for key in ("observation_names", "action_names")
-    }
+    stated = {key: getattr(statement, key) for key in ("private", "epsilon", "delta", "void")}
+    named = {key: list(getattr(policy, key)) for key in ("observation_names", "action_names")}
+    content = stated | named | {"privacy_statement": statement.to_json()}
     return {
-        **stated,
-        **names,
+        **{key: json.dumps(value, allow_nan=False) for key, value in content.items()},
         "unit": statement.unit,
         "dataset_fingerprint": statement.dataset_fingerprint,
-        "privacy_statement": json.dumps(statement.to_json(), allow_nan=False),
     }
 
 
 def _probes(policy: Policy) -> Array:
-    """Draw observations to compare at: in the answerable range, at the scales of training, and
-    unanswerable ones.
+    """Draw observations to compare at: at the scales of training and far beyond, and unanswerable
+    ones.
     """
     generator, S = np.random.default_rng(0), policy.observation_size
-    mean, scale = policy.observation_mean, policy.observation_scale
-    rows = mean + 2 * scale * generator.standard_normal((_CHECKED_ROWS, S))
-    if policy.observation_range is not None:
-        low, high = policy.answerable_range
-        farthest = np.minimum(high, 2 * policy.longest)
-        rows[::2] = generator.uniform(low, farthest, (len(rows[::2]), S))
-        # a float32 at the very edge of the range may lie beyond it
-        rows = np.clip(rows, low + scale / 100, high - scale / 100)
-        rows[0], rows[1] = low - scale, mean + 1000 * scale
-    rows[4, -1], rows[5, 0] = np.nan, np.inf
+    width = generator.choice((1.0, 100.0), (_CHECKED_ROWS, 1)) * policy.observation_scale
+    rows = policy.observation_mean + width * generator.standard_normal((_CHECKED_ROWS, S))
+    rows[0, -1], rows[1, 0] = np.nan, np.inf
     for own in policy.categories:  # one of each column, but for one row with two or none
         rows[:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows))]
-        rows[6, own] = len(own) > 1
+        rows[2, own] = len(own) > 1
     return rows.astype(np.float32)
 
 
@@ -198,12 +186,10 @@ def _difference(policy: Policy, rows: Array, found: Any) -> float:
     the other does not.
     """
     expected, abstained = policy.act_or_abstain(rows)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return float("inf")
-    answered = found >= 0 if policy.discrete_actions else ~np.isnan(found).any(axis=1)
-    if (answered == abstained).any():
+    nothing = found < 0 if policy.discrete_actions else np.isnan(found).any(axis=-1)
+    if found.shape != expected.shape or (nothing != abstained).any():
         return float("inf")
     if policy.discrete_actions:
         return float(np.mean(found != expected))
     width = policy.action_high - policy.action_low
-    return float(np.max(np.abs(found - expected)[answered] / width, initial=0.0))
+    return float(np.max(np.abs(found - expected)[~abstained] / width, initial=0.0))

@@ -55,15 +55,12 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
     assert [noise[key] for key in keys] == [1e-5, 1.0, 5, [], "zero_out_one", True]
     rounds = answered(primorl, Q + Z + D + "--target-epsilon 1.5 --solve rounds")
     assert rounds["epsilon_pld"] <= 1.5 < trained(20.0, rounds["rounds"] + 1)
-    asked = answered(primorl, BARE + Z + "--queries 9,11")
-    assert asked["epsilon_pld"] == trained(20.0, 5, 9.0, 11.0)
 
 
 def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
     for words, complaint in (
         ("", "--sampling-probability: not given, and there is no params.yaml"),
         ("--target-epsilon nan", "found 'nan', allowed: a number above 0"),
-        ("--queries=1,x", "found 'x', allowed: none, or numbers with commas between them"),
         (BARE + "--target-epsilon 1 --solve rounds", "--rounds: found with --solve rounds"),
         (BARE + Z + "--target-epsilon 1", "--noise-multiplier: found where the one for a target"),
         (Q + T + "--delta 1e-9 --target-epsilon 1e-6", "found 1e-06: no noise multiplier below"),

@@ -170,11 +170,7 @@ class Membership:
 
     def shares_with(self, other: "Membership") -> bool:
         """Say whether an id or a trajectory's rows are in both."""
-        few, many = sorted((self._sorted(), other._sorted()), key=len)
-        if len(few) == 0:
-            return False
-        places = np.minimum(np.searchsorted(many, few), len(many) - 1)
-        return bool((many[places] == few).any())
+        return np.intersect1d(self._sorted(), other._sorted()).size > 0
 
     def _sorted(self) -> npt.NDArray[np.bytes_]:
         """Sort the digests in place. They must not grow while the array is in use."""

@@ -44,7 +44,7 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.er
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
-Kind = Literal["id", "order", "number", "flag", "category", "whole", "label", "elapsed"]
+Kind = Literal["id", "order", "number", "flag", "category", "label", "elapsed"]
 Refuse = Callable[[pa.Array, str, str], None]
 
 
@@ -53,16 +53,15 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say,
-    ``category`` is one of ``categories``, ``whole`` is a whole number below ``count``. A ``label``
-    is any text; a missing one is empty. What ``elapsed`` since the row before is read off no
-    column. A ``number`` with ``carried`` may be missing.
+    ``category`` is one of ``categories``. A ``label`` is any text; a missing one is empty. What
+    ``elapsed`` since the row before is read off no column. A ``number`` with ``carried`` may be
+    missing.
     """
 
     name: str
     column: str
     kind: Kind
     categories: tuple[str, ...] = ()
-    count: int = 0
     elapsed: Elapsed | None = None
     carried: Carried | None = None
 
@@ -83,7 +82,8 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     if isinstance(action, Categorical):
         fields.append(Field("action", action.column, "category", action.categories))
     elif isinstance(action, CountedActions):
-        fields.append(Field("action", action.column, "whole", count=action.count))
+        numbers = tuple(map(str, range(action.count)))
+        fields.append(Field("action", action.column, "category", numbers))
     elif isinstance(action, tuple):
         for index, part in enumerate(action):
             fields.append(Field(f"action.{index}", part.column, "category", part.categories))
@@ -363,11 +363,6 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
                 neither = pc.invert(pc.is_in(array, pa.array([0, 1]).cast(array.type)))
                 refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
             return array.cast(canonical)
-        case "whole":
-            outside = pc.or_(pc.less(array, 0), pc.greater_equal(array, field.count))
-            allowed = f"whole numbers from 0 to {field.count - 1}, by options.columns.action.count"
-            refuse(outside, "an action outside the declared space", allowed)
-            return array.cast(canonical).fill_null(-1)
     text = array.cast(pa.string())
     codes = pc.index_in(text, value_set=pa.array(field.categories))
     undeclared = codes.is_null()
@@ -438,8 +433,5 @@ _KINDS: dict[str, _FieldKind] = {
     ),
     "flag": _FieldKind(
         (*_REAL, pa.types.is_boolean), "truth values, or 0 and 1", pa.bool_(), pa.bool_()
-    ),
-    "whole": _FieldKind(
-        (pa.types.is_integer,), "whole numbers (names: categories)", pa.int64(), pa.int32()
     ),
 }
