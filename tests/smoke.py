@@ -65,7 +65,6 @@ def main() -> None:
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
         run(clone, "git", "checkout", "--quiet", "examples")
         run(clone, "python", "-m", "primorl.commands.main", "summary")
-        run(clone, "primorl", "data", "describe")
         run(clone, "primorl", "ledger", "verify")
         run(clone, "primorl", "release", "out")
         run(clone, "primorl", "release", "--check", "out")

@@ -168,12 +168,16 @@ def _metadata(policy: Policy, statement: Statement) -> dict[str, str]:
 
 
 def _probes(policy: Policy) -> Array:
-    """Draw observations to compare at: at the scales of training and far beyond, and unanswerable
-    ones.
+    """Draw observations to compare at: in the answerable range, at the scales of training and far
+    beyond, and unanswerable ones.
     """
-    generator, S = np.random.default_rng(0), policy.observation_size
-    width = generator.choice((1.0, 100.0), (_CHECKED_ROWS, 1)) * policy.observation_scale
-    rows = policy.observation_mean + width * generator.standard_normal((_CHECKED_ROWS, S))
+    generator, n = np.random.default_rng(0), _CHECKED_ROWS // 2
+    mean, far = policy.observation_mean, 100 * policy.observation_scale
+    low, high = policy.answerable_range
+    low, high = np.maximum(low, mean - far), np.minimum(high, mean + far)
+    inside = generator.uniform(low, high, (n, len(mean)))
+    width = generator.choice((0.01, 1.0), (n, 1))
+    rows = np.concatenate((inside, mean + width * far * generator.standard_normal(inside.shape)))
     rows[0, -1], rows[1, 0] = np.nan, np.inf
     for own in policy.categories:  # one of each column, but for one row with two or none
         rows[:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows))]

@@ -179,7 +179,7 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
-@pytest.mark.parametrize("command", ["plan", "data"])
+@pytest.mark.parametrize("command", ["plan", "ledger"])
 def test_help_can_be_read_in_any_terminal(encoding: str, command: str) -> None:
     words = [
         sys.executable,
