@@ -12,7 +12,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from primorl.base.errors import PipelineError
-from primorl.config.blocks import PublicColumn
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params, load
 from primorl.data.sources.tabular.files import fields_of
@@ -67,8 +66,6 @@ def mapped(params: Params) -> tuple[list[str], list[str]]:
         )
     columns = params.chosen.options.columns
     named = [field.column for field in fields_of(columns)]
-    if isinstance(params.partition.public, PublicColumn):
-        named.append(params.partition.public.column)
     keys = [columns.unit or columns.trajectory, columns.trajectory, columns.order]
     return list(dict.fromkeys(named)), list(dict.fromkeys(keys))
 

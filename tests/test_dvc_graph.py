@@ -181,7 +181,7 @@ def test_a_stage_follows_the_params_it_reads_and_the_recipe_for_them(
         followed = follows(stage, file, key) or (planned and follows(stage, PLAN, planned))
         assert followed, f"{stage} reads {key} of {file}"
     blocks = {key.partition(".")[0] for file, key in listed(stage) if file == "params.yaml"}
-    if stage != "ingest" and blocks & RECIPE:  # which follows `partition.public` alone
+    if blocks & RECIPE:
         assert follows(stage, DATASET, "recipe"), f"{stage}: {blocks & RECIPE} of the recipe"
 
 

@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from primorl.base.files import home
 from primorl.base.paths import LEDGER
 from primorl.base.records import (
@@ -34,8 +32,6 @@ from primorl.base.records import (
 )
 from primorl.config.texts import (
     Block,
-    Column,
-    ConsentValue,
     InnerPath,
     LogVariances,
     OneOf,
@@ -47,16 +43,6 @@ from primorl.config.texts import (
 )
 from primorl.engine.settings import EarlyStopping
 from primorl.policy.config import refuse_small_buffer
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicColumn(Block):
-    """Units are public where a column of the log has one of these values; true and false mean their
-    words.
-    """
-
-    column: Column
-    values: Annotated[tuple[ConsentValue, ...], Field(min_length=1, max_length=10_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +60,6 @@ up, as Gaussian releases compose.
 """
 
 
-PublicUnits = Annotated[PublicColumn | PublicFile, OneOf()]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Partition(Block):
     """How units are split into private and public.
@@ -88,7 +71,7 @@ class Partition(Block):
     """
 
     public_fraction: Fraction | None = None
-    public: PublicUnits | None = None
+    public: PublicFile | None = None
 
     def __post_init__(self) -> None:
         if (self.public_fraction is None) == (self.public is None):

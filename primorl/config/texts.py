@@ -108,10 +108,6 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _word(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else _text(value)
-
-
 def _one_line(text: str) -> str:
     """Lines that YAML folded, as one."""
     line = " ".join(text.split())
@@ -143,9 +139,6 @@ Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 LogVariances = Annotated[tuple[LogVariance, LogVariance], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=_MOST_CHARACTERS)]
-ConsentValue = Annotated[
-    str, BeforeValidator(_word), Field(min_length=1, max_length=_MOST_CHARACTERS)
-]
 Categories = Annotated[
     tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_once)
 ]

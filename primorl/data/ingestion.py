@@ -15,7 +15,7 @@ from primorl.base.files import replaced_directory
 from primorl.base.paths import WITHDRAWALS
 from primorl.config.datasets import AnyDataset
 from primorl.data.checks import RowCheck
-from primorl.data.identity.consent import IdList, read_ids, write_consent
+from primorl.data.identity.consent import IdList, read_ids
 from primorl.data.identity.membership import (
     DuplicateCheck,
     Fingerprint,
@@ -23,16 +23,13 @@ from primorl.data.identity.membership import (
     project_secret,
 )
 from primorl.data.sources import source_of
-from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.storage.parquet import PartWriter
 from primorl.data.storage.schema import DatasetInfo
 
 _Item = TypeVar("_Item")
 
 
-def ingest(
-    raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None
-) -> DatasetInfo:
+def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
     """Read the files of ``collect`` in ``raw``, check every row and write ``target`` whole or not
     at all.
 
@@ -41,7 +38,6 @@ def ingest(
         target: the folder to replace.
         name: the dataset's entry in params.yaml.
         dataset: that entry.
-        public_column: the column of the log with the consent to be public; None: there is none.
 
     Returns:
         The facts written into the file.
@@ -50,14 +46,6 @@ def ingest(
         PipelineError: if the entry or the data are not fit for use; ``target`` is untouched.
     """
     reader = source_of(name, dataset).open(raw)
-    if public_column is not None:
-        if not isinstance(reader, TabularReader):
-            raise PipelineError(
-                f"params.yaml: partition.public.column: found {public_column!r}, but the source "
-                f"{dataset.source} has no columns of its own; allowed with it is "
-                "partition.public.file, or source: tabular"
-            )
-        reader.keep_consent(public_column)
     info = DatasetInfo(
         dataset=name,
         environment=dataset.environment,
@@ -104,8 +92,6 @@ def ingest(
             raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
         info = replace(info, dataset_fingerprint=fingerprint.keyed(project_secret()))
         writer.finish(info)
-        if public_column is not None and isinstance(reader, TabularReader):
-            write_consent(fresh, public_column, [gone.drop(table) for table in reader.consent])
     # The number of units is public, that of rows is not.
     print(
         f"ingest: found {people} units in {reader.files} files or datasets; kept {kept}",

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,7 +40,7 @@ def partition(
     target: Path,
     *,
     public_fraction: float | None,
-    public: Any = None,
+    public: str | None = None,
     check_units: Callable[[Manifest, bytes, bytes], None] | None = None,
 ) -> Manifest:
     """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/`` and
@@ -55,8 +54,7 @@ def partition(
         target: the folder of the partitions.
         public_fraction: the expected share of units that are public; 0: none is, and ``public/``
             has no rows. It is not used where ``public`` is given.
-        public: how consent is told: an object with ``file``, or with ``column`` and ``values``;
-            None: units are drawn.
+        public: the file with the ids of those who consented; None: units are drawn.
         check_units: raises where these units may not be split so; it is called with the manifest
             and the digests of both sides before ``target`` changes.
 
@@ -65,7 +63,12 @@ def partition(
             consent does not fit it, or if a partition would be empty; the content of ``target`` is
             untouched.
     """
-    rule = _read_rule(source, public_fraction, public)
+    if public is not None:
+        rule = PublicRule.by_file(public)
+    elif public_fraction is not None:
+        rule = PublicRule.by_hash(public_fraction)
+    else:
+        raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
     reader = PartReader(source, made_by="ingest")
     secret, schema = project_secret(), reader.info.schema
     whose = secret, reader.info.population
@@ -106,17 +109,6 @@ def partition(
         public_units_file.write_bytes(of_public or NOBODY)
         write_json(manifest_file, manifest.to_json())
     return manifest
-
-
-def _read_rule(source: Path, public_fraction: float | None, public: Any) -> PublicRule:
-    """Make the rule that the settings ask for."""
-    if hasattr(public, "file"):
-        return PublicRule.by_file(public.file)
-    if public is not None:
-        return PublicRule.by_column(source, public.column, public.values)
-    if public_fraction is None:
-        raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
-    return PublicRule.by_hash(public_fraction)
 
 
 def _refuse_empty(rule: PublicRule, counts: dict[str, int]) -> None:

@@ -39,7 +39,7 @@ def split(params: Params, folder: Path, confirmed: str | None = None) -> Manifes
         TRAJECTORIES,
         folder,
         public_fraction=params.partition.public_fraction,
-        public=params.partition.public,
+        public=None if params.partition.public is None else params.partition.public.file,
         check_units=check_units,
     )
 

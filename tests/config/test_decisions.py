@@ -85,14 +85,8 @@ def test_parts_of_gaussian_jobs_make_the_whole() -> None:
 
 
 def test_consent_takes_the_place_of_a_draw() -> None:
-    consent = {"column": "consent", "values": ["yes", 1, True]}
     listed = {"file": "data/consent/a.txt"}
     empty: dict[str, Any] = {"partition__public_fraction": None}
-    by_column = params.parse(
-        with_keys(dataset="csv-log", partition__public=consent, **empty)
-    ).partition
-    assert by_column.public_fraction is None
-    assert (by_column.public.column, by_column.public.values) == ("consent", ("yes", "1", "true"))
     found = params.parse(with_keys(dataset="csv-log", partition__public=listed, **empty))
     assert (found.partition.public_fraction, found.partition.public.file) == (
         None,
@@ -101,7 +95,7 @@ def test_consent_takes_the_place_of_a_draw() -> None:
     assert (found.dynamics.model, found.normaliser) == (None, "private"), "they may differ"
     rest = params.parse(with_keys(partition__public_fraction=0.1))
     assert (rest.dynamics.model, rest.normaliser) == ("network", "public")
-    both = with_keys(partition__public=consent, partition__public_fraction=0.1)
+    both = with_keys(partition__public=listed, partition__public_fraction=0.1)
     assert "found both of public_fraction and public" in refusal(both)
 
 

@@ -79,7 +79,7 @@ def test_no_key_takes_any_number_and_none_is_unknown() -> None:
 
 TWICE = {"low": [0.0, 1.0], "high": [1.0, 1.0]}
 SMALL = RAW["policy"] | {"buffer_size": 10, "horizon": 5, "rollout_batch": 4}
-CONSENT = {"column": "consent", "values": ["yes"]}
+CONSENT = {"file": "data/consent/a.txt"}
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed: greater than or equal to 0"),
     ("seed", 0.5, "seed: found 0.5; allowed: integer"),

@@ -2,24 +2,18 @@
 run here.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from examples.spark_ingest import mapped
 from primorl.base.errors import PipelineError
-from primorl.config.blocks import PublicColumn
 from tests.projects import from_plain, project_settings
 
 
-def test_the_columns_of_the_entry_and_the_consent_are_taken_and_no_others() -> None:
+def test_the_columns_of_the_entry_are_taken_and_no_others() -> None:
     params = from_plain(project_settings("csv-log"))
     columns, keys = mapped(params)
     names = "patient stay time glucose insulin_on_board meal dose reward"
     assert set(columns) == set(names.split())
     assert keys == ["patient", "stay", "time"]
-    public = PublicColumn(column="agreed", values=("yes",))
-    asked = replace(params.partition, public_fraction=None, public=public)
-    assert set(mapped(replace(params, partition=asked))[0]) - set(columns) == {"agreed"}
     with pytest.raises(PipelineError, match=r"datasets/pendulum-replay\.yaml: source: "):
         mapped(from_plain(project_settings()))

@@ -1,9 +1,5 @@
-"""People who withdrew, and the choice of the public units: by a hash of their ids, or by people's
-consent.
-
-Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's
-value of every unit into ``_consent.parquet`` beside the rows, so that the split can be made, and
-changed, without reading the log again.
+"""People who withdrew, and the choice of the public units: by a hash of their ids, or by a file of
+the ids of people who consented, in ``data/consent``.
 """
 
 import hashlib
@@ -17,19 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CONSENT
 from primorl.data.storage.schema import PublicBy, id_text, numbers, whole
 
-CONSENT_FILE = "_consent.parquet"  # readers of the folder leave names with _ out
-CONSENT_SCHEMA = pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
-"""One row a unit; a missing value is empty text."""
-
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids
 _HASH_BITS = 64
-_COLUMN_KEY = b"primorl column"
 
 
 def read_ids(file: str, folder: Path, key: str) -> list[str]:
@@ -155,41 +145,3 @@ class PublicRule:
         ids = IdList(read_ids(file, CONSENT, "params.yaml: partition.public.file"), file)
         repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit"
         return cls("file", repair, ids.contains, ids)
-
-    @classmethod
-    def by_column(cls, source: Path, column: str, values: Sequence[object]) -> Self:
-        """Find the units that have one of some values in a column of the log.
-
-        Args:
-            source: the folder that ingest wrote.
-            column: the column's name.
-            values: the values that mean consent; True and False mean ``true`` and ``false``.
-
-        Raises:
-            PipelineError: if ingest kept no such column.
-        """
-        path = source / CONSENT_FILE
-        try:
-            consent = pq.read_table(path)
-        except (OSError, pa.ArrowException):
-            consent = None
-        if consent is None or (consent.schema.metadata or {}).get(_COLUMN_KEY) != column.encode():
-            raise PipelineError(
-                f"{path}: params.yaml: partition.public.column: found {column!r}, which was "
-                "not kept at ingest; run `dvc repro ingest` again"
-            )
-        allowed = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
-        named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
-        ids = IdList(consent["unit_id"].filter(named).to_pylist(), path)
-        repair = (
-            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no "
-            "{side} unit; allowed are values that some, and not all, units have"
-        )
-        return cls("column", repair, ids.contains, ids)
-
-
-def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
-    """Keep the column's value of every unit: tables in `CONSENT_SCHEMA`."""
-    rows = pa.concat_tables([CONSENT_SCHEMA.empty_table(), *tables])
-    about = {_COLUMN_KEY: column.encode()}
-    pq.write_table(rows.replace_schema_metadata(about), folder / CONSENT_FILE)

@@ -399,10 +399,9 @@ def _float32(values: Array) -> npt.NDArray[np.float32]:
         return values.astype(np.float32, copy=False)
 
 
-PublicBy = Literal["hash", "column", "file"]
+PublicBy = Literal["hash", "file"]
 PUBLIC_BY: dict[str, str] = {
     "hash": "drawn by a hash of the id, nobody was asked",
-    "column": "by consent, as a column of the data says",
     "file": "by consent, as a list of ids says",
 }
 """Ways to choose public units, in words for a statement or a card."""
@@ -416,8 +415,7 @@ class Manifest:
         info: the dataset's facts.
         private_units: how many units are protected.
         public_units: how many are not.
-        public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a
-            ``file``.
+        public_by: how those were chosen: ``hash`` of the id, or consent in a ``file``.
         secret_check: of the secret that keys the digests (`membership.secret_check`).
     """
 

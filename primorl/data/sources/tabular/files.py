@@ -44,7 +44,7 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.er
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
-Kind = Literal["id", "order", "number", "flag", "category", "label", "elapsed"]
+Kind = Literal["id", "order", "number", "flag", "category", "elapsed"]
 Refuse = Callable[[pa.Array, str, str], None]
 
 
@@ -53,7 +53,7 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say,
-    ``category`` is one of ``categories``. A ``label`` is any text; a missing one is empty. What
+    ``category`` is one of ``categories``. What
     ``elapsed`` since the row before is read off no column. A ``number`` with ``carried`` may be
     missing.
     """
@@ -348,8 +348,6 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
                 empty = pc.equal(ids.fill_null(""), "")
             refuse(empty, "a missing id", "a name in every row; fill it in, or drop the rows")
             return id_text(ids) if pa.types.is_string(canonical) else ids
-        case "label":
-            return array.cast(canonical).fill_null("")
         case "order":
             if pa.types.is_temporal(array.type):
                 array = array.cast(pa.timestamp("us", tz=_zone(array.type)), safe=False)
@@ -419,14 +417,16 @@ _TEXT = (
     pa.types.is_string_view,
     pa.types.is_integer,
 )
-_LABEL = (*_TEXT, pa.types.is_boolean)
 _REAL = (pa.types.is_integer, pa.types.is_floating)
 _ORDER = (*_REAL, pa.types.is_timestamp, pa.types.is_date)
-_LABELS = "text, whole numbers or truth values"
 _KINDS: dict[str, _FieldKind] = {
     "id": _FieldKind(_TEXT, "text or whole numbers", pa.string(), None),
-    "category": _FieldKind(_LABEL, _LABELS, pa.string(), pa.int32()),
-    "label": _FieldKind(_LABEL, _LABELS, pa.string(), pa.string()),
+    "category": _FieldKind(
+        (*_TEXT, pa.types.is_boolean),
+        "text, whole numbers or truth values",
+        pa.string(),
+        pa.int32(),
+    ),
     "order": _FieldKind(_ORDER, "numbers, timestamps or dates", None, None),
     "number": _FieldKind(
         (*_REAL, pa.types.is_decimal, pa.types.is_boolean), "numbers", pa.float64(), pa.float32()

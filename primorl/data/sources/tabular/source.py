@@ -26,12 +26,11 @@ from primorl.config.datasets import (
     TabularDataset,
 )
 from primorl.data.sources.spaces import declared
-from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, LogFiles, fields_of
+from primorl.data.sources.tabular.files import ROWS_PER_BATCH, LogFiles, fields_of
 from primorl.data.sources.tabular.transitions import (
     MICROSECONDS,
     ZONE,
     TransitionMaker,
-    consent_of_units,
     whole_units,
 )
 from primorl.data.sources.tabular.watch import find_files, record_files
@@ -150,10 +149,6 @@ class Tabular:
 class TabularReader:
     """The logs under ``raw`` as batches of the dataset's schema. See `primorl.data.sources.Reader`.
 
-    Attributes:
-        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of
-            `tables`.
-
     Raises:
         PipelineError: if there is no readable file, or columns do not fit the dataset.
     """
@@ -161,21 +156,11 @@ class TabularReader:
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):
         self.path = raw
         self.spaces, self.horizon = _read_spaces(name, dataset)
-        self.consent: list[pa.Table] = []
         self._dataset = dataset
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self._fields = fields_of(dataset.options.columns)
         self._log = LogFiles(raw, self._fields, dataset.options.csv)
         self.files = len(self._log.paths)
-
-    def keep_consent(self, column: str) -> None:
-        """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
-
-        Raises:
-            PipelineError: if there is no such column.
-        """
-        self._fields.append(Field("consent", column, "label"))
-        self._log = LogFiles(self.path, self._fields, self._dataset.options.csv)
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row."""
@@ -186,8 +171,6 @@ class TabularReader:
         empty = True
         for rows in whole_units(log.batches() if in_order else sort_batches(log, unit), unit):
             empty = False
-            if self._fields[-1].name == "consent":
-                self.consent.append(consent_of_units(rows, unit, log))
             yield transitions(rows)
         if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 
 from primorl.base.records import TimeUnit
 from primorl.config.datasets import Carried, DeclaredBounds, TabularDataset
-from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.files import Field, LogFiles
-from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers, whole
+from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers
 
 MICROSECONDS: dict[TimeUnit, float] = {
     "seconds": 1e6,
@@ -41,24 +40,6 @@ def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
         waiting.append(batch.slice(starts[-1]))
     if waiting:
         yield pa.concat_tables(waiting)
-
-
-def consent_of_units(rows: pa.Table, unit: str, log: LogFiles) -> pa.Table:
-    """Find the value of the field ``consent`` of every unit of ``rows``, whole units with that
-    field and ``unit``.
-
-    Raises:
-        PipelineError: if rows of one unit differ; names the file and the row.
-    """
-    begins, differs = changes(rows[unit]), changes(rows["consent"])
-    found = "another value of partition.public.column than in the unit's rows before"
-    allowed = (
-        "one value for all rows of a unit: it is public as a whole, or private; correct the log"
-    )
-    log.refuse(rows, np.flatnonzero(differs & ~begins), found, allowed)
-    starts = pa.array(np.flatnonzero(begins))
-    units = id_text(whole(rows[unit].take(starts)))
-    return pa.Table.from_arrays([units, whole(rows["consent"].take(starts))], schema=CONSENT_SCHEMA)
 
 
 class TransitionMaker:
