@@ -42,7 +42,7 @@ from primorl.config.datasets import (
 )
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.transitions import MICROSECONDS
-from primorl.data.sources.tabular.watch import find_files, record_files, source_files
+from primorl.data.sources.tabular.watch import record_files
 
 _EVENTS = 2**20  # in memory at a time
 _TYPES = {
@@ -68,15 +68,8 @@ class Meds:
 
     def collect(self, target: Path) -> None:
         """Write the log of all shards, and record what they were (`watch`)."""
-        named, key, endings = source_files(self._dataset) or ("", "", ())
-        folder, files = find_files(named, endings)
-        if not files:
-            raise PipelineError(
-                f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed "
-                "is a folder in the Medical Event Data Standard, with data/**/*.parquet"
-            )
         # First: a file that changes meanwhile is another one.
-        record_files(self._name, target, folder, files)
+        _, files = record_files(self._name, self._dataset, target)
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
         shards, kept = Shards(files, codes), 0

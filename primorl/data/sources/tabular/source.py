@@ -99,8 +99,7 @@ def _refuse_moved(
 def _ranks(ids: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Number ids in the order of their text, [rows]."""
     encoded = id_text(whole(ids)).dictionary_encode()
-    ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
-    ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    ranks = pc.rank(encoded.dictionary).to_numpy().astype(np.int64)
     chosen: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
     return chosen
 
@@ -114,15 +113,7 @@ class Tabular:
 
     def collect(self, target: Path) -> None:
         """Record the files (`watch`), and copy them under the names they have in their folder."""
-        named = self.dataset.options.files
-        folder, files = find_files(self.dataset.options.files)
-        if not files:
-            raise PipelineError(
-                f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed "
-                "are a file, a folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from "
-                "the project's root"
-            )
-        record_files(self.name, target, folder, files)
+        folder, files = record_files(self.name, self.dataset, target)
         for file in files:
             copy = target / file.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)

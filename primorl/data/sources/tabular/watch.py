@@ -104,26 +104,39 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if digit else (0, 0, part) for part, digit in pairs]
 
 
-def source_files(dataset: AnyDataset) -> tuple[str, str, tuple[str, ...]] | None:
-    """Give what the entry of files of one's own names, its key, and how their names may end; None
-    for other sources.
-    """
+def _source_of(
+    dataset: TabularDataset | MedsDataset,
+) -> tuple[str, str, tuple[str, ...]]:
+    """Give what the entry of files of one's own names, its key, and how their names may end."""
     if isinstance(dataset, TabularDataset):
         return dataset.options.files, "options.files", ENDINGS
-    if isinstance(dataset, MedsDataset):
-        return f"{dataset.options.folder}/data", "options.folder", (".parquet",)
-    return None
+    return f"{dataset.options.folder}/data", "options.folder", (".parquet",)
 
 
-def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
-    """Write what a log's files in ``folder`` are into ``raw``; call it before they are read.
+def record_files(
+    name: str, dataset: TabularDataset | MedsDataset, raw: Path
+) -> tuple[Path, list[Path]]:
+    """Find the files of a log, as `find_files` does, and write what they are into ``raw``; call it
+    before they are read.
 
     `log_files` leaves that file out.
+
+    Raises:
+        PipelineError: there is none.
     """
+    named, key, endings = _source_of(dataset)
+    folder, files = find_files(named, endings)
+    if not files:
+        raise PipelineError(
+            f"datasets/{name}.yaml: {key}: found no file at {named!r}; allowed are "
+            f"{', '.join(endings)} in a folder, of a pattern (*, **) or by name, from the "
+            "project's root"
+        )
     known = {}
     for file in files:
         known[str(file.relative_to(folder))] = {**_stamp(file), "digest": _digest(file)}
     write_json(raw / COPIES.name, {"dataset": name, "files": known})
+    return folder, files
 
 
 def changed(name: str, dataset: AnyDataset) -> str | None:
@@ -133,9 +146,9 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     as with a log that was moved away; or one cannot be read. What ``data/raw`` says in the format
     of another version cannot be compared, which is said too.
     """
-    if (own := source_files(dataset)) is None or not COPIES.exists():
+    if not isinstance(dataset, TabularDataset | MedsDataset) or not COPIES.exists():
         return None
-    named, key, endings = own
+    named, key, endings = _source_of(dataset)
     try:
         copied = read_json(COPIES)
         folder, files = find_files(named, endings)
