@@ -1,8 +1,8 @@
 """MLflow: a run for each run of the pipeline.
 
 Only values that are handed over are logged. A lost log must not cost a training run after its
-privacy budget is spent. When the store fails in the middle of a stage, or a server does not answer,
-the stage goes on without it after one warning.
+privacy budget is spent. When the store fails in the middle of a stage, the stage goes on without it
+after one warning.
 
 MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors
 with the message of the exception (which names the server with its credentials), and wait for a dead
@@ -29,8 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-import psutil
-
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, workspace
 from primorl.base.processes import git_tags
@@ -42,10 +40,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIPELINE_TAG, PLACE_TAG = "primorl.pipeline", "primorl.place"
+_PIPELINE_TAG, _PLACE_TAG = "primorl.pipeline", "primorl.place"
 _GIVEN_TAG, _SETTINGS_TAG = "primorl.given", "primorl.settings"
 _PARENT_TAG = "mlflow.parentRunId"
-_CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 _FLUSH_SECONDS = 5.0
 _MLFLOW = {
     # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
@@ -66,8 +63,8 @@ class MlflowStore:
     After its first failure nothing more is sent.
     """
 
-    def __init__(self, client: "MlflowClient | None", name: str):
-        self.client = client
+    def __init__(self, client: "MlflowClient", name: str):
+        self.client: MlflowClient | None = client
         self.name = name
 
     def send(self, call: "Callable[[MlflowClient], object]") -> None:
@@ -77,12 +74,12 @@ class MlflowStore:
         try:
             call(self.client)
         except _store_errors() as broken:
-            self.lose(f"failed ({type(broken).__name__})", "the rest of this run is not logged")
-
-    def lose(self, what: str, consequence: str) -> None:
-        """Stop using the store, with one warning."""
-        self.client = None
-        print(f"warning: MLflow store {self.name} {what}; {consequence}", file=sys.stderr)
+            self.client = None
+            print(
+                f"warning: MLflow store {self.name} failed ({type(broken).__name__}); the rest of "
+                "this run is not logged",
+                file=sys.stderr,
+            )
 
 
 class RunLog:
@@ -171,31 +168,22 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
 
     Both end as FINISHED, or as FAILED on an exception.
 
-    The exception itself is never logged: its message may quote private values. A server that
-    accepts connections and does not answer costs the log, with one warning, and not the stage.
+    The exception itself is never logged: its message may quote private values.
 
     Raises:
         PipelineError: if the store cannot be used; the message names it without its credentials.
     """
     uri = store_uri(params)
-    store = MlflowStore(None, without_credentials(uri))
-    run_id, pipeline_id, first = "", "", True
-    with _naming_errors(uri):
-        try:
-            with _one_at_a_time():
-                client = _connect(uri)
-                experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
-                pipeline_id, first = _pipeline_run(client, experiment, params, stage)
-                tags = {PLACE_TAG: _digest(socket.gethostname(), str(workspace())), "stage": stage}
-                _end_killed(client, experiment, tags, pipeline_id)
-                tags[_PARENT_TAG] = pipeline_id
-                begun = client.create_run(experiment, tags=tags, run_name=stage)
-                run_id, store.client = str(begun.info.run_id), client
-        except _store_errors() as broken:
-            if "Read timed out" not in str(broken):
-                raise
-            store.lose("does not answer", "this run is not logged")
-            run_id, pipeline_id, first = "", "", True
+    name = without_credentials(uri)
+    with _naming_errors(uri), _one_at_a_time():
+        client = _connect(uri)
+        experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
+        pipeline_id, first = _pipeline_run(client, experiment, params, stage)
+        tags = {_PLACE_TAG: _digest(socket.gethostname(), str(workspace())), "stage": stage}
+        _end_killed(client, experiment, tags, pipeline_id)
+        tags[_PARENT_TAG] = pipeline_id
+        run_id = str(client.create_run(experiment, tags=tags, run_name=stage).info.run_id)
+    store = MlflowStore(client, name)
     pipeline = RunLog(store, pipeline_id)
     pipeline.resume()
     run = StageRun(store, run_id, pipeline, first=first)
@@ -214,28 +202,20 @@ def _pipeline_run(
     """Find the run of the pipeline that this stage belongs to, or create it; and tell whether it is
     new.
 
-    It is that of the enclosing process or, where that has none, the newest of this place, if it was
-    of the same settings and ended before it came to this stage: `primorl run` calls DVC twice. A
-    report that is written again is of the same result.
+    It is the newest of this place, if it has these settings, has not failed and did not come to
+    this stage yet. A report that is written again is of the same result.
     """
-    process = _enclosing_process()
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     place = _digest(socket.gethostname(), str(workspace()), experiment_name)
-    pipeline = _digest(place, str(process.pid))
-    # a process id may have been another's before
-    since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS
-    own = f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}"
-    if (known := _newest(client, experiment, own)) is not None:
-        return known.info.run_id, False
     settings = _digest(json.dumps(params.choices(), sort_keys=True))
-    last = _newest(client, experiment, f"tags.`{PLACE_TAG}` = '{place}'")
-    if last is not None and last.info.status == "FINISHED":
+    last = _newest(client, experiment, f"tags.`{_PIPELINE_TAG}` = '{place}'")
+    if last is not None and last.info.status in ("RUNNING", "FINISHED"):
         same = last.data.tags[_SETTINGS_TAG] == settings
         done = f"tags.`{_PARENT_TAG}` = '{last.info.run_id}' and tags.stage = '{stage}'"
         if same and (stage == "report" or _newest(client, experiment, done) is None):
             return last.info.run_id, False
     variant = params.dynamics.variant
-    tags = {PIPELINE_TAG: pipeline, PLACE_TAG: place, _SETTINGS_TAG: settings, **git_tags()}
+    tags = {_PIPELINE_TAG: place, _SETTINGS_TAG: settings, **git_tags()}
     tags |= {"dataset": params.dataset, "variant": variant, _GIVEN_TAG: json.dumps(params.given())}
     for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
         if os.environ.get(key):
@@ -263,21 +243,6 @@ def _end_killed(
 
 def _digest(*names: str) -> str:
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
-
-
-def _enclosing_process() -> psutil.Process:
-    """Find the ``dvc`` process that runs this stage, or else the stage's own process."""
-    own = psutil.Process()
-    if "DVC_ROOT" not in os.environ:
-        return own
-    try:
-        for parent in own.parents():
-            # also `python -m dvc`
-            if any(Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]):
-                return parent
-    except psutil.Error:
-        pass
-    return own
 
 
 # The store

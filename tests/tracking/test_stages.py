@@ -3,15 +3,12 @@ import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from primorl import tracking
 from primorl.base.processes import git_tags
 from primorl.config.params import Params
 from primorl.tracking import stage_run
@@ -74,13 +71,13 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(
 def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(
     project: Path, chosen: Params
 ) -> None:
-    """A later stage of the same pipeline does not make it good."""
+    """A later stage does not make it good."""
     with suppress(ValueError), stage_run("train_model", chosen):
         raise ValueError("PRIVATE-42")
     with stage_run("ingest", chosen):
         pass
-    (pipeline,), stages = runs(project)
-    assert pipeline.info.status == "FAILED"
+    pipelines, stages = runs(project)
+    assert [run.info.status for run in pipelines] == ["FAILED", "FINISHED"]
     found = {run.info.run_name: run.info.status for run in stages}
     assert found == {"train_model": "FAILED", "ingest": "FINISHED"}
     assert all(
@@ -98,8 +95,9 @@ def test_a_killed_stage_is_marked_when_it_runs_again(project: Path, chosen: Para
         os.waitpid(child, 0)
     with stage_run("train_model", chosen):
         pass
-    for found in runs(project):
-        assert [run.info.status for run in found] == ["KILLED", "RUNNING", "FINISHED"]
+    pipelines, stages = runs(project)
+    assert [run.info.status for run in pipelines] == ["KILLED", "FINISHED"]
+    assert [run.info.status for run in stages] == ["KILLED", "RUNNING", "FINISHED"]
 
 
 def test_experiments_in_dvcs_copies_log_to_the_project(
@@ -121,16 +119,10 @@ def test_experiments_in_dvcs_copies_log_to_the_project(
     assert [entry.name for entry in copy.iterdir()] == ["note.txt"]
 
 
-def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once(
-    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+def test_stages_share_a_pipeline_even_when_they_begin_at_once(
+    project: Path, chosen: Params
 ) -> None:
-    dvc: Any = SimpleNamespace(cmdline=lambda: ["python", "/usr/bin/dvc", "repro"])
-    with monkeypatch.context() as patched:
-        patched.setenv("DVC_ROOT", str(project))
-        patched.setattr(psutil.Process, "parents", lambda self: [psutil.Process(), dvc])
-        assert tracking._enclosing_process() is dvc
-    own, stages, children = psutil.Process(), ("collect", "ingest"), []
-    monkeypatch.setattr(tracking, "_enclosing_process", lambda: own)
+    stages, children = ("collect", "ingest"), []
     for stage in stages:
         children.append(os.fork())
         if children[-1] == 0:
@@ -157,15 +149,12 @@ def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once
 def test_a_result_has_one_run_however_often_dvc_is_called(
     project: Path,
     chosen: Params,
-    monkeypatch: pytest.MonkeyPatch,
     stages: list[str],
     change: dict[str, Any],
     pipelines: int,
 ) -> None:
-    """`primorl run` calls it twice; each time is another process."""
+    """`primorl run` calls it twice."""
     for number, stage in enumerate(stages):
-        process: Any = SimpleNamespace(pid=number, create_time=psutil.Process().create_time)
-        monkeypatch.setattr(tracking, "_enclosing_process", lambda process=process: process)
         settings = replace(chosen, **change) if number else chosen
         with suppress(RuntimeError), stage_run(stage, settings):
             if stage == "failing":
