@@ -618,15 +618,18 @@ class DeclaredTexts(Block):
     Attributes:
         card: see `CardTexts`.
         reward_meaning: meaning of one point of the return; None: not stated.
+        left_out: what the declared bounds leave out, as is known beforehand; None: not stated.
     """
 
     card: CardTexts = field(default_factory=CardTexts)
     reward_meaning: Sentence | None = None
+    left_out: Sentence | None = None
 
     @property
     def texts(self) -> dict[str, str]:
         """The texts that are given, by key."""
-        given = vars(self.card) | {"reward_meaning": self.reward_meaning}
+        own = {"reward_meaning": self.reward_meaning, "left_out": self.left_out}
+        given = vars(self.card) | own
         return {key: text for key, text in given.items() if text is not None}
 
 
