@@ -120,8 +120,8 @@ def release(
     ],
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     policy: Annotated[
-        Literal["models/policy", "models/behaviour"] | None,
-        option("FOLDER", "The policy to release.  [default: the recommended one]"),
+        Literal["models/policy"] | None,
+        option("FOLDER", "The policy to release: models/policy.  [default: if it is recommended]"),
     ] = None,
     against_advice: _AgainstAdvice = False,
     sign: Annotated[
@@ -137,7 +137,7 @@ def release(
       primorl release out/v1
           model, policy, statement, card and what the ledger says, checked, in out/v1
       primorl release out/v1 --policy models/policy --against-advice
-          this policy, although another one or none is recommended
+          this policy, although none is recommended
       primorl release --check out/v1
           check a bundle from anybody: complete, consistent, and nothing in it runs
       primorl release out/v1 --sign release.key
@@ -159,7 +159,7 @@ def release(
             directory,
             params.load(),
             sign=sign,
-            policy=policy,
+            policy=None if policy is None else Path(policy),
             against_advice=against_advice,
         )
         done = "made and checked" if sign is None else "made, checked and signed"

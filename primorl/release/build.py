@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from primorl.base import paths
@@ -19,11 +18,8 @@ from primorl.base.files import file_sha256, finite, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
 from primorl.config.params import Params
-from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.summary import Summary
-from primorl.evaluate.wording import ADVICE
-from primorl.policy.advice import AGAINST, follows
-from primorl.policy.config import Folder
+from primorl.policy.advice import choose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge, list_budget_changes
@@ -41,7 +37,6 @@ from primorl.release.contents import (
     MANIFEST,
     MODEL,
     POLICY,
-    SPREAD,
     STARTS,
     ChargeRecord,
     Declared,
@@ -52,13 +47,8 @@ from primorl.release.contents import (
     make_manifest,
 )
 from primorl.run import VerifiedRun
-from primorl.work.asking import ROLLOUTS
 from primorl.work.data import read_ledger, refuse_missing_charges, version_in
 
-CLONE_NOTE = (
-    "the mean return of the clone of today's practice in the released model, not measured: wrong "
-    "where that is"
-)
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
 
@@ -68,7 +58,7 @@ def release(
     params: Params,
     *,
     sign: Path | None = None,
-    policy: Folder | None = None,
+    policy: Path | None = None,
     against_advice: bool = False,
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
@@ -77,8 +67,8 @@ def release(
         target: a folder that is empty, holds another bundle, or does not exist yet.
         params: names the place of the ledger.
         sign: file of the private key to sign the bundle with; None: it is not signed.
-        policy: folder of the policy to release; None: the recommended one.
-        against_advice: release the named policy although the recommendation is another one or none.
+        policy: ``models/policy``; None: the same if it is recommended.
+        against_advice: release the named policy although none is recommended.
 
     Returns:
         The statement of the policy.
@@ -91,10 +81,9 @@ def release(
     signer = None if sign is None else bundle.read_private_key(sign)
     run = VerifiedRun.read(params)
     _refuse_an_edited_summary()
-    source = choose_policy(run.evaluated, run.answers, policy, against_advice)
-    copied = {name: MODELS / name for name in (*MODEL, STARTS, CLONE)}
-    copied |= {name: source / Path(name).name for name in (*POLICY[:2], *SPREAD)}
-    records = _collect_records(run, params, source)
+    choose(policy, against_advice=against_advice)
+    copied = {name: MODELS / name for name in (*MODEL, *POLICY[:2], STARTS, CLONE)}
+    records = _collect_records(run, params)
     with replaced_directory(target) as fresh:
         for name, file in copied.items():
             if file.exists():
@@ -143,48 +132,11 @@ def _refuse_an_edited_summary() -> None:
         )
 
 
-def choose_policy(
-    summary: Summary,
-    answers: PrivateEvaluation,
-    named: Folder | None,
-    against_advice: bool = False,
-) -> Path:
-    """Choose the folder of the policy that leaves: the recommended one, or one that was named, as
-    the clone, a record of practice, may be.
-
-    Raises:
-        PipelineError: none is recommended, another one is named without ``against_advice``, or the
-            clone is wanted and nothing tells its value.
-    """
-    advice = summary.recommendation
-    if against_advice and named is None:
-        raise PipelineError(
-            f"{AGAINST}: found without --policy, allowed with the policy's folder: name it"
-        )
-    folder = named or "models/policy"
-    followed = advice is None or follows(folder, advice.answer)
-    if not (followed or against_advice):
-        assert advice is not None
-        raise PipelineError(
-            f"{SUMMARY}: recommendation: {ADVICE[advice.answer]}. {advice.reason} To release a "
-            f"policy all the same: --policy {named or 'models/policy'} {AGAINST}"
-        )
-    if folder == "models/policy":
-        return paths.POLICY
-    if summary.env_id is not None or answers.answer("clone", MEAN_RETURN) is None:
-        raise PipelineError(
-            "--policy: found models/behaviour, allowed without an environment, where a clone was "
-            "made (privacy.shares) and the private units were asked "
-            "(privacy.shares)"
-        )
-    return BEHAVIOUR
-
-
 def _entry(summary: Summary) -> str:
     return f"datasets/{summary.dataset}.yaml: card"
 
 
-def _collect_records(run: VerifiedRun, params: Params, source: Path) -> dict[str, Any]:
+def _collect_records(run: VerifiedRun, params: Params) -> dict[str, Any]:
     """Make the records that a bundle does not copy, by the names of their files."""
     summary, answers = run.evaluated, run.answers
     declared = params.chosen.texts if params.dataset == summary.dataset else {}
@@ -195,11 +147,11 @@ def _collect_records(run: VerifiedRun, params: Params, source: Path) -> dict[str
             "each in a line of text; an edit charges nothing"
         )
     asked = answers if answers.asked else None
-    evaluation = _quote(summary, answers, source)
+    evaluation = _quote(summary)
     records = {
         LEDGER: _ledger_statement(params, run),
         EVALUATION: evaluation,
-        POLICY[2]: bundle.add_choice(Statement.read(source), evaluation, asked),
+        POLICY[2]: bundle.add_choice(run.policy, evaluation, asked),
     }
     if declared:
         records[DECLARED] = Declared(**declared)
@@ -208,27 +160,12 @@ def _collect_records(run: VerifiedRun, params: Params, source: Path) -> dict[str
     return records
 
 
-def _quote(summary: Summary, answers: PrivateEvaluation, source: Path) -> ReleasedResult:
-    """Collect the figures of the summary that the card quotes; of several seeds those of the first.
-
-    Of the clone it quotes its value in the model, which stands among the answers.
+def _quote(summary: Summary) -> ReleasedResult:
+    """Collect the figures of the summary that the card quotes; of several seeds those of the
+    first.
     """
     found = {field.name: getattr(summary, field.name) for field in fields(ReleasedResult)}
-    if source == BEHAVIOUR:
-        value = answers.answer("clone", MEAN_RETURN)
-        assert value is not None
-        assert value.members is not None
-        found |= {
-            "policy_sha256": file_sha256(source / "policy.safetensors"),
-            "model_value": fmean(value.members),
-            "model_value_range": (min(value.members), max(value.members)),
-            "model_value_members": len(value.members),
-            "model_value_rollouts": ROLLOUTS,
-            "model_value_horizon": answers.horizon,
-            "model_value_note": CLONE_NOTE,
-            "seeds": None,
-        }
-    elif summary.by_seed:
+    if summary.by_seed:
         found |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in found}
     try:
         return ReleasedResult(**found)

@@ -51,7 +51,6 @@ from primorl.release.contents import (
     MODEL,
     POLICY,
     SIGNATURE,
-    SPREAD,
     STARTS,
     Bundle,
     LedgerStatement,
@@ -224,7 +223,8 @@ def _check_configs(bundle: Bundle) -> None:
             f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction, "
             "or nothing tells though there is a public split"
         )
-    _refuse_other(folder / POLICY[1], bundle.policy, _select(model, _SAME_POLICY), MODEL[1])
+    same = _select(model, _SAME_POLICY) | {"policy": "models/policy", "drawn": False}
+    _refuse_other(folder / POLICY[1], bundle.policy, same, MODEL[1])
     _refuse_other(folder / MODEL[1], model, {"variant": "private"}, MODEL[2])
     _refuse_other(folder / MODEL[2], statement, _select(model, ("termination",)), MODEL[1])
     rounds = given(folder / MODEL[2], "rounds", statement.rounds)
@@ -321,7 +321,7 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
 
 
 def _check_policy_statement(bundle: Bundle) -> None:
-    """Check that the policy's statement is the clone's, the model's, or that of both together."""
+    """Check that the policy's statement is the model's, or that of model and clone together."""
     path, released = bundle.folder / POLICY[2], bundle.of_policy
     own = tuple(line for line in released.public_assumptions if line != CHOSEN)
     made = replace(released, public_assumptions=own)
@@ -330,10 +330,8 @@ def _check_policy_statement(bundle: Bundle) -> None:
             f"{path}: public_assumptions: {CHOSEN!r}: needed last with a recommendation from "
             f"{ANSWERS}"
         )
-    parts: dict[str, Statement | None] = {}
-    if not bundle.holds_clone:
-        parts["models/dynamics"] = bundle.of_model
-    if bundle.clone is not None or bundle.holds_clone or bundle.policy.candidates:
+    parts: dict[str, Statement | None] = {"models/dynamics": bundle.of_model}
+    if bundle.clone is not None or bundle.policy.candidates:
         parts["models/behaviour"] = bundle.clone
     check_parts(path, made, parts)
     if made.mechanisms:
@@ -408,8 +406,6 @@ def _check_chain(bundle: Bundle) -> None:
             found = {Path(each).name: folder / each for each in (*MODEL, STARTS)}
         elif name == CLONE:
             found = {Path(name).name: folder / name}
-            if bundle.holds_clone:  # the policy's statement repeats the clone's
-                found |= {Path(each).name: folder / each for each in (*POLICY[:2], *SPREAD)}
         else:
             assert answers is not None
             if made != answers.made(name.rpartition(".")[2]):
@@ -423,11 +419,8 @@ def _check_chain(bundle: Bundle) -> None:
     policy = {"policy_sha256": file_sha256(folder / POLICY[0])}
     model = {"model_sha256": file_sha256(folder / MODEL[0])}
     _refuse_other(folder / EVALUATION, bundle.evaluation, model | policy, "the files here")
-    # A clone was not trained in the model, and the answers call it the clone.
-    trained_in = {"model_sha256": None} if bundle.holds_clone else model
-    _refuse_other(folder / POLICY[1], bundle.policy, trained_in | policy, "the files here")
+    _refuse_other(folder / POLICY[1], bundle.policy, model | policy, "the files here")
     if answers is not None:
         cloned = {} if bundle.clone is None else records[str(bundle.clone.charge)] or {}
-        about = model | {"clone_sha256": cloned.get("policy.safetensors")}
-        about |= {} if bundle.holds_clone else policy
+        about = model | policy | {"clone_sha256": cloned.get("policy.safetensors")}
         _refuse_other(folder / ANSWERS, answers, about, "the files here")

@@ -28,7 +28,7 @@ from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.summary import PolicyResult
 from primorl.model import starts
 from primorl.model.architecture import ModelConfig
-from primorl.policy.config import BehaviourConfig, PolicyConfig
+from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Accountant, Statement
 from primorl.privacy.verification import LEAST_NOISE, MOST_ROUNDS
@@ -45,16 +45,12 @@ ANSWERS = "private-evaluation.json"
 """``metrics/private_evaluation.json``; in the bundle only if something was asked."""
 CLONE = "behaviour/privacy.json"
 """The statement of the clone of the behaviour; in the bundle only if one was made: model, policy,
-answers and clone were made from the same people, and the policy may be the clone."""
-SPREAD = ("policy/spread.safetensors", "policy/behaviour.json")
-"""The standard deviation of a clone whose actions are in a box; in the bundle only if the policy is
-that clone.
-"""
+answers and clone were made from the same people."""
 DECLARED = "declared.json"
 """What people declared for the card, as it stands in the dataset's file; in the bundle only if they
 did.
 """
-OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED, *SPREAD))
+OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 """What some bundles hold beside `NEEDED`."""
 
 Content = TypeVar("Content")
@@ -233,9 +229,8 @@ class Bundle:
         Raises:
             PipelineError: see `read`.
         """
-        for name, kind in ((DECLARED, Declared), (SPREAD[1], BehaviourConfig)):
-            if name in names:
-                read(folder, name, kind)
+        if DECLARED in names:
+            read(folder, DECLARED, Declared)
         return cls(
             folder=folder,
             names=names,
@@ -248,11 +243,6 @@ class Bundle:
             clone=read(folder, CLONE, Statement) if CLONE in names else None,
             answers=read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None,
         )
-
-    @property
-    def holds_clone(self) -> bool:
-        """Whether the policy is the clone of the behaviour: it was not trained in the model."""
-        return self.policy.policy == "models/behaviour"
 
     @property
     def charged(self) -> dict[str, Statement]:

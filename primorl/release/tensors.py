@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
@@ -16,7 +15,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
-from primorl.release.contents import MODEL, POLICY, SPREAD, STARTS, Bundle
+from primorl.release.contents import MODEL, POLICY, STARTS, Bundle
 
 
 def check_tensors(bundle: Bundle) -> None:
@@ -47,19 +46,12 @@ def check_tensors(bundle: Bundle) -> None:
         raise PipelineError(
             f"{folder / POLICY[1]}: observation_low, observation_high: not those of {MODEL[0]}"
         )
-    _check_policy(folder / POLICY[0], policy, model, own_scales=bundle.holds_clone)
-    spread = bundle.holds_clone and not of_policy.discrete_actions
+    _check_policy(folder / POLICY[0], policy, model)
     first_states = any(query.what == FIRST_STATES for query in bundle.of_model.queries)
-    for name, needed in (*((name, spread) for name in SPREAD), (STARTS, first_states)):
-        if needed != (name in bundle.names):
-            raise PipelineError(
-                f"{folder / name}: {'missing' if needed else 'there'}, which contradicts the "
-                "configurations and queries"
-            )
-    if spread:
-        tensors = load_file(folder / SPREAD[0])
-        _check_written_again(
-            folder / SPREAD[0], lambda again: save_file(tensors, again / "spread.safetensors")
+    if first_states != (STARTS in bundle.names):
+        raise PipelineError(
+            f"{folder / STARTS}: {'missing' if first_states else 'there'}, which contradicts the "
+            "queries"
         )
     if first_states:
         starts = StartModel.load(folder / "dynamics", torch.device("cpu"))
@@ -98,26 +90,19 @@ def _check_model(path: Path, model: GaussianEnsemble) -> None:
             raise PipelineError(f"{place}: {name}_low: not below {name}_high: swapped?")
 
 
-def _check_policy(
-    path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool
-) -> None:
-    """Check the numbers of a policy, and that its actions and scales are those of the model it was
-    trained in.
-
-    Args:
-        path: ``policy.safetensors``, for the message.
-        policy: read from it.
-        model: one that passed `_check_model`.
-        own_scales: the policy was trained on the data and not in the model, so its scales are its
-            own.
+def _check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsemble) -> None:
+    """Check the numbers of a policy, read from ``path``, and that its actions and scales are those
+    of the model it was trained in, which passed `_check_model`.
     """
     S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
     _refuse_unless_finite(path, vars(policy))
     _refuse_unless_positive(path, vars(policy), "observation_scale")
-    expected = {"action_low": bounds.action_low, "action_high": bounds.action_high}
-    if not own_scales:
-        expected["observation_mean"] = scales.input_mean[:S]
-        expected["observation_scale"] = scales.input_scale[:S]
+    expected = {
+        "action_low": bounds.action_low,
+        "action_high": bounds.action_high,
+        "observation_mean": scales.input_mean[:S],
+        "observation_scale": scales.input_scale[:S],
+    }
     _refuse_other(path, policy, expected)
 
 

@@ -92,7 +92,7 @@ def export(
     compared.
 
     Args:
-        policy: it must not be stochastic.
+        policy: of a released bundle, so not a stochastic one.
         statement: of the policy; the file's metadata have it.
         out: replaced when the check has passed, and untouched otherwise.
         recommendation: whether to use the policy, in words, for the metadata; None: an environment
@@ -103,14 +103,8 @@ def export(
         the width of its bounds; of discrete actions, the share of observations with another one.
 
     Raises:
-        PipelineError: the policy is stochastic, the extra is not installed, or the actions differ.
-            One line.
+        PipelineError: the extra is not installed, or the actions differ. One line.
     """
-    if policy.drawn:
-        raise PipelineError(
-            "export: found a clone whose actions have probabilities, allowed is a policy that "
-            "computes its actions; use it in Python: primorl.load_policy"
-        )
     try:
         import onnx
         import onnxruntime

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, read_json
+from primorl.base.files import read_json
 from primorl.base.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.paths import MODEL as DYNAMICS
 from primorl.commands import main as cli
@@ -20,7 +20,7 @@ from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, recommend
 from primorl.evaluate.summary import Summary, repeat
-from primorl.policy.loaded import load_policy
+from primorl.policy import advice
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import stated
@@ -28,7 +28,6 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
-from primorl.release.build import choose_policy
 from primorl.release.bundle import CHOSEN, add_choice
 from primorl.release.card import describe_guarantee, render
 from primorl.release.contents import (
@@ -38,8 +37,6 @@ from primorl.release.contents import (
     MANIFEST,
     MODEL,
     NEEDED,
-    SPREAD,
-    STARTS,
     is_bundle,
 )
 from primorl.work.desk import open_to_charge
@@ -54,7 +51,6 @@ from tests.release.bundles import (
     changed_leaves,
     each_refused,
     edit,
-    edit_tensors,
     made,
     refusal,
     refused_at_home,
@@ -99,30 +95,6 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card
     assert sum(each["chosen"] for each in read_json(near / "out" / CONFIG)["candidates"]) == 1
-
-
-@pytest.mark.parametrize("of", ["near", "scaled"])
-def test_a_bundle_of_the_clone_has_its_deviation_and_no_room_for_more(
-    of: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near: Path = request.getfixturevalue(of)
-    quoted, weights = build._quote, file_sha256(near / BEHAVIOUR / "policy.safetensors")
-    monkeypatch.setattr(build, "choose_policy", lambda *_: BEHAVIOUR)
-    monkeypatch.setattr(
-        build, "_quote", lambda *given: replace(quoted(*given[:2], POLICY), policy_sha256=weights)
-    )
-    shutil.copytree(near, tmp_path / "project", ignore=shutil.ignore_patterns("out"))
-    with inside(tmp_path / "project"):
-        folder = made().absolute()
-    assert set(snapshot(folder)) - {STARTS} == NEEDED | {MANIFEST, CLONE, *SPREAD}
-    mean, std = load_policy(folder / "policy").mean_and_std([[1.0, 0.0, 0.0]])
-    assert (mean.shape, bool((std > 0).all())) == ((1, 1), True)
-    table: list[tuple[Change, str]] = [
-        (lambda folder: (folder / SPREAD[0]).unlink(), "spread.safetensors: missing"),
-        (lambda folder: edit_tensors(folder / SPREAD[0], {}, {"by": "ana"}), "more than we read"),
-        (at(SPREAD[1], "log_variance", [-9.0, 9.0]), "not the file that charge"),
-    ]
-    each_refused(folder, tmp_path, table)
 
 
 @pytest.fixture(scope="module")
@@ -400,36 +372,20 @@ def advised(said: str | None, policy: str | None) -> Any:
     return SimpleNamespace(recommendation=Recommendation(**advice), env_id=None)
 
 
-def test_a_policy_leaves_after_a_trial_and_the_clone_by_name() -> None:
-    """Another than the recommended one needs two words.
+def test_a_policy_that_is_not_recommended_leaves_by_name_and_against_advice_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def advise(*_: object, **__: object) -> None:
+        raise PipelineError("advised against")
 
-    Twin: a clone whose worth nobody knows does not leave.
-    """
-    keep, trial, more = (
-        advised("keep", None),
-        advised("trial", "models/policy"),
-        advised("more_data", None),
-    )
-    assert (
-        choose_policy(advised(None, None), RECOMMENDED, None)
-        == choose_policy(trial, RECOMMENDED, None)
-        == POLICY
-    )
-    assert choose_policy(keep, RECOMMENDED, "models/behaviour") == BEHAVIOUR
-    assert choose_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
-    assert choose_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
-    others: Any = ((more, None), (more, "models/behaviour"), (keep, "models/policy"), (keep, None))
-    for told, named in others:
-        with pytest.raises(
-            PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"
-        ):
-            choose_policy(told, RECOMMENDED, named)
+    monkeypatch.setattr(advice, "refuse_against_advice", advise)
+    with pytest.raises(PipelineError, match="advised against"):
+        made()
+    chosen = params.load(Path("params.yaml"))
     with pytest.raises(PipelineError, match="found without --policy"):
-        choose_policy(more, RECOMMENDED, None, against_advice=True)
-    unknown = replace(RECOMMENDED, estimates=(answer("behaviour", MEAN_RETURN, -80.0),))
-    for told, answers in ((trial, unknown), (advised(None, None), RECOMMENDED)):
-        with pytest.raises(PipelineError, match=r"--policy: found models/behaviour"):
-            choose_policy(told, answers, "models/behaviour")
+        build.release(Path("out"), chosen, against_advice=True)
+    assert not Path("out").exists()
+    build.release(Path("out"), chosen, policy=POLICY, against_advice=True)
 
 
 def test_the_statement_says_that_answers_chose() -> None:

@@ -109,19 +109,6 @@ def test_only_figures_of_one_kind_are_compared(
     assert said in "\n".join(write_practice(SUMMARY | summary, discount).points)
 
 
-def test_a_clone_with_discrete_actions_says_that_it_is_stochastic() -> None:
-    """Twin: a policy that computes its action."""
-    advice = {"answer": "keep", "policy": None, "reason": "So."}
-    clone = {"policy": "models/behaviour", "drawn": True, "environment": None}
-    summary = dict.fromkeys(SUMMARY) | {"dataset": "log", "recommendation": advice}
-    summary |= {"model_value": 1.0, "model_value_range": [0.0, 2.0], "model_value_note": "a guess"}
-    summary |= {f"model_value_{what}": 3 for what in ("members", "rollouts", "horizon")}
-    said = "draws none unless it is given a seed"
-    assert said in card(policy=clone, summary=summary)
-    computed = {"policy": "models/policy", "environment": None}
-    assert said not in card(policy=computed, summary=summary)
-
-
 def with_texts(text: str) -> str:
     """A card in which every text that comes from a file is this one."""
     own = ("unit", "neighboring_relation", "dataset_fingerprint", "charge", "clipping")

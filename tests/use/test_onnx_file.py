@@ -53,10 +53,3 @@ def test_another_graph_is_not_written(
     rows, difference = export(policy, OF_TRAINING, file)
     assert rows > 1000
     assert difference <= (0.001 if policy.discrete_actions else 1e-5)
-
-
-def test_a_stochastic_policy_is_refused(tmp_path: Path) -> None:
-    clone = loaded(tmp_path / "clone", discrete=True, drawn=True)
-    with pytest.raises(PipelineError, match="found a clone whose actions have probabilities"):
-        export(clone, OF_TRAINING, tmp_path / "policy.onnx")
-    assert not (tmp_path / "policy.onnx").exists()
