@@ -5,13 +5,22 @@ Reads released things only.
 
 import sys
 import time
+from pathlib import Path
+
+import numpy as np
+import torch
 
 from pipeline.runner import run_stage
-from primorl.base.files import read_json, replaced_file
-from primorl.base.paths import CURVES, POLICY, SUMMARY, seconds_of
+from primorl.base.files import file_sha256, read_json, replaced_file
+from primorl.base.paths import CURVES, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY, seconds_of
 from primorl.config.params import Params
-from primorl.evaluate.summary import log_summary, write_curve
-from primorl.run import VerifiedRun, evaluate, summarise
+from primorl.evaluate.private.problem import Recordings
+from primorl.evaluate.recommendation import recommend_for
+from primorl.evaluate.returns import Evaluation, in_environment, in_model
+from primorl.evaluate.summary import Summary, log_summary, write_curve
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.policy.exported import seed_folders
+from primorl.run import VerifiedRun
 from primorl.tracking import StageRun
 
 _STAGES = (
@@ -25,13 +34,34 @@ def body(params: Params, run: StageRun) -> None:
     """
     started = time.perf_counter()
     found = VerifiedRun.read(params, params.dynamics.variant)
-    evaluation = evaluate(found, params)
+    environment = params.chosen.environment
+    folders = seed_folders(POLICY, found.config.seeds or [params.seed])
+    evaluation = evaluate(found, params, folders)
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
         write_curve(fresh, evaluation.overall.curve, score)
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
-    summary = summarise(found, params, evaluation, seconds)
+    summary = Summary.of(
+        evaluation,
+        folders,
+        score=score,
+        seeds=found.config.seeds,
+        model_sha256=found.config.model_sha256,
+        dataset=params.dataset,
+        env_id=environment,
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        seconds=seconds,
+        statement=found.policy,
+        answers=found.answers,
+        curve_sha256=file_sha256(CURVES),
+        private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
+        public_returns=(
+            np.array([]) if found.recorded is None else found.recorded.reward.sum(1).numpy()
+        ),
+        recommendation=recommend_for(found.answers, environment),
+    )
     summary.write(SUMMARY)
     log_summary(
         run,
@@ -41,6 +71,34 @@ def body(params: Params, run: StageRun) -> None:
         fingerprint=found.policy.dataset_fingerprint,
         score=score,
         files=(POLICY / "privacy.json", SUMMARY, CURVES),
+    )
+
+
+def evaluate(found: VerifiedRun, params: Params, folders: list[Path]) -> Evaluation:
+    """Measure returns in the environment that the dataset names; without one, compute values in the
+    model.
+    """
+    sizes, environment = params.evaluation, params.chosen.environment
+    if environment is not None:
+        return in_environment(
+            environment,
+            folders,
+            episodes=sizes.episodes,
+            epoch_episodes=sizes.epoch_episodes,
+            seed=sizes.seed,
+            horizon=found.manifest.info.horizon,
+        )
+    horizon, ends = found.manifest.declared_horizon(), found.config.ends
+    recordings = Recordings.of(MODEL, found.public)
+    return in_model(
+        GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
+        folders,
+        recordings.first_states(sizes.seed),
+        rollouts=sizes.episodes,
+        epoch_rollouts=sizes.epoch_episodes,
+        seed=sizes.seed,
+        horizon=horizon,
+        survival=recordings.survival(horizon, ends),
     )
 
 

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import (
@@ -28,15 +25,12 @@ from primorl.base.paths import (
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.problem import PublicTrajectories, Recordings
+from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend_for
-from primorl.evaluate.returns import Evaluation, in_environment, in_model
 from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
-from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.config import BehaviourConfig, PolicyConfig
-from primorl.policy.exported import seed_folders
 from primorl.privacy.composition import check_held, check_parts, held_by_clone
 from primorl.privacy.statement import FILE, Statement
 from primorl.privacy.verification import verify
@@ -197,59 +191,3 @@ def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> 
                 f"{file}: {key}: found {here!r}, allowed is {value!r}, as in {MANIFEST}: of other "
                 f"data or another split; {_REMEDY}"
             )
-
-
-def evaluate(run: VerifiedRun, params: Params) -> Evaluation:
-    """Measure returns in the environment that the dataset names; without one, compute values in the
-    model.
-    """
-    sizes, environment = params.evaluation, params.chosen.environment
-    folders = seed_folders(POLICY, run.config.seeds or [params.seed])
-    if environment is not None:
-        return in_environment(
-            environment,
-            folders,
-            episodes=sizes.episodes,
-            epoch_episodes=sizes.epoch_episodes,
-            seed=sizes.seed,
-            horizon=run.manifest.info.horizon,
-        )
-    horizon, ends = run.manifest.declared_horizon(), run.config.ends
-    recordings = Recordings.of(MODEL, run.public)
-    return in_model(
-        GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
-        folders,
-        recordings.first_states(sizes.seed),
-        rollouts=sizes.episodes,
-        epoch_rollouts=sizes.epoch_episodes,
-        seed=sizes.seed,
-        horizon=horizon,
-        survival=recordings.survival(horizon, ends),
-    )
-
-
-def summarise(
-    run: VerifiedRun, params: Params, evaluation: Evaluation, seconds: dict[str, float]
-) -> Summary:
-    """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall
-    times.
-    """
-    environment = params.chosen.environment
-    return Summary.of(
-        evaluation,
-        seed_folders(POLICY, run.config.seeds or [params.seed]),
-        score=None if params.chosen.score is None else params.chosen.score.of,
-        seeds=run.config.seeds,
-        model_sha256=run.config.model_sha256,
-        dataset=params.dataset,
-        env_id=environment,
-        variant=params.dynamics.variant,
-        seed=params.seed,
-        seconds=seconds,
-        statement=run.policy,
-        answers=run.answers,
-        curve_sha256=file_sha256(CURVES),
-        private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
-        public_returns=np.array([]) if run.recorded is None else run.recorded.reward.sum(1).numpy(),
-        recommendation=recommend_for(run.answers, environment),
-    )

@@ -187,7 +187,7 @@ def test_a_stage_follows_the_params_it_reads_and_the_recipe_for_them(
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
     keys = {("params.yaml", "evaluation"), ("params.yaml", "dynamics.variant")}
-    assert keys | {(DATASET, "environment")} <= params_read("primorl.run")
+    assert keys | {(DATASET, "environment")} <= params_read("pipeline.evaluate")
     assert "primorl.policy.exported" in reached("pipeline.evaluate")
 
 
