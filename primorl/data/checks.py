@@ -65,15 +65,12 @@ class RowCheck:
         ids, self._trajectories = pa.chunked_array(self._trajectories, pa.string()), []
         if self._ascending or pc.count_distinct(ids).as_py() == len(ids):
             return
-        codes = whole(ids).dictionary_encode().indices.to_numpy()
-        first = np.full(int(codes.max()) + 1, len(codes))
-        np.minimum.at(first, codes, np.arange(len(codes)))
-        again = int(np.argmax(first[codes] < np.arange(len(codes))))
+        again = int(ids.to_pandas().duplicated().to_numpy().argmax())
+        first = pc.index(ids, ids[again]).as_py()
         raise PipelineError(
             f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
-            f"(number {int(first[codes[again]]) + 1} has the same id); correct the unit column, "
-            "or, where trajectories are numbered anew for each unit, set options.trajectory_ids: "
-            "per_unit"
+            f"(number {first + 1} has the same id); correct the unit column, or, where "
+            "trajectories are numbered anew for each unit, set options.trajectory_ids: per_unit"
         )
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
