@@ -320,7 +320,7 @@ TWICE = {"column": "ward", "categories": ["A", "A"]}
         ({}, {"unit": "visit"}, "unit"),
         ({"unit": None}, {"trajectory_ids": "global"}, "unit"),
         ({"unit": None}, {"unit": "trajectory"}, "per_unit"),
-        (NO_FLAGS, {}, "end flags"),
+        (NO_FLAGS, {}, "end: flags"),
         ({"next_observation": ["x"]}, {}, "one column for each"),
         ({"observation": [TWICE]}, {}, "once"),
         ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),
