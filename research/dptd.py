@@ -272,7 +272,6 @@ def made(key: Row) -> Row:
     return {
         "noise_multiplier": plan.noise_multiplier,
         "delta": plan.delta,
-        "step": rounded(step) if method in ("sgd_plain", "dpgld", "dpsrm") else None,
         "objective_mean": [rounded(number) for number in curves.mean(1).tolist()],
         "objective_std": [rounded(number) for number in curves.std(1).tolist()],
         "objective": [rounded(number) for number in curves[-1].tolist()],

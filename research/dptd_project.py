@@ -73,7 +73,8 @@ def evaluate(epsilon: float) -> None:
         starts = scale(bounds, Recordings.of(MODEL, data.public).first_states(params.seed))
         plan = dptd.mechanism(manifest.private_units, manifest.info.unit, delta, "level", epsilon)
         network = ValueNetwork(starts.shape[-1], algorithm.hidden)
-        asked = {"name": "dptd", "plan": repr(plan), "bounds": repr(bounds), "data": data.identity}
+        scales = [bounds.observation_low.tolist(), bounds.observation_high.tolist(), largest]
+        asked = {"name": "dptd", "plan": repr(plan), "scales": scales, "data": data.identity}
         order = Order(EVALUATE_PRIVATE, plan.event, delta, digest(asked))
         begin = Learned(**algorithm.begin(network, params.seed), level=torch.zeros(1))
         with desk.pay(order, begin, Learned.restore) as paid:
@@ -94,10 +95,8 @@ def evaluate(epsilon: float) -> None:
                 lambda folder: write_json(folder / "value.json", found),
                 ["value.json"],
             )
-    print(
-        f"value {found['value']:.4g} (of the mean reward alone {found['of_the_mean_reward']:.4g}) "
-        f"at γ {dptd.DISCOUNT:g}, for ε {epsilon:g} at δ {delta:g}: {FOLDER}"
-    )
+    alone = found["of_the_mean_reward"]
+    print(f"{FOLDER}: value {found['value']:.4g}, of the mean reward alone {alone:.4g}")
 
 
 def learn(

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from benchmarks.machine import RESULTS_PAGE, put
-from primorl.privacy.accounting.epsilon import gaussian_mean
+from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
 from research.rows import FIGURES
 
@@ -41,13 +39,8 @@ def zhao(z: float, delta: float) -> float:
 
 
 def exact(z: float, delta: float) -> float:
-    """Solve δ = Φ(1/(2z) - εz) - exp(ε) Φ(-1/(2z) - εz) for ε (Balle and Wang 2018, Theorem 8)."""
-
-    def excess(epsilon: float) -> float:
-        first, second = (float(log_ndtr(sign / (2 * z) - epsilon * z)) for sign in (1, -1))
-        return math.exp(first) - math.exp(min(epsilon + second, 0.0)) - delta
-
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, zhao(z, delta), xtol=1e-9))
+    """Compute the ε of a Gaussian release of noise multiplier z (Balle and Wang 2018)."""
+    return gaussian_epsilon(1 / z, delta)
 
 
 def draw(path: Path) -> None:

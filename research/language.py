@@ -5,7 +5,7 @@ python -m research.language                         # the rows of docs/rlhf.md, 
 
 The update is DP-PG (private policy optimisation, Algorithm 2) or, with local steps, DPPG
 (Algorithms 2 and 3). `LanguagePolicy`, `PromptedUsers` and `PromptUpdate` take any causal model of
-``transformers``, its tokenizer, prompts and reward, and `primorl.online.learning.learn` runs them.
+``transformers``, its tokenizer, prompts and reward.
 Needs ``pip install 'primorl[rlhf]'``.
 """
 
@@ -34,7 +34,6 @@ DELTA = 1e-5
 PARTS = {"all": 0.3, "adapter of the output": 1.0}
 """Learning rate for each part of the tiny model."""
 NAMES = {"neither": "no clip, no noise", "clip alone": "clip, no noise", "learning": "private"}
-NAMES["noise alone"] = "noise alone"
 PAGE = ROOT / "docs" / "rlhf.md"
 
 
@@ -83,11 +82,6 @@ class LanguagePolicy:
         logs = torch.log_softmax(logits[:, :-1].float(), -1)
         return logs.gather(-1, tokens[:, -length:].unsqueeze(-1)).squeeze(-1)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the module is."""
-        return next(self.module.parameters()).device
-
     def _trained(self) -> dict[str, nn.Parameter]:
         return {
             name: value for name, value in self.module.named_parameters() if value.requires_grad
@@ -125,10 +119,6 @@ class Answers:
     def of(self, rows: slice) -> "Answers":
         """Take some of the prompts."""
         return Answers(**{name: value[rows] for name, value in vars(self).items()})
-
-    def to(self, device: torch.device) -> "Answers":
-        """Move all to a device."""
-        return Answers(**{name: value.to(device) for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -316,14 +306,9 @@ class PromptedUsers:
         kept = [row[there].tolist() for row, there in zip(tokens.cpu(), present.cpu(), strict=True)]
         rewards = self.reward(self.tokenizer.batch_decode(kept, skip_special_tokens=True))
         scored = torch.where(present.any(1), rewards.to(parameters), 0.0)
-        each = (len(numbers), count)
-        whole = (
-            tokens.view(*each, -1),
-            present.view(*each, -1),
-            scored.view(each),
-            torch.cat(logs, 1).view(*each, -1),
-        )
-        return Answers(*whole)
+        shape, found = (len(numbers), count), (tokens, present, scored.unsqueeze(1))
+        tokens, present, scored = (each.view(*shape, -1) for each in found)
+        return Answers(tokens, present, scored[..., 0], torch.cat(logs, 1).view(*shape, -1))
 
 
 def tiny_task(
@@ -372,10 +357,8 @@ def tiny_task(
     }
     config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
     model = GPT2LMHeadModel(config)
-    encoded, optimiser = (
-        tokenizer(public, return_tensors="pt")["input_ids"],
-        torch.optim.Adam(model.parameters(), 3e-3),
-    )
+    encoded = tokenizer(public, return_tensors="pt")["input_ids"]
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     for step in range(steps):
         batch = encoded[torch.arange(64 * step, 64 * (step + 1)) % len(encoded)]
         optimiser.zero_grad()
@@ -452,8 +435,7 @@ def main() -> None:
         for part, mode, epsilon in cases
         for seed in range(3)
     ]
-    rows = completed("language", keys, measured)
-    put(PAGE, "language", written(rows))
+    put(PAGE, "language", written(completed("language", keys, measured)))
 
 
 def written(rows: Sequence[Row]) -> str:
@@ -465,7 +447,10 @@ def written(rows: Sequence[Row]) -> str:
             of_part = cells.setdefault(("untrained", "–"), {}).setdefault(row["part"], [])
             of_part.append(f"{row['before']:.3f}")
         private = row["mode"] in ("learning", "noise alone")
-        place = NAMES[row["mode"]], f"{float(row['epsilon']):g}" if private else "∞"
+        place = (
+            NAMES.get(row["mode"], row["mode"]),
+            f"{float(row['epsilon']):g}" if private else "∞",
+        )
         cells.setdefault(place, {}).setdefault(row["part"], []).append(f"{row['after']:.3f}")
     for place, found in cells.items():
         lines.append(f"| {' | '.join(place)} | {' | '.join(', '.join(found[p]) for p in PARTS)} |")

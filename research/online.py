@@ -23,7 +23,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,13 @@ class Task:
                 break
         return total
 
+    def judge(self, actor: Callable[[bool], Act]) -> Row:
+        """Play the final policy's episodes, with drawn actions and with the likeliest ones."""
+        return {
+            name: float(self.returns(actor(greedily), self.judged).mean())
+            for name, greedily in _HOW.items()
+        }
+
 
 TASKS = {
     # 1 m and 1 m/s, 0.1 rad (half of the angle at which the pole has fallen) and 0.5 rad/s.
@@ -120,25 +127,15 @@ TASKS = {
 }
 
 
-def drawn(network: PolicyNetwork, parameters: Tensor) -> Act:
-    """Act by draws from the policy."""
+def actor(network: PolicyNetwork, parameters: Tensor, greedily: bool) -> Act:
+    """Act by draws from the policy, or by its likeliest actions."""
     generator = torch.Generator().manual_seed(_JUDGED_SEED)
 
     def act(observations: NDArray[np.float32]) -> NDArray[Any]:
-        return network.squash(
-            network.sample(parameters, torch.from_numpy(observations), generator)
-        ).numpy()
-
-    return act
-
-
-def greedy(network: PolicyNetwork, parameters: Tensor) -> Act:
-    """Act by the policy's likeliest actions."""
-
-    def act(observations: NDArray[np.float32]) -> NDArray[Any]:
-        outputs = network.outputs(
-            parameters.unsqueeze(0), torch.from_numpy(observations).unsqueeze(0)
-        )[0]
+        seen = torch.from_numpy(observations)
+        if not greedily:
+            return network.squash(network.sample(parameters, seen, generator)).numpy()
+        outputs = network.outputs(parameters.unsqueeze(0), seen.unsqueeze(0))[0]
         return (outputs.argmax(-1) if network.discrete_actions else network.squash(outputs)).numpy()
 
     return act
@@ -237,7 +234,7 @@ class Run:
         released = dict(zip(last.kept_after, last.kept, strict=True))
         curve = []
         for after in range(every, self.cohorts, every):
-            looked = task.returns(drawn(network, released[after]), task.judged // 4)
+            looked = task.returns(actor(network, released[after], False), task.judged // 4)
             curve.append([after * m, round(float(looked.mean()), 1)])
         judged = last.parameters
         if self.averaged:
@@ -250,8 +247,7 @@ class Run:
             "parameters": network.parameters,
             "epsilon": None if spent is None or "paper" in self.row else spent.epsilon_pld,
             "curve": curve,
-            "drawn": float(task.returns(drawn(network, judged), task.judged).mean()),
-            "greedy": float(task.returns(greedy(network, judged), task.judged).mean()),
+            **task.judge(partial(actor, network, judged)),
         }
 
 
@@ -295,15 +291,12 @@ class Peer:
         )
         model.learn(task.steps)
 
-        def act(deterministic: bool) -> Act:
+        def act(greedily: bool) -> Act:
             return lambda observations: np.asarray(
-                model.predict(seen(observations), deterministic=deterministic)[0]
+                model.predict(seen(observations), deterministic=greedily)[0]
             )
 
-        found = {
-            name: task.returns(act(greedily), task.judged).mean() for name, greedily in _HOW.items()
-        }
-        return {name: float(value) for name, value in found.items()}
+        return task.judge(act)
 
 
 _HOW = {"drawn": False, "greedy": True}
@@ -658,15 +651,9 @@ def main() -> None:
         and (not asked.rows or one.row in asked.rows)
         and (not asked.methods or one.method in asked.methods)
     ]
-    by_key = {str(one.key): one for one in chosen}
-
-    def made(key: Row) -> Row:
-        own = {name: value for name, value in key.items() if name != "seed"}
-        return by_key[str(own)].made(key["seed"])
-
-    completed(
-        "online", [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen], made
-    )
+    by_key = {str(one.key | {"seed": seed}): one for seed in range(asked.seeds) for one in chosen}
+    keys = [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen]
+    completed("online", keys, lambda key: by_key[str(key)].made(key["seed"]))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from primorl.online.learning import (
 )
 from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalise, returns_to_go, within
-from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.epsilon import gaussian_epsilon
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.environments import Floats
@@ -265,11 +265,6 @@ class NoiseAlone(Cohort):
         return super().noisy_mean((torch.zeros_like(rows) for rows in pieces), clipping_norm)
 
 
-def epsilon(z: float) -> float:
-    """Account one Gaussian release."""
-    return Training(1.0, z, 1).spent(DELTA).epsilon_pld
-
-
 def measure(update: DPPG, trials: int) -> float:
     """Run both cohorts many times; return by how far the canary in the first moves the sum of the
     second, in units of S: the median.
@@ -312,10 +307,11 @@ def table(rows: Sequence[Row]) -> str:
     """Write how far the canary moves the second sum, and the ε of a release at that distance."""
     lines = ["| mode | stated ε | distance in units of S | ε of the second release |"]
     lines.append("|---" * 4 + "|")
+    stated = at_most(gaussian_epsilon(1 / Z, DELTA), 3)
     for row in rows:
         far = row["distance"]
-        found = at_most(epsilon(Z / far), 3) if far else "0"
-        lines.append(f"| {row['mode']} | {at_most(epsilon(Z), 3)} | {far:.3g} | {found} |")
+        found = at_most(gaussian_epsilon(far / Z, DELTA), 3) if far else "0"
+        lines.append(f"| {row['mode']} | {stated} | {far:.3g} | {found} |")
     return "\n".join(lines)
 
 

@@ -250,11 +250,8 @@ def made(key: Row) -> Row:
     curves = (best - returns).cumsum(0)[EVERY - 1 :: EVERY]
     errors = curves.std(1, ddof=1) / math.sqrt(RUNS)
     return {
-        "runs": RUNS,
         "regret": round(float(curves[-1].mean()), 1),
         "error": round(float(errors[-1]), 1),
-        "last": round(float(returns[-USERS // 10 :].mean()), 3),
-        "regrets": np.sort(curves[-1].round().astype(int)).tolist(),
         "curve": curves.mean(1).round().tolist(),
         "errors": errors.round().tolist(),
     }

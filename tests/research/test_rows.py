@@ -58,3 +58,14 @@ def test_private_learning_beats_its_nulls_over_ten_seeds(task: str, least: float
 def test_the_papers_mode_reaches_the_papers_figures(task: str, budget: str, least: float) -> None:
     own = returns("drawn", task=task, method="DPPG", row="paper", budget=budget)
     assert own.mean() >= least
+
+
+@pytest.mark.parametrize("task", dptd.DRAWN)
+def test_dptd_at_epsilon_1_errs_by_less_than_15_percent_and_than_the_mean_reward(task: str) -> None:
+    errors = {}
+    for method in dptd.LEVELLED:
+        key = {"task": task, "method": method, "epsilon": 1.0, "units": dptd.UNITS, "runs": 10}
+        (row,) = [row for row in read("dptd") if row.items() >= key.items()]
+        errors[method] = np.abs(np.array(row["value"]) / row["true_value"] - 1).mean()
+    assert errors["level"] < 0.15
+    assert errors["level"] < errors["level noise"]
