@@ -80,11 +80,13 @@ def show(options: Options, *, as_json: bool, status: Status | None) -> None:
     changed.
     """
     if options == Options() and PARAMS.exists():
-        changed = frozenset() if status is None else status.changed_stages()
-        own = OwnRun.read(changed)
+        own = OwnRun.read()  # while DVC starts
         if as_json:
             _print_json(_own_as_json(own))
             return
+        changed = frozenset() if status is None else status.changed_stages()
+        if "plan" in changed:
+            own = OwnRun.read(changed)
         lines = _own_lines(own, changed)
     else:
         training, delta = asked_for(options)

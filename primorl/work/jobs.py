@@ -323,6 +323,7 @@ def digest_of_settings(params: Params) -> str:
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
     facts = {name: content["chosen"][name] for name in _FACTS}
+    del facts["bounds"]["angles"]  # see `identity_of`
     return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
 
 
@@ -376,6 +377,7 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
 
     Equal digests are one piece of paid work. Code is left out: an edited comment must not charge
     the same people again. δ is left out too: it reads the same release's ε elsewhere on its curve.
+    So are angles, which only the released model's rollouts are held to.
 
     Args:
         job: its numbers.
@@ -386,6 +388,7 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
         del content["delta"]
     else:
         del content["mechanism"]["delta"]
+        content["bounds"].pop("angles", None)
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 

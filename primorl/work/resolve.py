@@ -172,8 +172,11 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
         # A plan that was edited before it was paid must not come back for the jobs that are due.
         dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
         if paid and not (dear and kept.model.variant == "private"):
+            angles = params.chosen.bounds.angles  # nothing paid for depends on them
+            model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
             return replace(
                 kept,
+                model=model,
                 can_learn=decided.can_learn,
                 reason=decided.reason,
                 warnings=decided.warnings,
