@@ -57,6 +57,7 @@ def test_private_learning_beats_its_nulls_over_ten_seeds(task: str, least: float
 )
 def test_the_papers_mode_reaches_the_papers_figures(task: str, budget: str, least: float) -> None:
     own = returns("drawn", task=task, method="DPPG", row="paper", budget=budget)
+    assert len(own) >= 5
     assert own.mean() >= least
 
 
