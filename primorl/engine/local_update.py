@@ -11,7 +11,7 @@ update θ_k - θ, so clipping need not subtract.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -26,6 +26,8 @@ from primorl.model.numerics import Workspace
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.sampling import Entropy, uniforms
 
+LEAST_COUNT = 0.25
+"""What a unit counts for at least, however few rows it has: the fewer count, the more noise."""
 _CPU = torch.device("cpu")
 _silu_into, _relu_into = torch.ops.aten.silu.out, torch.ops.aten.relu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
@@ -45,16 +47,18 @@ class LocalBatches:
         targets: standardised, ``[J, U, B, columns]``.
         weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a
             step is a mean over the unit's own rows and a batch of padding alone moves nothing.
+        counts: ``[U]``, in (0, 1]: by which a unit's clipped update is multiplied; None: by 1.
     """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+    counts: Tensor | None = None
 
     def standardise(self, normaliser: Normaliser) -> "LocalBatches":
         """Standardise what `read_batches` gave."""
-        return LocalBatches(
-            normaliser.inputs(self.inputs), normaliser.targets(self.targets), self.weights
+        return replace(
+            self, inputs=normaliser.inputs(self.inputs), targets=normaliser.targets(self.targets)
         )
 
 
@@ -63,11 +67,12 @@ def add_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
     more = units - batches.weights.shape[1]
     if more <= 0:
         return batches
-    parts = [
+    inputs, targets, weights = (
         torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1)
-        for v in vars(batches).values()
-    ]
-    return LocalBatches(*parts)
+        for v in (batches.inputs, batches.targets, batches.weights)
+    )
+    counts = None if batches.counts is None else pad(batches.counts, (0, more), value=1.0)
+    return LocalBatches(inputs, targets, weights, counts)
 
 
 def takes_one_product(shape: Network, local: LocalTraining) -> bool:
@@ -150,7 +155,7 @@ class Kernel:
                 for w, (i, o) in zip(start[::2], shape.layers, strict=True)
             ]
         if self.one_product:
-            return self.clip.finish([self._step_of_heads(start, batches)])
+            return self._finish([self._step_of_heads(start, batches)], batches)
         widest = max(outputs for _, outputs in shape.layers)
         workspace.apart("error", 0, pairs, rows, widest)  # large enough for every layer
         workspace.take("carried", 0, (pairs, rows, widest))
@@ -183,7 +188,19 @@ class Kernel:
                     signal[..., -1] = x_j[..., -1]
             self._descend(layers, [x_j, *signals], y_j, weight_j, gradient)
             _clip(layers, idle[j], self.clip)
-        return self.clip.finish([layer.moved for layer in layers])
+        return self._finish([layer.moved for layer in layers], batches)
+
+    def _finish(self, moved: list[Tensor], batches: LocalBatches) -> list[Tensor]:
+        """Hold the joint updates of units to the clip; then units of few rows count for less, and
+        no product with at most 1 grows by rounding.
+        """
+        held = self.clip.finish(moved)
+        if batches.counts is None:
+            return held
+        for update in held:
+            by_unit = update.view(len(batches.counts), self.shape.members, -1)
+            by_unit.mul_(batches.counts[:, None, None])
+        return held
 
     def _step_of_heads(self, start: Weights, batches: LocalBatches) -> Tensor:
         """Take one gradient step of linear heads: -η Φᵀ(∂loss/∂output) of the mean over a unit's
@@ -460,7 +477,9 @@ def read_batches(
     """
     batch_size, epochs = rows or local.batch_size, local.local_epochs
     max_transitions = local.max_transitions_per_unit
-    lengths = source.lengths(units)
+    lengths, counts = source.lengths(units), None
+    if local.full_rows is not None:
+        counts = (lengths / local.full_rows).clamp(LEAST_COUNT, 1.0).to(device)
     most = int(lengths.max()) if len(units) else 0
     order = _first_order(lengths, most, local, entropy)
     if max_transitions is not None and max_transitions < most:
@@ -489,6 +508,7 @@ def read_batches(
         inputs=_by_step(inputs, by_step),
         targets=_by_step(targets, by_step),
         weights=weights.transpose(0, 1).contiguous(),
+        counts=counts,
     )
 
 

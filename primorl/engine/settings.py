@@ -29,6 +29,8 @@ class LocalTraining:
         weight_decay: decoupled, per step.
         max_transitions_per_unit: a uniform subset of at most this many transitions takes part;
             None: all.
+        full_rows: transitions from which on a unit counts in full; one with fewer counts in
+            proportion, by a quarter at least. None: all count in full.
         beta_nll: β of the ensemble's loss (Seitzer et al. 2022): every term of a row's Gaussian
             loss counts its own predicted variance to the power β. 0 is maximum likelihood, as in
             the paper; with 1 means are fitted as by least squares, so that rare large targets are
@@ -40,6 +42,7 @@ class LocalTraining:
     local_epochs: Steps = 1
     weight_decay: WeightDecay = 0.0
     max_transitions_per_unit: PositiveInt | None
+    full_rows: Steps | None = None
     beta_nll: Portion
 
     @property

@@ -108,6 +108,7 @@ _MANY_ROWS = 1e6
 """Rows of all people from which on networks learned more than linear heads, where s is small."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
+_FULL_ROWS = 32  # of a unit that counts in full where trajectories end, at most
 _MOST_ROWS = 256  # of a unit and round of linear heads
 
 # Of the clone.
@@ -524,7 +525,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         log_variance_bounds=decided["dynamics.log_variance_bounds"],
         start=decided["dynamics.start"],
         normaliser=params.normaliser,
-        local=_local_training(params),
+        local=count_rows(_local_training(params), manifest),
         server=ServerTraining(
             server_momentum=decided["dynamics.server_momentum"],
             server_averaging=decided["dynamics.server_averaging"],
@@ -548,6 +549,17 @@ def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:
     q, rounds = mechanism.sampling_probability, mechanism.rounds
     solved = solve_noise(epsilon, delta, q, rounds, tuple(queries.values()))
     return replace(mechanism, noise_multiplier=solved, queries=queries)
+
+
+def count_rows(local: LocalTraining, manifest: Manifest) -> LocalTraining:
+    """Let units count by their rows where trajectories end by themselves.
+
+    Those that end early have few rows, of which one is an end. If all counted alike, a model would
+    have twice as many ends as there are.
+    """
+    if manifest.info.termination != LEARNED:
+        return local
+    return replace(local, full_rows=min(manifest.info.horizon or _FULL_ROWS, _FULL_ROWS))
 
 
 def _local_training(params: Params) -> LocalTraining:

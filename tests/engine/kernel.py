@@ -81,9 +81,9 @@ def batches_of(
 
 def some(batches: LocalBatches, units: Sequence[int], steps: int) -> LocalBatches:
     """The batches of ``units`` alone, cut to so many steps."""
-    return LocalBatches(
-        *(values[:steps, list(units)].contiguous() for values in vars(batches).values())
-    )
+    parts = (batches.inputs, batches.targets, batches.weights)
+    counts = None if batches.counts is None else batches.counts[list(units)]
+    return LocalBatches(*(part[:steps, list(units)].contiguous() for part in parts), counts)
 
 
 def joint_norm(parts: Sequence[Tensor]) -> float:

@@ -3,6 +3,7 @@ than C.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.engine import local_update
-from primorl.engine.local_update import Kernel
+from primorl.engine.local_update import Kernel, read_batches
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture, Network
@@ -19,7 +20,7 @@ from primorl.model.ensemble import Normaliser
 from primorl.model.numerics import Workspace
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
 from tests.engine.reference import reference_sum
 from tests.units import Ragged, local_training, training_setup
@@ -84,6 +85,31 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip(
         gap(whole, Kernel(shape, local, clip).sum(start, some(batches, [1, 2], 3)))
         <= clip.sensitivity
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_unit_of_few_rows_counts_for_less_and_none_for_more(kind: str) -> None:
+    """After the clip, in proportion to its rows. The twin: units that all count in full."""
+    shape = network(kind)
+    batches, start = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1)
+    kernel = Kernel(shape, local_training(0.3, 7), clip_of(shape))
+    counts = torch.tensor([1.0, 0.25, 0.5, 1.0])
+    whole = kernel.updates(start, batches)
+    held = [update.clone() for update in whole]
+    ours = kernel.updates(start, replace(batches, counts=counts))
+    for own, full in zip(ours, held, strict=True):
+        assert torch.equal(own, full * counts[:, None, None, None])
+    assert not equal(ours, held)
+    alone = kernel.sum(start, some(replace(batches, counts=counts), [1], 1))
+    assert 0 < joint_norm(alone) <= 0.25 * 0.5
+
+
+def test_a_unit_counts_in_full_from_so_many_rows_on() -> None:
+    rows = [torch.ones(length, 4) for length in (1, 4, 8, 40)]
+    local = local_training(0.05, 8, full_rows=8, max_transitions_per_unit=2)
+    batches = read_batches(Ragged(rows, rows), torch.arange(4), local, SystemEntropy())
+    assert batches.counts is not None
+    assert batches.counts.tolist() == [0.25, 0.5, 1.0, 1.0], "of all rows, and at most 1"
 
 
 def round_sum(

@@ -92,6 +92,9 @@ privacy/mechanism/test_clipping.py
 engine/test_local_update.py
     test_a_step_without_rows_clips_nothing
         clip-again-on-padding: local_update _clip: expression idle.unsqueeze(-1) => _ & False
+    test_a_unit_counts_in_full_from_so_many_rows_on
+        clip-exceeded-by-counts: local_update read_batches: expression (lengths /
+            local.full_rows).clamp(LEAST_COUNT, 1.0).to(device) => lengths / local.full_rows
 hostile/test_round.py
     test_the_engine_does_what_the_algorithm_says
         sampling-everyone: sampling PoissonSampler.sample: condition sampling_probability =>
