@@ -177,7 +177,7 @@ def _summary(
     else:
         yield f"  spent: ε {at_most(spent, 4)} at δ {at_most(delta)}"
     for change in list_budget_changes(account.charges):
-        yield f"  budget {change}"
+        yield f"  budget {change} by {change.by}"
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:

@@ -306,6 +306,9 @@ def merge(
     Raises:
         PipelineError: the recipe is no block, or has a key that params.yaml alone may set.
     """
+    for key in raw:
+        if "." in str(key):
+            raise PipelineError(f"{PARAMS}: {shown_key(str(key))}: {UNKNOWN_KEY}")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, dict):
         raise PipelineError(f"{file}: recipe: a block of keys is needed")

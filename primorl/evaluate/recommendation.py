@@ -68,7 +68,7 @@ class Comparison:
         scale: spread of the people's returns, 10% to 90%, or the size of their mean if unknown.
         clone: the model's value of a clone that draws actions as people do.
         gains: what each member of the model says that the policy adds to that.
-        highest: the most that any return can be.
+        highest: the upper bound of returns.
     """
 
     people: float

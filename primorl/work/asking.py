@@ -187,6 +187,8 @@ def ask_for(
         plan = question.plan(problem, job.noise_multiplier, job.releases)
         about = f"{model} {bounds}" if question.about_model else bounds
         about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
+        if isinstance(question, ModelCheck) and problem.bounds.before_end is not None:
+            about += ", rewards within their range"
         begin = Asked(torch.empty(0, dtype=torch.float64), about)
         with desk.pay(order, begin, Asked.restore) as paid:
             state = _check_state(question.name, paid, about)

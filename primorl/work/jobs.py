@@ -322,8 +322,17 @@ def digest_of_settings(params: Params) -> str:
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
+    asked["privacy"]["statistics"] = {
+        "normaliser": params.normaliser,
+        "starts": params.asks_starts,
+    }
     facts = {name: content["chosen"][name] for name in _FACTS}
-    del facts["bounds"]["angles"]  # see `identity_of`
+    free = ("angles", "outcomes")  # see `identity_of`; nothing else is made of names
+    facts["bounds"] = {
+        key: value
+        for key, value in facts["bounds"].items()
+        if key not in free and value is not None
+    }
     return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
 
 

@@ -75,6 +75,8 @@ def test_no_key_takes_any_number_and_none_is_unknown() -> None:
         where = files.get(block, f"{block}.".removeprefix("."))
         unknown = changed(f"{block}.epsilonn".removeprefix("."), 1)
         assert refusal(unknown) == f"{where}epsilonn: unknown key; remove it or check its spelling"
+    dotted = RAW | {"privacy.target_epsilon": 3}
+    assert refusal(dotted) == "privacy.target_epsilon: unknown key; remove it or check its spelling"
 
 
 TWICE = {"low": [0.0, 1.0], "high": [1.0, 1.0]}

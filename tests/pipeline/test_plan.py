@@ -131,6 +131,12 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
     quicker = edited(params, compute={"threads": 1})
     assert jobs.digest_of_settings(quicker) == RunPlan.load().asked
+    nobody = {"public_fraction": 0.0}
+    told, asked = (
+        jobs.digest_of_settings(edited(params, partition=nobody, policy={"starts": starts}))
+        for starts in ("reset", "released")
+    )
+    assert told != asked, "people are asked for first states"
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
     opened, open_ledger = [], Ledger.open

@@ -33,7 +33,7 @@ RECORD |= {"state": "committed", "same_version": True}
 OTHER = {"epsilon": 0.25, "state": "reserved", "same_version": False}
 RECORDS = [RECORD, RECORD, RECORD | OTHER]
 SPENT: dict[str, Any] = {"charges": 3, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
-SPENT |= {"budget": 2.0, "budget_changes": ["raised from ε 1 to ε 2 on 2026-11-20 by Ada"]}
+SPENT |= {"budget": 2.0, "budget_changes": ["raised from ε 1 to ε 2 on 2026-11-20"]}
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` '
     "[a](javascript:alert(1)) | b | \n# *b*"
@@ -76,7 +76,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "| reward | 87% ± 2% |",
         "| spent on these trajectories by 2026-11-20 | ε = 1.08 at δ = 1e-05, in 3 charges |",
         "| budget of these trajectories | ε = 2, of which 0.9288 is left; raised from ε 1 to "
-        "ε 2 on 2026-11-20 by Ada |",
+        "ε 2 on 2026-11-20 |",
         "| observation\\_2 | not known: the noise hides it |",
     ):
         assert said in made

@@ -33,7 +33,7 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
 KINDS = {"CartPole-v1": CartPoleBatch, "Acrobot-v1": AcrobotBatch}
 
 
-@pytest.mark.parametrize(("environment", "count"), zip(KINDS, (8, 2), strict=True))
+@pytest.mark.parametrize(("environment", "count"), list(zip(KINDS, (8, 2), strict=True)))
 def test_a_batch_steps_as_gymnasium(environment: str, count: int) -> None:
     ours: Any = KINDS[environment]()
     ours.reset(count, seed=3)

@@ -272,7 +272,9 @@ class PrivateEvaluation:
     conduct: Conduct | None = None
     """What the policy does; `null`: no clone was made, or nothing was asked."""
     return_bounds: tuple[float, float] | None = None
-    """Between which every return lies, by declared bounds; `null`: nothing was asked."""
+    """Between which returns are taken to lie, by declared bounds or those of the public split;
+    `null`: nothing was asked.
+    """
 
     @property
     def believed(self) -> bool:

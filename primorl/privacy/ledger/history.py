@@ -157,15 +157,18 @@ class BudgetChange:
             for epsilon in (self.before, self.after)
         )
         verb = "raised" if raised else "lowered"
-        return f"{verb} from {before} to {after} on {self.time[:10]} by {self.by}"
+        return f"{verb} from {before} to {after} on {self.time[:10]}"
 
 
 def list_budget_changes(charges: Sequence[Charge]) -> list[BudgetChange]:
-    """List the changes of the budget between these charges, oldest first."""
+    """List the changes of the budget between these charges, oldest first.
+
+    A charge that names nobody does not tell its budget either.
+    """
     return [
-        BudgetChange(later.time, later.by or "unknown", earlier.budget, later.budget)
+        BudgetChange(later.time, later.by, earlier.budget, later.budget)
         for earlier, later in pairwise(charges)
-        if later.budget != earlier.budget
+        if earlier.by and later.by and later.budget != earlier.budget
     ]
 
 

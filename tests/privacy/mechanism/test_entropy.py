@@ -13,11 +13,11 @@ from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.sampling import (
     PoissonSampler,
-    SeededEntropy,
     SystemEntropy,
     integers,
     uniforms,
 )
+from tests.plans import SeededEntropy
 
 LAGS = 8192
 COUNT = 40 * LAGS
