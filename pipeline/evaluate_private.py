@@ -7,6 +7,7 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, MANIFEST, POLICY, PRIVATE_EVALUATION
 from primorl.base.records import to_json
+from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import empty_evaluation
@@ -51,10 +52,15 @@ def body(params: Params, run: StageRun) -> None:
         if clone is not None:
             names = config.observation_names, config.action_names
             paid = asking.read_paid_actions(problem)
-            ends = params.chosen.bounds.outcomes or ()
-            all_end = getattr(params.chosen.options, "end", None) == "outcome"
+            chosen = params.chosen
             conduct = compare_actions(
-                problem, asking.ROLLOUTS, clone, names, paid, ends, always_ends=all_end
+                problem,
+                asking.ROLLOUTS,
+                clone,
+                names,
+                paid,
+                chosen.bounds.outcomes or (),
+                always_ends=isinstance(chosen, TabularDataset) and chosen.options.end == "outcome",
             )
 
         orders = [(job, Order.of(job, data)) for job in jobs]

@@ -123,7 +123,7 @@ class LedgerStatement:
     records: tuple[ChargeRecord, ...]
     """The charges, oldest first."""
     budget_changes: tuple[Line, ...]
-    """How the budget changed between them: when, by whom, from what to what."""
+    """How the budget changed between them: when, from what to what."""
     budget: _Epsilon | None = None
     """The most ε that all charges together may take, as declared; `null`: no bound."""
 

@@ -313,6 +313,7 @@ def digest(content: Mapping[str, Any]) -> str:
 
 _DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
 _FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
+_FREE_BOUNDS = ("angles", "outcomes")  # no paid number depends on them
 
 
 def digest_of_settings(params: Params) -> str:
@@ -322,16 +323,17 @@ def digest_of_settings(params: Params) -> str:
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
+    # What is asked of the people follows from the policy too. Names and empty bounds are those of
+    # plans that were kept before: another digest would have people charged again.
     asked["privacy"]["statistics"] = {
         "normaliser": params.normaliser,
         "starts": params.asks_starts,
     }
     facts = {name: content["chosen"][name] for name in _FACTS}
-    free = ("angles", "outcomes")  # see `identity_of`; nothing else is made of names
     facts["bounds"] = {
         key: value
         for key, value in facts["bounds"].items()
-        if key not in free and value is not None
+        if key not in _FREE_BOUNDS and value is not None
     }
     return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
 
@@ -386,7 +388,7 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
 
     Equal digests are one piece of paid work. Code is left out: an edited comment must not charge
     the same people again. δ is left out too: it reads the same release's ε elsewhere on its curve.
-    So are angles, which only the released model's rollouts are held to.
+    So are angles, which only the released model's rollouts are held to, and names of outcomes.
 
     Args:
         job: its numbers.
@@ -397,7 +399,8 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
         del content["delta"]
     else:
         del content["mechanism"]["delta"]
-        content["bounds"].pop("angles", None)
+        for key in _FREE_BOUNDS:
+            content["bounds"].pop(key, None)
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 

@@ -67,6 +67,9 @@ def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params)
     of_delta = replace(model, mechanism=replace(model.mechanism, delta=1e-6))
     assert {identity_of(of_delta, DATA), identity_of(model, {"fingerprint": "g"})} - found != set()
     held = replace(model, bounds=replace(model.bounds, angles=((1, 2),)))
+    ends = replace(model.bounds, reward=(0.0, 1.0), before_end=(0.0, 0.0))
+    named = replace(model, bounds=replace(ends, outcomes=("lost", "won")))
+    assert identity_of(named, DATA) == identity_of(replace(model, bounds=ends), DATA)
     assert {identity_of(each, DATA) for each in (of_delta, held)} == {identity_of(model, DATA)}
 
 

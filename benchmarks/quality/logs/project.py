@@ -112,7 +112,7 @@ def _answers(folder: Path) -> dict[str, Any]:
         {key: value for key, value in each.items() if key not in words}
         for each in found.get("estimates", ())
     ]
-    return {"estimates": estimates, "verdict": found.get("verdict")}
+    return {"estimates": estimates} | {key: found.get(key) for key in ("verdict", "return_bounds")}
 
 
 def _json(file: Path) -> dict[str, Any]:

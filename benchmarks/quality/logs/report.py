@@ -52,7 +52,9 @@ def advice(row: Row) -> Recommendation | None:
     kept = row["answers"]
     bare = empty_evaluation(row["log"], "person", row["people"], None)
     estimates = tuple(Answer(covers="-", bias="-", **each) for each in kept["estimates"])
-    return recommend(replace(bare, estimates=estimates, verdict=Verdict.of(kept["verdict"])))
+    bounds = kept.get("return_bounds")  # rows that are older have none
+    told = replace(bare, verdict=Verdict.of(kept["verdict"]), return_bounds=bounds)
+    return recommend(replace(told, estimates=estimates))
 
 
 def table(rows: list[Row]) -> str:
