@@ -7,6 +7,7 @@ steps.
 """
 
 import math
+from functools import cache
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -14,6 +15,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 from dm_control import suite
+from dm_control.rl.control import Environment
 from gymnasium.spaces import Box
 
 TASKS = ("balance", "swingup")
@@ -29,8 +31,7 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
 
     def __init__(self, task: str):
         self._swing_up = task == "swingup"
-        self._suite = suite.load("cartpole", task)  # it owns the model
-        self._model = self._suite.physics.model.ptr
+        self._model = _load(task).physics.model.ptr
         self._data = mujoco.MjData(self._model)
         self._draws = np.random.RandomState()  # as dm_control draws
         self.observation_space = Box(-np.inf, np.inf, (5,), np.float64)
@@ -73,6 +74,12 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
         data = self._data
         axes = data.xmat[2]  # of the pole; its third column is the z axis
         return np.array([data.qpos[0], axes[8], axes[2], *data.qvel])
+
+
+@cache
+def _load(task: str) -> Environment:
+    """Load a task of the suite, which owns the model that all environments of it share."""
+    return suite.load("cartpole", task)
 
 
 def _near_zero(value: float, margin: float) -> float:
