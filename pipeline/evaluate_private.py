@@ -33,7 +33,12 @@ def body(params: Params, run: StageRun) -> None:
     """
     from primorl.base.processes import choose_device
     from primorl.evaluate.private.actions import compare_actions
-    from primorl.evaluate.private.model_values import Clone, act_of, values_in_model
+    from primorl.evaluate.private.model_values import (
+        act_of,
+        load_clone,
+        roll_out,
+        values_in_model,
+    )
     from primorl.policy.exported import DeterministicPolicy
     from primorl.work import asking
     from primorl.work.desk import Desk
@@ -44,24 +49,20 @@ def body(params: Params, run: StageRun) -> None:
         run.params({job.question: to_json(job) for job in jobs})
         policy = act_of(DeterministicPolicy.load(POLICY))
         config = PolicyConfig.read(POLICY)
-        clone = Clone.load(BEHAVIOUR, params.seed)
+        clone = load_clone(BEHAVIOUR, params.seed)
         problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, config.ends)
         files = asking.hash_files(cloned=clone is not None)
-        free = values_in_model(problem, asking.ROLLOUTS, clone)
-        conduct = None
-        if clone is not None:
+        own, random = (
+            roll_out(problem, each, asking.ROLLOUTS) for each in (policy, problem.random_policy())
+        )
+        today = None if clone is None else roll_out(problem, clone, asking.ROLLOUTS)
+        free, conduct = values_in_model(own, random, today), None
+        if today is not None:
             names = config.observation_names, config.action_names
-            paid = asking.read_paid_actions(problem)
-            chosen = params.chosen
-            conduct = compare_actions(
-                problem,
-                asking.ROLLOUTS,
-                clone,
-                names,
-                paid,
-                chosen.bounds.outcomes or (),
-                always_ends=isinstance(chosen, TabularDataset) and chosen.options.end == "outcome",
-            )
+            paid, chosen = asking.read_paid_actions(problem), params.chosen
+            outcomes = chosen.bounds.outcomes or ()
+            ends = isinstance(chosen, TabularDataset) and chosen.options.end == "outcome"
+            conduct = compare_actions(problem, own, today, names, paid, outcomes, always_ends=ends)
 
         orders = [(job, Order.of(job, data)) for job in jobs]
         device = choose_device(params.compute.device, params.compute.threads)

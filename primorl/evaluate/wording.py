@@ -31,7 +31,6 @@ WHOSE = {
     "clone": "clone of today's practice",
     "policy": "the policy",
     "random": "random actions",
-    "zero_action": "zero actions",
     "model": "how wrong the model is",
 }
 """Names for `Answer.of`, in the order in which answers are listed."""

@@ -9,7 +9,6 @@ Candidates, clone and ensemble are released or made from released files, so the 
 privacy.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -32,7 +31,6 @@ badly.
 """
 NOT_FINITE = "the model predicts something that is not a finite number"
 _ROLLOUTS = 512
-_MOST_STATES = 100_000  # of which quantiles are computed
 _DOUBT_SHARE, _SHARE_OF_ERROR, _SAMPLING_ERRORS = 3.0, 0.5, 2.0
 
 
@@ -147,42 +145,6 @@ def survival_in_model(
     return shares
 
 
-@torch.no_grad()
-def share_beyond(
-    ensemble: GaussianEnsemble,
-    policy: Policies,
-    other: Policies,
-    starts: Tensor,
-    *,
-    rollouts: int,
-    weights: Tensor,
-    seed: int,
-) -> tuple[float, float]:
-    """Compute the shares of the steps of a policy, and of another, that lie beyond the range of the
-    other's steps.
-
-    Beyond is a step in which some dimension of the action or of the state after it is below the 1%
-    quantile, or above the 99% quantile, of the other's, or which the model cannot predict. Members
-    that were trained on the same rows are wrong alike there, so that their spread does not show it.
-    The arguments are those of `returns_by_member`, with one policy each.
-    """
-    model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
-    begin, steps = draw_starts(starts, rollouts, seed), int(weights.count_nonzero())
-    seen = torch.cat([visit.reach for visit in walk(model, other, begin, steps, seed)])
-    seen = seen[:: math.ceil(len(seen) / _MOST_STATES)]
-    low, high = seen.quantile(0.01, 0), seen.quantile(0.99, 0)
-
-    def beyond(visit: Visit) -> Tensor:
-        far = ((visit.reach < low) | (visit.reach > high)).any(1)
-        return (far | ~visit.step.known).double()
-
-    own, others = (
-        float(_roll_out(model, each, begin, weights, seed, beyond).mean() / weights.sum())
-        for each in (policy, other)
-    )
-    return own, others
-
-
 def draw_starts(starts: Tensor, rollouts: int, seed: int) -> Tensor:
     """Draw first states ``[rollouts, S]`` with replacement."""
     return starts[
@@ -199,11 +161,6 @@ class Visit(NamedTuple):
     observation: Tensor
     action: Tensor
     step: Step
-
-    @property
-    def reach(self) -> Tensor:
-        """Where it led and by what: the next states and the actions, ``[P B, S + A]``."""
-        return torch.cat((self.step.next_observation, self.action), 1)
 
 
 def walk(

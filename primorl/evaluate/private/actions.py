@@ -8,43 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.model_values import Clone, SinglePolicy
-from primorl.evaluate.private.problem import Act, Problem
+from primorl.evaluate.private.model_values import Rollouts
+from primorl.evaluate.private.problem import Problem
 from primorl.evaluate.private.results import ActionUse, Conduct, Contrast, Outcome
-from primorl.model.pessimism import PessimisticModel
-from primorl.policy.member_values import draw_starts, walk
 
-_MOST_ROWS = 200_000  # of all rollouts together
-_ROWS = 20_000  # drawn of them
 _LEAST_SIDE = 0.1  # share of the states that a side of a median must have
 _LITTLE = 0.05  # of the steps, or of the range of an action
 _ALIKE = 0.8  # share of the largest difference from which on it is said to be everywhere
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of rollouts as people's are recorded: every rollout counts once, and is cut where a
-    recording may be.
-
-    Attributes:
-        observation: ``[R, S]``.
-        action: ``[R, A]``.
-        ended: share of the rollouts that ended by themselves; None: the model has no ends.
-        value: mean return.
-    """
-
-    observation: Tensor
-    action: Tensor
-    ended: float | None
-    value: float
-
-    def share_outcomes(self, low: float, high: float) -> tuple[float, float]:
-        """Return the shares that ended with the least and with the largest reward, if these two are
-        all that trajectories earn: what ended e and earned v in the mean has v = low p + high q.
-        """
-        ended = self.ended or 0.0
-        largest = min(max((self.value - low * ended) / (high - low), 0.0), ended)
-        return _short(ended - largest), _short(largest)
 
 
 @dataclass(frozen=True)
@@ -57,11 +27,10 @@ class PaidActions:
     error: float | None
 
 
-@torch.no_grad()
 def compare_actions(
     problem: Problem,
-    rollouts: int,
-    clone: Clone,
+    own: Rollouts,
+    today: Rollouts,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     paid: PaidActions | None,
     outcomes: Sequence[str] = (),
@@ -72,17 +41,17 @@ def compare_actions(
 
     Args:
         problem: has the policy and the model.
-        rollouts: of each policy at most.
-        clone: of today's practice, whose actions are drawn as people's are.
+        own: the policy's.
+        today: those of a clone of today's practice.
         names: of observations and actions; None: they have none.
         paid: what people do; None: it was not asked for.
         outcomes: names of the ends with the least and the largest reward; empty: they have none.
+            Discounted or impossible returns do not tell them.
         always_ends: whether every trajectory of the people has one of them.
     """
     seen = names[0] or [f"observation_{place}" for place in range(problem.observation_size)]
     done = names[1] or [str(place) for place in range(problem.action_size)]
     done = [f"action {name}" if name.isdigit() else name for name in done]
-    own, today = (_roll_out(problem, act, rollouts) for act in (problem.policy, clone.drawn))
     discrete = problem.bounds.discrete_actions
     uses = []
     for place, name in enumerate(done):
@@ -98,54 +67,37 @@ def compare_actions(
             )
         )
     ends = problem.bounds.reward_low, problem.bounds.reward_high
-    shares = zip(today.share_outcomes(*ends), own.share_outcomes(*ends), strict=True)
+    told = problem.discount == 1 and all(each.returns.isfinite().all() for each in (own, today))
+    shares = zip(_share_outcomes(today, *ends), _share_outcomes(own, *ends), strict=True)
     named = [
         Outcome(name=name, reward=reward, clone=clone, policy=policy)
-        for name, reward, (clone, policy) in zip(outcomes, ends, shares, strict=False)
+        for name, reward, (clone, policy) in zip(
+            outcomes if told else (), ends, shares, strict=False
+        )
     ]
     return Conduct(
         discrete=discrete,
         actions=tuple(uses),
         today_error=None if paid is None else paid.error,
         contrast=_contrast(problem, today, seen, done),
-        clone_ended=today.ended,
-        policy_ended=own.ended,
+        clone_ended=None if today.ended is None else _short(today.ended),
+        policy_ended=None if own.ended is None else _short(own.ended),
         outcomes=tuple(named),
         always_ends=always_ends,
     )
 
 
-def _roll_out(problem: Problem, act: Act, rollouts: int) -> _Rows:
-    """Roll one policy out; its rows are drawn with the weights that those of people have."""
-    steps = problem.rollout_steps
-    count = max(1, min(rollouts, _MOST_ROWS // steps))
-    generator = torch.Generator().manual_seed(problem.seed)
-    survival = torch.ones(steps) if problem.survival is None else problem.survival.float()
-    length = (survival > torch.rand(count, 1, generator=generator)).sum(1)  # of the recording
-    model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
-    begin = draw_starts(problem.starts.float(), count, problem.seed)
-    inside, observations, actions, ended = [], [], [], torch.zeros(count, dtype=torch.bool)
-    earned = torch.zeros(count, dtype=torch.float64)
-    for t, visit in enumerate(walk(model, SinglePolicy(act), begin, steps, problem.seed)):
-        own = visit.alive & (t < length)
-        inside.append(own)
-        observations.append(visit.observation)
-        actions.append(visit.action)
-        earned += torch.where(own, visit.step.reward.double(), 0.0)
-        if visit.step.terminated is not None:
-            ended |= own & visit.step.terminated
-        has_ends = visit.step.terminated is not None
-    weight = torch.stack(inside).float()
-    chosen = torch.multinomial(
-        (weight / weight.sum(0).clamp(min=1)).flatten(), _ROWS, True, generator=generator
-    )
-    share = _short(ended.double().mean()) if has_ends else None
-    value = float(earned.mean())
-    return _Rows(torch.cat(observations)[chosen], torch.cat(actions)[chosen], share, value)
+def _share_outcomes(rollouts: Rollouts, low: float, high: float) -> tuple[float, float]:
+    """Return the shares that ended with the least and with the largest reward, if these two are all
+    that trajectories earn: what ended e and earned v in the mean has v = low p + high q.
+    """
+    ended, value = rollouts.ended or 0.0, float(rollouts.returns.mean())
+    largest = min(max((value - low * ended) / (high - low), 0.0), ended)
+    return _short(ended - largest), _short(largest)
 
 
 def _contrast(
-    problem: Problem, today: _Rows, seen: Sequence[str], done: Sequence[str]
+    problem: Problem, today: Rollouts, seen: Sequence[str], done: Sequence[str]
 ) -> Contrast | None:
     """Find the action, and the side of a column's median, where the policy's mean action differs
     most from today's in the same states; None: it differs little.

@@ -1,9 +1,8 @@
-"""Values of policies in the released model, by rollouts. All is released, so free."""
+"""Rollouts of policies in the released model, and their values. All is released, so free."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,24 +18,27 @@ from primorl.evaluate.private.results import (
     Veto,
 )
 from primorl.model.numerics import SeedGenerators
-from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
+from primorl.model.pessimism import PessimisticModel
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import (
     NOT_FINITE,
-    returns_by_member,
-    share_beyond,
+    draw_starts,
     step_weights,
+    walk,
 )
 
 _NAME = "model"  # that answers give as their estimator
 _SLACK = 1e-6  # of the range of returns, for rounding
-_WHOSE = {"random": "random actions", "zero_action": "zero actions", "clone": "today's practice"}
+_WHOSE = {"random": "random actions", "clone": "today's practice"}
+_MOST_ROWS = 200_000  # that are kept of all rollouts of a policy
+_ROWS = 20_000  # drawn of them
 
 
 @dataclass(frozen=True)
 class SinglePolicy:
-    """One policy as `returns_by_member` takes it."""
+    """One policy as `walk` takes it."""
 
     one: Act
     policies: int = 1
@@ -52,82 +54,120 @@ def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
     return lambda observation: exact.act(observation.double()[None])[0]
 
 
+def load_clone(folder: Path, seed: int) -> Act | None:
+    """Load the clone of today's practice, whose actions are drawn as the people's are; None: none
+    was made.
+
+    Args:
+        folder: with its files.
+        seed: of its actions.
+
+    Raises:
+        PipelineError: a file is missing or broken.
+    """
+    if not BehaviourConfig.read(folder).made:
+        return None
+    cpu = torch.device("cpu")
+    generators = SeedGenerators.of([seed], cpu)
+    return act_of(SampledClone(BehaviourPolicy.load(folder, cpu), generators))
+
+
 @dataclass(frozen=True)
-class Clone:
-    """The private clone of the behaviour.
+class Rollouts:
+    """Rollouts of one policy in every member of the released model alone.
+
+    Rows are drawn as people's are recorded: every rollout counts once, and is cut where a recording
+    may be.
 
     Attributes:
-        released: the policy in ``models/behaviour``: its mean, or discrete actions drawn from its
-            distribution.
-        drawn: actions drawn from its distribution, as the people's are.
+        returns: of each rollout, float64 ``[N, rollouts]``; NaN where the member predicts something
+            that is not a finite number.
+        ended: share of the rollouts that ended by themselves; None: the model has no ends.
+        observation: ``[R, S]``.
+        action: ``[R, A]``.
+        following: the states that they led to, ``[R, S]``.
+        known: whether the model could predict these, bool ``[R]``.
     """
 
-    released: Act
-    drawn: Act
+    returns: Tensor
+    ended: float | None
+    observation: Tensor
+    action: Tensor
+    following: Tensor
+    known: Tensor
 
-    @classmethod
-    def load(cls, folder: Path, seed: int) -> "Clone | None":
-        """Load the clone from ``models/behaviour``; None: none was made.
+    def share_beyond(self, other: "Rollouts") -> float:
+        """Compute the share of the rows that lie beyond another policy's.
 
-        Args:
-            folder: with its files.
-            seed: of actions that are drawn.
-
-        Raises:
-            PipelineError: a file is missing or broken.
+        Beyond is a row in which some dimension of the action or of the state after it is below the
+        1% quantile, or above the 99% quantile, of the other's, or which the model cannot predict.
+        Members that were trained on the same rows are wrong alike there, so that their spread does
+        not show it.
         """
-        if not BehaviourConfig.read(folder).made:
-            return None
-        cpu = torch.device("cpu")
-        behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
-        return cls(
-            released=act_of(released(behaviour, generators)),
-            drawn=act_of(SampledClone(behaviour, generators)),
-        )
+        own, seen = (torch.cat((each.following, each.action), 1).double() for each in (self, other))
+        low, high = seen.quantile(0.01, 0), seen.quantile(0.99, 0)
+        far = ((own < low) | (own > high)).any(1)
+        return float((far | ~self.known).double().mean())
 
 
-def values_in_model(
-    problem: Problem, rollouts: int, clone: Clone | None = None
-) -> tuple[Answer, ...]:
-    """Value the policy, the clone if there is one, random actions, and zero actions where actions
-    are a box.
+@torch.no_grad()
+def roll_out(problem: Problem, act: Act, rollouts: int) -> Rollouts:
+    """Roll a policy out; nothing is asked of the private units.
 
-    Values are mean discounted returns of whole rollouts in each member of the released model:
-    nothing is asked of the private units. First states are public or released ones
-    (`Problem.starts`). All policies share them and the model's random numbers, so that members can
-    be compared one by one. Step t counts S(t) (`Problem.survival`), as in the people's own returns.
+    First states are public or released ones (`Problem.starts`). All policies share them and the
+    model's random numbers, so that members can be compared one by one. Returns count step t by S(t)
+    (`Problem.survival`), as the people's own do.
 
     Args:
         problem: the question.
-        rollouts: of each member.
-        clone: of the behaviour.
+        act: the policy.
+        rollouts: in each member.
     """
-    weights = step_weights(
-        problem.rollout_steps, discount=problem.discount, survival=problem.survival
-    )
-    starts = problem.starts.float()
-    asked: dict[str, Any] = {"rollouts": rollouts, "weights": weights, "seed": problem.seed}
-
-    def returns(act: Act) -> Tensor:
-        """Roll one policy out, ``[N, rollouts]``."""
-        return returns_by_member(problem.ensemble, SinglePolicy(act), starts, **asked)[0]
-
-    found = [_value("policy", returns(problem.policy))]
-    if clone is not None:
-        both = SinglePolicy(problem.policy), SinglePolicy(clone.drawn)
-        found += [
-            _value("clone", returns(clone.released)),
-            _value("clone", returns(clone.drawn), AS_DRAWN),
-            _beyond(*share_beyond(problem.ensemble, *both, starts, **asked)),
-        ]
+    members, survival = problem.ensemble.architecture.members, problem.survival
+    weights = step_weights(problem.rollout_steps, discount=problem.discount, survival=survival)
+    lasts = torch.ones_like(weights) if survival is None else survival
+    steps = int(weights.count_nonzero())  # weights descend
+    begin = draw_starts(problem.starts.float(), rollouts, problem.seed)
     generator = torch.Generator().manual_seed(problem.seed)
-    uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))
-    found.append(_value("random", uniform))
-    if not problem.bounds.discrete_actions:  # zero, or the nearest action that the bounds allow
-        zero = torch.zeros(problem.action_size)
-        zero = zero.clamp(problem.bounds.action_low, problem.bounds.action_high)
-        still = returns(lambda observation: zero.expand(len(observation), -1))
-        found.append(_value("zero_action", still))
+    kept = min(rollouts, max(1, _MOST_ROWS // (steps * members)))
+    length = (lasts > torch.rand(kept, 1, generator=generator)).sum(1)  # of the recording
+    returns = torch.zeros(members, rollouts, dtype=torch.float64)
+    ended: float | None = None
+    rows, shares = [], []
+    for n in range(members):
+        # Without a penalty the uncertainty has no say; this one is defined for a single member.
+        model = PessimisticModel(
+            problem.ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0
+        )
+        inside = []
+        for t, visit in enumerate(walk(model, SinglePolicy(act), begin, steps, problem.seed)):
+            step = visit.step
+            earned = float(weights[t]) * torch.where(step.known, step.reward, torch.nan)
+            returns[n] += torch.where(visit.alive, earned, 0.0)
+            if step.terminated is not None:
+                ends = (visit.alive & step.terminated).double().mean()
+                ended = (ended or 0.0) + float(lasts[t] * ends) / members
+            inside.append(visit.alive[:kept] & (t < length))
+            row = (visit.observation, visit.action, step.next_observation, step.known[:, None])
+            rows.append(torch.cat(row, 1)[:kept])
+        own = torch.stack(inside).float()
+        shares.append(own / own.sum(0).clamp(min=1))
+    chosen = torch.multinomial(torch.cat(shares).flatten(), _ROWS, True, generator=generator)
+    sizes = [problem.observation_size, problem.action_size, problem.observation_size, 1]
+    observation, action, following, known = torch.split(torch.cat(rows)[chosen], sizes, 1)
+    return Rollouts(returns, ended, observation, action, following, known[:, 0] > 0)
+
+
+def values_in_model(
+    policy: Rollouts, random: Rollouts, clone: Rollouts | None = None
+) -> tuple[Answer, ...]:
+    """Value the policy, random actions, and the clone if there is one: mean returns of rollouts in
+    each member of the released model.
+    """
+    found = [_value("policy", policy.returns), _value("random", random.returns)]
+    if clone is not None:
+        found.append(_value("clone", clone.returns, AS_DRAWN))
+        found.append(_beyond(policy.share_beyond(clone), clone.share_beyond(clone)))
     return tuple(found)
 
 

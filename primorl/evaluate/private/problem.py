@@ -183,16 +183,21 @@ class Problem:
         powers = [self.discount**each for each in range(int(step.max()) + 1)]
         return torch.tensor(powers, dtype=torch.float64).to(step.device)[step]
 
-    def uniform_actions(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions
+    def random_policy(self) -> Act:
+        """Make a policy of actions drawn uniformly within their bounds, float32; one-hot where they
         are discrete.
         """
-        bounds = self.bounds
-        if bounds.discrete_actions:
-            chosen = torch.randint(self.action_size, (count,), generator=generator)
-            return torch.nn.functional.one_hot(chosen, self.action_size).float()
-        drawn = torch.rand(count, self.action_size, generator=generator)
-        return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
+        bounds, generator = self.bounds, torch.Generator().manual_seed(self.seed)
+
+        def act(observation: Tensor) -> Tensor:
+            count = len(observation)
+            if bounds.discrete_actions:
+                chosen = torch.randint(self.action_size, (count,), generator=generator)
+                return torch.nn.functional.one_hot(chosen, self.action_size).float()
+            drawn = torch.rand(count, self.action_size, generator=generator)
+            return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
+
+        return act
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ hardly ever is.
 Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
 Estimator = Annotated[str, matching("[a-z][a-z0-9_]*", 40)]
-Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
+Of = Literal["behaviour", "clone", "policy", "random", "model"]
 _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct", "return_bounds")
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 

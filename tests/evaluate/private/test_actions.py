@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from primorl.evaluate.private.actions import PaidActions, compare_actions
-from primorl.evaluate.private.model_values import Clone
+from primorl.evaluate.private.model_values import roll_out
 from primorl.evaluate.private.results import Conduct
 from primorl.model.termination import RULES, Rule
 from tests.evaluate.private.conftest import model, problem
@@ -26,7 +26,8 @@ def conduct(policy: Any, **changes: Any) -> Conduct:
     asked = replace(problem(10, discount=1.0), policy=policy, **changes)
     paid = PaidActions(torch.tensor([0.25]), None)
     names = ["time"], ["7"]
-    return compare_actions(asked, 512, Clone(rest, rest), names, paid, ("lost", "won"))
+    own, today = (roll_out(asked, act, 512) for act in (policy, rest))
+    return compare_actions(asked, own, today, names, paid, ("lost", "won"))
 
 
 def test_the_largest_change_is_found_where_it_is() -> None:

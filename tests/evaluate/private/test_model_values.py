@@ -12,20 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from primorl.evaluate.private.model_values import (
-    Clone,
-    SinglePolicy,
-    signs_against,
-    values_in_model,
-)
+from primorl.evaluate.private import model_values
+from primorl.evaluate.private.model_values import roll_out, signs_against, values_in_model
 from primorl.evaluate.private.problem import PublicTrajectories, public_return_bounds
 from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Answer
 from primorl.evaluate.statistics import ModelValue
 from primorl.model.architecture import TERMINATION_GAIN
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
-from primorl.policy import member_values
-from primorl.policy.member_values import returns_by_member, share_beyond, step_weights
+from primorl.policy.member_values import returns_by_member, step_weights
 from tests.evaluate.conftest import random_policy
 from tests.evaluate.private.conftest import model, payers, problem
 
@@ -108,9 +103,11 @@ def test_a_policy_that_leaves_the_states_or_actions_of_another_is_seen_to(
     """Twins: the other one itself; and a policy that leaves them in the last of ten steps alone."""
 
     def step(observation: Tensor, action: Tensor, _: object) -> SimpleNamespace:
-        known = torch.ones(len(action), dtype=torch.bool)
+        known, reward = torch.ones(len(action), dtype=torch.bool), torch.zeros(len(action))
         following = action if moves else torch.zeros_like(action)
-        return SimpleNamespace(next_observation=following, terminated=None, known=known)
+        return SimpleNamespace(
+            next_observation=following, terminated=None, known=known, reward=reward
+        )
 
     def noise(state: Tensor) -> Tensor:
         return torch.randn(state.shape, generator=generator)
@@ -121,31 +118,29 @@ def test_a_policy_that_leaves_the_states_or_actions_of_another_is_seen_to(
 
     generator, steps = torch.Generator().manual_seed(0), list[int]()
     monkeypatch.setattr(
-        member_values, "PessimisticModel", lambda *_, **__: SimpleNamespace(step=step)
+        model_values, "PessimisticModel", lambda *_, **__: SimpleNamespace(step=step)
     )
-    asked: dict[str, Any] = {"rollouts": 400, "weights": step_weights(10), "seed": 0}
+    asked = problem(1, model([1.0], [0.0]), horizon=10)
+    other = roll_out(asked, noise, 400)
     for act, expected in (
-        (noise, 0.04),
-        (late, 0.136),
+        (noise, 0.02),
+        (late, 0.118),
         (lambda state: torch.full_like(state, 9.0), 1.0),
     ):
-        starts = torch.zeros(5, 2)
-        own, other = share_beyond(
-            model([1.0], [0.0]), SinglePolicy(act), SinglePolicy(noise), starts, **asked
-        )
-        assert (own, other) == pytest.approx((expected, 0.04), abs=0.01)
+        beyond = roll_out(asked, act, 400).share_beyond(other)
+        assert beyond == pytest.approx(expected, abs=0.01)
 
 
 def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
     asked = problem(1)
-    (policy, *_), (whole, released, drawn, *_) = (
-        values_in_model(each, 8, Clone(asked.policy, asked.policy))
+    (policy, *_), (whole, _, clone, beyond) = (
+        values_in_model(*(roll_out(each, each.policy, 8) for _ in range(3)))
         for each in (replace(asked, survival=HALVES), asked)
     )
     assert policy.members == pytest.approx([0.5 * HALF_LIVED, 0.9 * HALF_LIVED], rel=1e-3)
     assert whole.value > 1.9 * policy.value, "the twin: whole rollouts are worth more"
-    assert drawn.what == AS_DRAWN
-    assert whole.members == released.members == drawn.members, "they do the same"
+    assert (clone.what, clone.members) == (AS_DRAWN, whole.members), "they do the same"
+    assert beyond.value == 0.0
 
 
 def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:
@@ -223,7 +218,8 @@ def test_an_outcome_is_earned_once() -> None:
         (sound.without_head(), impossible),
     ):
         each = replace(asked, ensemble=ensemble)
-        of_policy = values_in_model(each, 400)[:1]
+        own = roll_out(each, each.policy, 400)
+        of_policy = values_in_model(own, own)[:1]
         assert [veto.kind for veto in signs_against(each, of_policy)] == vetoes
         assert of_policy[0].value > 1.5
 
@@ -236,10 +232,10 @@ def test_a_model_that_predicts_no_finite_number_is_not_praised(number: float) ->
     broken = tuple(part.clone() for part in weights)
     broken[-1][0, 0, 1] = number
     for each, finite in ((weights, True), (broken, False)):
-        ensemble = replace(asked.ensemble, weights=each)
-        found = values_in_model(
-            replace(asked, ensemble=ensemble), 8, Clone(asked.policy, asked.policy)
+        own = roll_out(
+            replace(asked, ensemble=replace(asked.ensemble, weights=each)), asked.policy, 8
         )
+        found = values_in_model(own, own, own)
         of_policy = found[0]
         assert of_policy.finite == finite
         assert ("not_finite" in {veto.kind for veto in signs_against(asked, found)}) != finite
