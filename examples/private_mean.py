@@ -18,7 +18,7 @@ from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 BUDGET = Budget(epsilon=2.5, delta=1e-6)
@@ -34,27 +34,39 @@ class RunningMean(DataclassState):
     finished: bool = False
 
 
-def make_plan(people: int) -> Plan:
+def make_mechanism(people: int) -> Mechanism:
     """Eight rounds over a quarter of the people each, every person clipped to norm 1, for ε = 2 in
     all.
     """
     noise = solve_noise_multiplier(2.0, BUDGET.delta, sampling_probability=0.25, rounds=8)
-    return Plan(
+    return Mechanism(
         people, "person", PoissonSampler(0.25), L2Clip(1.0), noise, rounds=8, delta=BUDGET.delta
     )
 
 
 def private_mean(
-    plan: Plan, ids: list[str], read: Callable[[], Tensor], secret: bytes, folder: Path
+    mechanism: Mechanism, ids: list[str], read: Callable[[], Tensor], secret: bytes, folder: Path
 ) -> Tensor:
     """Pay, release, and write ``privacy.json`` in ``folder``; run again after a kill, it resumes at
     no cost.
     """
     digests = [hmac.digest(secret, name.encode(), "sha256") for name in sorted(ids)]
     members = b"".join(digest[:16] for digest in digests)
-    data = Version(hmac.digest(secret, members, "sha256").hex(), plan.unit, plan.units, members)
-    identity = repr((data.fingerprint, plan.sampler, plan.clip, plan.noise_multiplier, plan.rounds))
-    request = Request(data, "people", "private_mean", identity, plan.event, plan.delta, None, None)
+    data = Version(
+        hmac.digest(secret, members, "sha256").hex(), mechanism.unit, mechanism.units, members
+    )
+    identity = repr(
+        (
+            data.fingerprint,
+            mechanism.sampler,
+            mechanism.clip,
+            mechanism.noise_multiplier,
+            mechanism.rounds,
+        )
+    )
+    request = Request(
+        data, "people", "private_mean", identity, mechanism.event, mechanism.delta, None, None
+    )
     with (
         closing(
             Ledger.open(
@@ -71,15 +83,15 @@ def private_mean(
         ) as payment,
     ):
         state = payment.state
-        while state.started < plan.rounds:
+        while state.started < mechanism.rounds:
             state = replace(state, started=state.started + 1)
             # the round is spent from here on, before any private number is read
             payment.save_checkpoint(state)
-            clipped = plan.clip.finish(read()[plan.cohort()].double())
-            (released,) = plan.release([clipped.sum(0)])
+            clipped = mechanism.clip.finish(read()[mechanism.cohort()].double())
+            (released,) = mechanism.release([clipped.sum(0)])
             state = replace(state, total=state.total + released, done=state.done + 1)
         payment.save_checkpoint(replace(state, finished=True))
-        statement = plan.statement(
+        statement = mechanism.statement(
             dataset_fingerprint=data.fingerprint, public_assumptions=["the number of people"]
         )
         statement = statement.with_payment(

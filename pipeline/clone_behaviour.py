@@ -42,7 +42,7 @@ def body(params: Params, run: StageRun) -> None:
             trained = training.train_for(paid, setup, data, run)
             training.refuse_diverged(paid, trained, "behaviour")
             engine = training.begun_by(paid)
-            own = paid.state_privacy(setup.plan, manifest.info.termination)
+            own = paid.state_privacy(setup.mechanism, manifest.info.termination)
             held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
             paid.finish(
                 BEHAVIOUR,

@@ -43,7 +43,7 @@ def body(params: Params, run: StageRun) -> None:
     device = choose_device(params.compute.device, params.compute.threads)
     start = online.begin(learning)
     with Desk.open_for(params, run, learning.arrivals.version) as desk:
-        saved = start if learning.plan.is_private else None  # else nothing is resumed
+        saved = start if learning.mechanism.is_private else None  # else nothing is resumed
         with desk.pay(online.order_of(params, learning), saved, OnlineState.restore) as paid:
             state = online.learn_for(paid, learning, start, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]

@@ -38,7 +38,7 @@ def body(params: Params, run: StageRun) -> None:
             engine = training.begun_by(paid)
             paid.finish(
                 MODEL,
-                paid.state_privacy(setup.plan, manifest.info.termination),
+                paid.state_privacy(setup.mechanism, manifest.info.termination),
                 lambda folder: write_model(folder, plan, setup, trained, manifest, engine),
                 logged=["config.json"],
             )

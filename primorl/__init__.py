@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from primorl.model.ensemble import load_model
     from primorl.policy.loaded import load_policy
-    from primorl.privacy.mechanism.plan import Plan
+    from primorl.privacy.mechanism.mechanism import Mechanism
     from primorl.privacy.statement import Statement
     from primorl.project import Project
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Project", "Statement", "__version__", "load_model", "load_policy"]
+__all__ = ["Mechanism", "Project", "Statement", "__version__", "load_model", "load_policy"]
 
 # OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a
 # millisecond and then give the core back. Longer spinning (the default) gains nothing on an idle
@@ -38,11 +38,11 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 _HOMES = {
     "load_policy": "primorl.policy.loaded",
     "load_model": "primorl.model.ensemble",
-    "Plan": "primorl.privacy.mechanism.plan",
+    "Mechanism": "primorl.privacy.mechanism.mechanism",
     "Project": "primorl.project",
     "Statement": "primorl.privacy.statement",
 }
-_EXTRAS = {"load_model": "model", "Plan": "pipeline", "Project": "pipeline"}
+_EXTRAS = {"load_model": "model", "Mechanism": "pipeline", "Project": "pipeline"}
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ from benchmarks.machine import RESULTS_PAGE, put
 from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
@@ -209,8 +209,10 @@ def log_of(task: str, units: int) -> tuple[Log, float]:
     return Log(here, following, reward, factor, starts, lengths), value
 
 
-def mechanism(units: int, unit: str, delta: float, method: str, epsilon: float | None) -> Plan:
-    """Plan a line's rounds and, where it begins at the mean reward, the question for that."""
+def mechanism_of(
+    units: int, unit: str, delta: float, method: str, epsilon: float | None
+) -> Mechanism:
+    """Make the rounds of a line and, where it begins at the mean reward, the question for that."""
     queries: tuple[GaussianQuery, ...] = ()
     if method in LEVELLED and epsilon is not None:
         z = 1 / (math.sqrt(SHARE) * gaussian_mean(epsilon, delta))
@@ -220,33 +222,35 @@ def mechanism(units: int, unit: str, delta: float, method: str, epsilon: float |
         multipliers = tuple(query.noise_multiplier for query in queries)
         noise = solve_noise_multiplier(epsilon, delta, q, UPDATES, multipliers)
     clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
-    return Plan(units, unit, PoissonSampler(q), clip, noise, UPDATES, delta, queries)
+    return Mechanism(units, unit, PoissonSampler(q), clip, noise, UPDATES, delta, queries)
 
 
-def ask_level(plan: Plan, log: Log) -> float:
+def ask_level(mechanism: Mechanism, log: Log) -> float:
     """Ask the mean of the units' mean rewards, within [-1, 1], and return what it is worth for
     ever; 0 where there is no question.
     """
-    if not plan.queries:
+    if not mechanism.queries:
         return 0.0
-    units = torch.arange(plan.units).repeat_interleave(log.lengths)
-    sums = torch.zeros(plan.units).index_add(0, units, log.reward)
+    units = torch.arange(mechanism.units).repeat_interleave(log.lengths)
+    sums = torch.zeros(mechanism.units).index_add(0, units, log.reward)
     total = MEAN.total((sums / log.lengths).unsqueeze(1))
-    return float(plan.answer(plan.queries[0], total)) / (1 - DISCOUNT)
+    return float(mechanism.answer(mechanism.queries[0], total)) / (1 - DISCOUNT)
 
 
 def made(key: Row) -> Row:
     """Run one line of a figure: the objective over the epochs, and the value at the end."""
     method, units = key["method"], key["units"]
     log, true_value = log_of(key["task"], units)
-    plan = mechanism(units, "trajectory", 1 / (10 * units), method, key["epsilon"])
+    mechanism = mechanism_of(units, "trajectory", 1 / (10 * units), method, key["epsilon"])
     step = STEP
     if method == "dpgld":
-        deviation = plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort
+        deviation = (
+            mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.expected_cohort
+        )
         step = langevin_step(INVERSE_TEMPERATURE, deviation, LARGE_STEP)
     network = ValueNetwork(log.inputs.shape[-1], ALGORITHM.hidden)
     values = ALGORITHM.begin(network)
-    level = torch.tensor([ask_level(plan, log) for _ in range(RUNS)])
+    level = torch.tensor([ask_level(mechanism, log) for _ in range(RUNS)])
     first = log.lengths[:JUDGED]
     weight = (1 / first).repeat_interleave(first) / len(first)
     judged = log.batch(torch.arange(int(first.sum()))[None, None], weight[None, None], level)
@@ -260,8 +264,8 @@ def made(key: Row) -> Row:
         kept = 1 - MOMENTUM if method == "dpsrm" and done else 0.0
         total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
         if not method.endswith("noise"):
-            total = contributed(plan, network, values, log, level, kept)
-        (released,) = plan.release((total,))
+            total = contributed(mechanism, network, values, log, level, kept)
+        (released,) = mechanism.release((total,))
         if method not in ("sgd_plain", "dpgld", "dpsrm"):
             values = ALGORITHM.stepped(values, released, done)
         else:
@@ -270,8 +274,8 @@ def made(key: Row) -> Row:
     curves = torch.stack(objective)
     found = level + network.values(values["theta"].float(), log.inputs[log.starts][None]).mean(1)
     return {
-        "noise_multiplier": plan.noise_multiplier,
-        "delta": plan.delta,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "delta": mechanism.delta,
         "objective_mean": [rounded(number) for number in curves.mean(1).tolist()],
         "objective_std": [rounded(number) for number in curves.std(1).tolist()],
         "objective": [rounded(number) for number in curves[-1].tolist()],
@@ -286,7 +290,7 @@ def rounded(number: float) -> float:
 
 
 def contributed(
-    plan: Plan,
+    mechanism: Mechanism,
     network: ValueNetwork,
     values: dict[str, Tensor],
     log: Log,
@@ -299,7 +303,7 @@ def contributed(
     recursive momentum; Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}),
     and the difference is clipped.
     """
-    cohorts = [plan.cohort() for _ in level]
+    cohorts = [mechanism.cohort() for _ in level]
     units = pad_sequence(cohorts, batch_first=True, padding_value=-1)[..., None]
     rows = log.starts[units] + (torch.rand(*units.shape[:2], ROWS) * log.lengths[units]).long()
     batch = log.batch(rows, ((units >= 0) / ROWS).expand(rows.shape), level)
@@ -311,8 +315,8 @@ def contributed(
     found = gradients(values["theta"], values["omega"])
     if kept:
         found = found - kept * gradients(values["earlier_theta"], values["earlier_omega"])
-    assert isinstance(plan.clip, L2Clip)
-    return plan.clip.finish(found.contiguous()).unflatten(0, units.shape[:2]).sum(1).flatten()
+    assert isinstance(mechanism.clip, L2Clip)
+    return mechanism.clip.finish(found.contiguous()).unflatten(0, units.shape[:2]).sum(1).flatten()
 
 
 def draw(path: Path, rows: list[Row]) -> None:

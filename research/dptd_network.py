@@ -173,7 +173,7 @@ class Dptd:
 
     p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d.
 
-    Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides,
+    Formal guarantee: the mechanism's. A unit contributes one vector, the gradients of both sides,
     clipped jointly to C. The paper assumes that gradients are bounded by G, charges both sides
     apart, and adds noise of constant size to p_t; here the noise is part of g_t and shrinks with α
     ν_t.

@@ -14,7 +14,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import Recordings
 from primorl.model.ensemble import Bounds
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.tracking import stage_run
 from primorl.work.desk import Desk, Paid
 from primorl.work.jobs import EVALUATE_PRIVATE, Order, digest
@@ -71,17 +71,25 @@ def evaluate(epsilon: float) -> None:
         bounds = model_bounds(params.chosen.bounds, manifest, data.public)
         largest = max(abs(bounds.reward_low), abs(bounds.reward_high))
         starts = scale(bounds, Recordings.of(MODEL, data.public).first_states(params.seed))
-        plan = dptd.mechanism(manifest.private_units, manifest.info.unit, delta, "level", epsilon)
+        mechanism = dptd.mechanism_of(
+            manifest.private_units, manifest.info.unit, delta, "level", epsilon
+        )
         network = ValueNetwork(starts.shape[-1], algorithm.hidden)
         scales = [bounds.observation_low.tolist(), bounds.observation_high.tolist(), largest]
-        asked = {"name": "dptd", "plan": repr(plan), "scales": scales, "data": data.identity}
-        order = Order(EVALUATE_PRIVATE, plan.event, delta, digest(asked))
+        asked = {
+            "name": "dptd",
+            # the class's earlier name: what is paid for is found by it
+            "plan": repr(mechanism).replace("Mechanism", "Plan", 1),
+            "scales": scales,
+            "data": data.identity,
+        }
+        order = Order(EVALUATE_PRIVATE, mechanism.event, delta, digest(asked))
         begin = Learned(**algorithm.begin(network, params.seed), level=torch.zeros(1))
         with desk.pay(order, begin, Learned.restore) as paid:
             state = paid.state
             assert state is not None
             if not paid.finished:
-                state = learn(paid, plan, network, state, partial(log_of, bounds, largest))
+                state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))
             value = state.level + network.values(state.theta.float(), starts[None]).mean(1)
             found = {
                 "value": float(value) * largest,
@@ -91,7 +99,7 @@ def evaluate(epsilon: float) -> None:
             }
             paid.finish(
                 FOLDER,
-                paid.state_privacy(plan),
+                paid.state_privacy(mechanism),
                 lambda folder: write_json(folder / "value.json", found),
                 ["value.json"],
             )
@@ -101,7 +109,7 @@ def evaluate(epsilon: float) -> None:
 
 def learn(
     paid: Paid[Learned],
-    plan: Plan,
+    mechanism: Mechanism,
     network: ValueNetwork,
     state: Learned,
     read: Callable[[UnitStore], dptd.Log],
@@ -110,16 +118,16 @@ def learn(
     the moment it is announced.
     """
     algorithm, log = replace(dptd.ALGORITHM, members=1), None
-    while state.started < plan.rounds:
+    while state.started < mechanism.rounds:
         first = state.started
-        state = replace(state, started=min(plan.rounds, first + dptd.EPOCH))
+        state = replace(state, started=min(mechanism.rounds, first + dptd.EPOCH))
         paid.save(state)
-        log = log or read(paid.open_rows(plan))
+        log = log or read(paid.open_rows(mechanism))
         if first == 0:
-            state = replace(state, level=torch.tensor([dptd.ask_level(plan, log)]))
+            state = replace(state, level=torch.tensor([dptd.ask_level(mechanism, log)]))
         for done in range(first, state.started):
-            total = dptd.contributed(plan, network, state.values, log, state.level)
-            (released,) = plan.release((total,))
+            total = dptd.contributed(mechanism, network, state.values, log, state.level)
+            (released,) = mechanism.release((total,))
             state = replace(state, **algorithm.stepped(state.values, released, done))
     state = replace(state, finished=True)
     paid.save(state)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.machine import ROOT, put
-from primorl.online.learning import PARAMETERS, Cohort, Values, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, Values, online_mechanism
 from primorl.online.network import draw_softmax
 from primorl.online.updates import within
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -400,7 +400,7 @@ def measured(key: Row) -> Row:
     users = PromptedUsers(prompts, tokenizer, reward, (3, 8, 2), seed)
     without_noise = key["mode"] in ("neither", "clip alone")
     z = 0.0 if without_noise else solve_noise_multiplier(epsilon, DELTA, 1.0, 1)
-    plan = online_plan(
+    mechanism = online_mechanism(
         users=cohorts * m, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
     )
     norm = 1e3 if key["mode"] == "neither" else 1.0  # beyond all gradients
@@ -410,7 +410,7 @@ def measured(key: Row) -> Row:
     before = users.meet(judges, policy, reference).rewards
     for number in range(cohorts):
         met = users.meet(range(number * m, (number + 1) * m), policy, values[PARAMETERS])
-        cohort = NoiseAlone(plan, 1) if key["mode"] == "noise alone" else Cohort(plan, 1)
+        cohort = NoiseAlone(mechanism, 1) if key["mode"] == "noise alone" else Cohort(mechanism, 1)
         values = update.apply(policy, values, met, cohort, number)
     judged = users.meet(judges, policy, values[PARAMETERS])
     return {

@@ -42,7 +42,7 @@ from primorl.online.learning import (
     Trajectories,
     Update,
     learn,
-    online_plan,
+    online_mechanism,
 )
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
@@ -57,7 +57,7 @@ Act = Callable[[NDArray[np.float32]], NDArray[Any]]
 """Actions of observations ``[n, S]``, as the environment takes them."""
 DELTA, LOOKS = 1e-5, 10
 NO_CLIP = 1e3
-"""A clipping norm beyond all contributions. Far larger ones would be lost in `Plan.grid`."""
+"""A clipping norm beyond all contributions. Far larger ones would be lost in `Mechanism.grid`."""
 _JUDGED_SEED = 1_000_003  # users' seeds are the runs' numbers, from 0
 
 
@@ -218,7 +218,7 @@ class Run:
         """Learn, look at released policies on the way, and judge the last one."""
         task = TASKS[self.task]
         network, m, users = task.network(self.hidden), self.cohort, self.cohort * self.cohorts
-        plan = online_plan(
+        mechanism = online_mechanism(
             users=max(users, 1),
             cohort=m,
             noise_multiplier=self.noise_multiplier,
@@ -230,7 +230,7 @@ class Run:
         every = max(1, self.cohorts // LOOKS)
         state = OnlineState.begin(first, self.cohorts, 1 if self.averaged else every)
         numbers = [range(at, at + m) for at in range(0, users, m)]
-        last = learn(self.update, network, plan, self.simulated(seed), numbers, state)
+        last = learn(self.update, network, mechanism, self.simulated(seed), numbers, state)
         released = dict(zip(last.kept_after, last.kept, strict=True))
         curve = []
         for after in range(every, self.cohorts, every):
@@ -241,7 +241,7 @@ class Run:
             first_judged = self.cohorts - int(self.averaged * self.cohorts) + 1
             judged = torch.stack([each for at, each in released.items() if at >= first_judged])
             judged = judged.mean(0)
-        spent = plan.spent()
+        spent = mechanism.spent()
         return {
             "users": users,
             "parameters": network.parameters,

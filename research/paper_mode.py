@@ -27,13 +27,13 @@ from primorl.online.learning import (
     SimulatedUsers,
     Trajectories,
     Values,
-    online_plan,
+    online_mechanism,
 )
 from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalise, returns_to_go, within
 from primorl.privacy.accounting.epsilon import gaussian_epsilon
 from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.simulators.environments import Floats
 from research.classic_control import batch
 from research.rows import Row, completed
@@ -243,8 +243,8 @@ REWARD = -1000.0  # of the canary's steps, the others' are 1
 class Noiseless(Cohort):
     """Cohort that clips and adds no noise; keeps what it returns."""
 
-    def __init__(self, plan: Plan):
-        super().__init__(plan, 1)
+    def __init__(self, mechanism: Mechanism):
+        super().__init__(mechanism, 1)
         self.mean = torch.empty(0)
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
@@ -279,10 +279,10 @@ def measure(update: DPPG, trials: int) -> float:
     empty = Trajectories(**{name: value.clone() for name, value in vars(first).items()})
     for value in vars(empty).values():
         value[0] = 0
-    plan = online_plan(
+    mechanism = online_mechanism(
         users=2000, cohort=USERS, noise_multiplier=Z, releases=1, appearances=1, delta=DELTA
     )
-    cohort, begun = Noiseless(plan), {PARAMETERS: parameters}
+    cohort, begun = Noiseless(mechanism), {PARAMETERS: parameters}
     # the critic after the first cohort does not depend on what is released
     afters = [update.apply(network, begun, data, cohort, 0) for data in (empty, first)]
     moved = []

@@ -45,7 +45,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.machine import RESULTS_PAGE, put
-from primorl.online.learning import online_plan
+from primorl.online.learning import online_mechanism
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed
 from research.trust_region import Step
@@ -205,7 +205,7 @@ def dppg(key: Row, settings: Settings) -> Floats:
     """Run DPPG: rewards of each user, ``[USERS, RUNS]``."""
     p, m, region, mode = key["p"], settings.cohort, settings.regions[key["algorithm"]], key["mode"]
     z = 0.0 if mode == "neither" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, 1)
-    plan = online_plan(
+    mechanism = online_mechanism(
         users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
     )
     random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
@@ -228,8 +228,8 @@ def dppg(key: Row, settings: Settings) -> Floats:
         if mode in (
             "learning",
             "noise alone",
-        ):  # the plan adds the noise to sums of vectors of norm at most 1
-            moved = plan.release((torch.from_numpy(total / norms),))[0].numpy() * norms
+        ):  # the mechanism adds the noise to sums of vectors of norm at most 1
+            moved = mechanism.release((torch.from_numpy(total / norms),))[0].numpy() * norms
         else:
             moved = total / m
         theta = theta + step.learning_rate * moved

@@ -12,7 +12,7 @@ from primorl.engine.settings import EarlyStopping, Execution, LocalTraining, Ser
 from primorl.engine.setup import TrainingSetup
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 
 
 @dataclass
@@ -72,8 +72,10 @@ def server_training(
     )
 
 
-def training_setup(plan: Plan, architecture: Architecture, **changes: Any) -> TrainingSetup:
-    """A setup with that plan; its normaliser comes from the public split."""
+def training_setup(
+    mechanism: Mechanism, architecture: Architecture, **changes: Any
+) -> TrainingSetup:
+    """A setup with that mechanism; its normaliser comes from the public split."""
     observation = torch.full((architecture.observation_size,), 10.0)
     action = torch.ones(architecture.action_size)
     settings: dict[str, Any] = {
@@ -85,4 +87,4 @@ def training_setup(plan: Plan, architecture: Architecture, **changes: Any) -> Tr
         "seed": 0,
         "execution": Execution(torch.device("cpu"), 1 << 20),
     }
-    return TrainingSetup(plan=plan, architecture=architecture, **(settings | changes))
+    return TrainingSetup(mechanism=mechanism, architecture=architecture, **(settings | changes))

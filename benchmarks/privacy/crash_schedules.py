@@ -57,7 +57,7 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Budget, Version
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.tracking import MlflowStore as Tracking
 from primorl.tracking import RunLog, StageRun
@@ -91,7 +91,7 @@ class Rounds:
     """Sums of made-up updates, in the place of `primorl.engine.rounds.Rounds`."""
 
     def __init__(self, world: World, setup: Any, *_: object):
-        self._world, self._plan = world, setup.plan
+        self._world, self._mechanism = world, setup.mechanism
 
     def __enter__(self) -> Self:
         return self
@@ -102,12 +102,12 @@ class Rounds:
     def sum(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute a round's sum; its number is that of the checkpoint, which announced it."""
         must(
-            self._world.announced <= self._plan.rounds,
+            self._world.announced <= self._mechanism.rounds,
             "more rounds were announced than were paid for",
         )
         self._world.compute(f"round {self._world.announced}")
-        cohort = self._plan.cohort()
-        return [self._plan.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)]
+        cohort = self._mechanism.cohort()
+        return [self._mechanism.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)]
 
 
 class Tracker:
@@ -145,7 +145,7 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         return torch.zeros(2, dtype=torch.int64)
 
     setup = Stub(
-        plan=world.plan,
+        mechanism=world.mechanism,
         execution=Stub(device=torch.device("cpu")),
         server=Stub(server_momentum=0.0, server_averaging=0.0, early_stopping=stopping),
         first_weights=lambda: (torch.zeros(2),),
@@ -165,7 +165,7 @@ def process(world: World, identity: str) -> None:
     params, partitions, setup = settings(world)
     tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
     run = StageRun(tracking, "run", RunLog(tracking, "pipeline"), first=False)
-    order = Order("train_model", world.plan.event, DELTA, identity)
+    order = Order("train_model", world.mechanism.event, DELTA, identity)
     begin, restore = (
         TrainingState.begin(setup.first_weights()),
         TrainingState.restore,
@@ -194,7 +194,7 @@ def process(world: World, identity: str) -> None:
         weights = trained.weights[0].numpy().tobytes()
         paid.finish(
             MODEL,
-            paid.state_privacy(world.plan, "none"),
+            paid.state_privacy(world.mechanism, "none"),
             lambda folder: (folder / WEIGHTS).write_bytes(weights),
             [WEIGHTS],
         )
@@ -206,14 +206,16 @@ def process(world: World, identity: str) -> None:
     )
 
 
-_ANSWER = Plan.answer
+_ANSWER = Mechanism.answer
 
 
-def _answer(plan: Plan, world: World, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
+def _answer(
+    mechanism: Mechanism, world: World, query: GaussianQuery, total: torch.Tensor
+) -> torch.Tensor:
     """Draw a query's noise, which a charge pays for once; its rows may be read again."""
     if query.what == SCALES:
         world.compute("the query")
-    return _ANSWER(plan, query, total)
+    return _ANSWER(mechanism, query, total)
 
 
 def live(world: World, identity: str, *, last: bool = False) -> str:
@@ -225,7 +227,7 @@ def live(world: World, identity: str, *, last: bool = False) -> str:
     said = ""
     try:
         rounds = patch.object(training, "Rounds", partial(Rounds, world))
-        answers = patch.object(Plan, "answer", partialmethod(_answer, world))
+        answers = patch.object(Mechanism, "answer", partialmethod(_answer, world))
         with in_world(world), rounds, answers, redirect_stderr(io.StringIO()):
             process(world, identity)
     except (DiedError, StoppedError, PipelineError, OSError) as ended:
@@ -294,7 +296,7 @@ def judge(world: World, identities: Sequence[str]) -> str:
             (lost,) = (charge for charge, (_, of) in world.charges().items() if of == identity)
             done = [what for of, what in world.computed if of == lost]
             must(
-                done in ([], ["the query"]) and bool(world.plan.queries),
+                done in ([], ["the query"]) and bool(world.mechanism.queries),
                 f"charge {lost} was given up after {done}",
             )
             world.hits["another draw"] += 1
@@ -333,7 +335,7 @@ def simulate(
     world = World(seed, folder, server, trace)
     identities = ["one", "two"] if world.rng.random() < 0.25 else ["one"]
     world.say(
-        f"{world.crashes} crashes, queries: {len(world.plan.queries)}, lies: "
+        f"{world.crashes} crashes, queries: {len(world.mechanism.queries)}, lies: "
         f"{', '.join(world.lies) or 'none'}"
     )
     try:

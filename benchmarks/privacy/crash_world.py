@@ -41,7 +41,7 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger import store
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.privacy.ledger import postgresql
@@ -97,7 +97,7 @@ class World:
     ):
         self.rng, self.folder, self.trace = random.Random(seed), folder, trace
         self.url = None if server is None else server.new_url()
-        self.plan = plan_of(self.rng.random() < 0.5)
+        self.mechanism = mechanism_of(self.rng.random() < 0.5)
         on_disk = server is None  # a server's disk is not simulated
         self.lies = self.rng.choices(LIARS, [10, on_disk, 1, 3, 1, on_disk, 1, on_disk])[0]
         self.all_may_be_lost = {DB, CHECKPOINT} <= set(self.lies)
@@ -315,10 +315,12 @@ def held(path: Path, torn: Callable[[Path], bool] = lambda path: False) -> Conte
 
 
 @cache
-def plan_of(queries: bool) -> Plan:
-    """A plan with a query before and one after its rounds, or without."""
+def mechanism_of(queries: bool) -> Mechanism:
+    """A mechanism with a query before and one after its rounds, or without."""
     asked = (GaussianQuery(SCALES, 1.0, 20.0), GaussianQuery(LENGTHS, 1.0, 20.0)) if queries else ()
-    return Plan(UNITS, "trajectory", PoissonSampler(0.5), L2Clip(1.0), 20.0, ROUNDS, DELTA, asked)
+    return Mechanism(
+        UNITS, "trajectory", PoissonSampler(0.5), L2Clip(1.0), 20.0, ROUNDS, DELTA, asked
+    )
 
 
 @contextmanager

@@ -48,7 +48,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Statement
@@ -103,22 +103,22 @@ class Tap:
     def attached(self) -> Iterator[None]:
         """Watch the mechanisms of this process."""
         release, answer, rounds, asked = (
-            Plan.release,
-            Plan.answer,
+            Mechanism.release,
+            Mechanism.answer,
             Rounds.sum,
             Behaviour.contributions,
         )
 
-        def released(plan: Plan, total: Any) -> Any:
-            made = release(plan, total)
-            noisy = torch.cat([part.double().flatten() for part in made]) * plan.divisor
-            deviation = plan.noise_multiplier * plan.clip.sensitivity
+        def released(mechanism: Mechanism, total: Any) -> Any:
+            made = release(mechanism, total)
+            noisy = torch.cat([part.double().flatten() for part in made]) * mechanism.divisor
+            deviation = mechanism.noise_multiplier * mechanism.clip.sensitivity
             self._add("release", noisy, deviation, self._rows)
             return made
 
-        def answered(plan: Plan, query: GaussianQuery, total: Tensor) -> Tensor:
-            made = answer(plan, query, total)
-            noisy = made.flatten() * plan.units
+        def answered(mechanism: Mechanism, query: GaussianQuery, total: Tensor) -> Tensor:
+            made = answer(mechanism, query, total)
+            noisy = made.flatten() * mechanism.units
             self._add(query.what, noisy, query.standard_deviation, self._asked.popleft())
             return made
 
@@ -149,7 +149,7 @@ class Tap:
         watched: list[tuple[type, str, Callable[..., Any]]] = [
             (kind, "total", asking(kind.total)) for kind in asked_kinds
         ]
-        watched += [(Plan, "release", released), (Plan, "answer", answered)]
+        watched += [(Mechanism, "release", released), (Mechanism, "answer", answered)]
         watched += [(Rounds, "sum", summed), (Behaviour, "contributions", contributed)]
         with ExitStack() as patches:
             for kind, name, ours in watched:
@@ -190,7 +190,7 @@ def _queried(
 def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
     source, kernel, found = setup.view(store), setup.kernel(), []
     for units in torch.split(torch.arange(source.units), 256):
-        batches = read_batches(source, units, setup.local, setup.plan.entropy, rows=1)
+        batches = read_batches(source, units, setup.local, setup.mechanism.entropy, rows=1)
         batches = batches.standardise(maps)
         found.append(torch.cat([part.flatten(1) for part in kernel.updates(weights, batches)], 1))
     return torch.cat(found)
@@ -240,9 +240,9 @@ def bounds(claimed: float, score: Floats, included: Booleans) -> LowerBounds:
     return lower_bounds(score, included, claimed, DELTA)
 
 
-def gaussian_plan(epsilon: float, units: int) -> Plan:
-    """Plan one Gaussian release at ε, which all releases of a run together are."""
-    return Plan(
+def gaussian_mechanism(epsilon: float, units: int) -> Mechanism:
+    """Return one Gaussian release at ε, which all releases of a run together are."""
+    return Mechanism(
         units,
         "person",
         PoissonSampler(1.0),
@@ -414,15 +414,15 @@ def half(candidates: int) -> Booleans:
 
 
 def repeated(epsilon: float, times: int, twin: str) -> list[LowerBounds]:
-    """Audit one release of a plan many times; every candidate has a direction of its own, which
-    helps the attacker.
+    """Audit one release of a mechanism many times; every candidate has a direction of its own,
+    which helps the attacker.
     """
-    plan = gaussian_plan(epsilon, CANDIDATES[epsilon])
+    mechanism = gaussian_mechanism(epsilon, CANDIDATES[epsilon])
     found = []
     with broken(twin):
         for _ in range(times):
-            included = half(plan.units)
-            (seen,) = plan.release([torch.from_numpy(included).double()])
+            included = half(mechanism.units)
+            (seen,) = mechanism.release([torch.from_numpy(included).double()])
             found.append(bounds(epsilon, seen.double().numpy(), included))
     return found
 

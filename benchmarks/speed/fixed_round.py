@@ -13,7 +13,7 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import local_training, training_setup
 
@@ -105,11 +105,11 @@ class FixedRound:
         )
 
     @property
-    def plan(self) -> Plan:
+    def mechanism(self) -> Mechanism:
         """With a noise multiplier that suits no dataset: what it is does not change the time."""
         layers = len(self.shape.layers)
         clip = EnsembleClip(self.clipping_norm, "flat", self.members, layers)
-        return Plan(self.cohort, "trajectory", PoissonSampler(1.0), clip, 8.0, 1, 1e-5)
+        return Mechanism(self.cohort, "trajectory", PoissonSampler(1.0), clip, 8.0, 1, 1e-5)
 
     @property
     def weights(self) -> Weights:
@@ -142,4 +142,4 @@ class FixedRound:
         """The training that the round belongs to."""
         device = torch.device(self.device)
         execution = Execution(device, CHUNK_BYTES[device.type])
-        return training_setup(self.plan, self.shape, local=self.local, execution=execution)
+        return training_setup(self.mechanism, self.shape, local=self.local, execution=execution)

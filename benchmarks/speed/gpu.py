@@ -67,8 +67,8 @@ def round_rows() -> list[dict[str, object]]:
     """Whole rounds beside their limits."""
 
     def rounds(size: FixedRound) -> Callable[[], object]:
-        plan, weights, mine = size.plan, size.weights, size.rounds(size.source())
-        return lambda: plan.release(mine.sum(weights))
+        mechanism, weights, mine = size.mechanism, size.weights, size.rounds(size.source())
+        return lambda: mechanism.release(mine.sum(weights))
 
     taken = seconds(rounds(ROUND))
     big = torch.empty(1 << 28, device="cuda")

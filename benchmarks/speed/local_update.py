@@ -46,13 +46,13 @@ def main() -> None:
 
 def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
     """The round beside the loop, and beside bare products."""
-    source, plan, weights = size.source(), size.plan, size.weights
+    source, mechanism, weights = size.source(), size.mechanism, size.weights
     looped = min(size.cohort, _LOOP_UNITS)
     loop = check(size, fresh_batches(size, looped)) * size.cohort / looped
     rounds = size.rounds(source)
 
     def ours() -> object:
-        return plan.release(rounds.sum(weights))
+        return mechanism.release(rounds.sum(weights))
 
     works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
     taken, *products = interleaved(works, 5)
@@ -74,14 +74,14 @@ def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
     """Of the first ``units``, in a fresh order."""
     device = size.normaliser.input_mean.device
     batches = read_batches(
-        size.source(), torch.arange(units), size.local, size.plan.entropy, device
+        size.source(), torch.arange(units), size.local, size.mechanism.entropy, device
     )
     return batches.standardise(size.normaliser)
 
 
 def check(size: FixedRound, batches: LocalBatches) -> float:
     """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
-    fast = Kernel(size.shape, size.local, size.plan.clip, torch.device(size.device)).sum(
+    fast = Kernel(size.shape, size.local, size.mechanism.clip, torch.device(size.device)).sum(
         size.weights, batches
     )
     slow: list[Tensor] = []

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import interleaved, row, write
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, online_mechanism
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
 from tests.online.reference import Looped
@@ -61,10 +61,12 @@ def measured(update: Update, steps: int) -> dict[str, object]:
 def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
     """Parameters after one update."""
     releases = update.releases
-    plan = online_plan(
+    mechanism = online_mechanism(
         users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, appearances=1, delta=1e-5
     )
-    return update.apply(NETWORK, {PARAMETERS: theta}, met, Cohort(plan, releases), 0)[PARAMETERS]
+    return update.apply(NETWORK, {PARAMETERS: theta}, met, Cohort(mechanism, releases), 0)[
+        PARAMETERS
+    ]
 
 
 def cohort(steps: int) -> Trajectories:

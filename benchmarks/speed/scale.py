@@ -51,7 +51,7 @@ from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.evaluate.private.conftest import question
@@ -266,7 +266,7 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
         queries = tuple(GaussianQuery(name, asked[name].sensitivity, 1.0) for name in asked)
         changes["normaliser"] = "private"
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    plan = Plan(
+    mechanism = Mechanism(
         units,
         "user",
         PoissonSampler(0.3 if what == "clone" else 0.05),
@@ -278,7 +278,7 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     )
     one = what != "network"
     local = local_training(0.1, 256 if one else 16, max_transitions_per_unit=256 if one else None)
-    whole = training_setup(plan, shape, local=local, horizon=2 * SESSION, **changes)
+    whole = training_setup(mechanism, shape, local=local, horizon=2 * SESSION, **changes)
     return CloningSetup(**vars(whole)) if what == "clone" else whole
 
 
@@ -316,7 +316,7 @@ def evaluation(asked: Question, folder: Path, size: Size) -> Callable[[], object
     }
     problem = question(store.units, size.columns, 1, **known)
     begin = Asked(torch.empty(0, dtype=torch.float64))
-    return lambda: ask(asked, problem, asked.plan(problem, 1.0), store, begin)
+    return lambda: ask(asked, problem, asked.build_mechanism(problem, 1.0), store, begin)
 
 
 ESTIMATORS = {

@@ -21,7 +21,15 @@ from primorl.project import Run
 from primorl.work.bill import Bill
 
 FUNCTIONS = ("load_policy", "load_model")
-CLASSES = (Policy, GaussianEnsemble, primorl.Project, Run, Bill, primorl.Statement, primorl.Plan)
+CLASSES = (
+    Policy,
+    GaussianEnsemble,
+    primorl.Project,
+    Run,
+    Bill,
+    primorl.Statement,
+    primorl.Mechanism,
+)
 ERRORS = (PipelineError, ObservationError)
 EXAMPLES = {
     "load_policy": """\
@@ -45,13 +53,15 @@ from pathlib import Path
 
 statement = primorl.Statement.read(Path("models/policy"))
 print(statement.epsilon, statement.delta, statement.unit, statement.void)""",
-    "Plan": """\
+    "Mechanism": """\
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 sampler, clip = PoissonSampler(0.25), L2Clip(1.0)
-plan = primorl.Plan(400, "patient", sampler, clip, noise_multiplier=4.0, rounds=8, delta=1e-5)
-plan.spent().epsilon_pld  # before anybody's data are read""",
+mechanism = primorl.Mechanism(
+    400, "patient", sampler, clip, noise_multiplier=4.0, rounds=8, delta=1e-5
+)
+mechanism.spent().epsilon_pld  # before anybody's data are read""",
 }
 """Code by public name."""
 _WIDTH = 100

@@ -12,7 +12,7 @@ from primorl.privacy.mechanism.queries import BoundedSum, Contribution, Fraction
 if TYPE_CHECKING:
     from primorl.engine.settings import ServerTraining
     from primorl.model.architecture import Network
-    from primorl.privacy.mechanism.plan import Plan
+    from primorl.privacy.mechanism.mechanism import Mechanism
 
 ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
 """Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
@@ -135,25 +135,29 @@ def _gain(rounds: int, momentum: float, averaging: float, rate: float) -> float:
     return total
 
 
-def noise_in_weights(plan: Plan, server: ServerTraining, rate: float) -> float:
+def noise_in_weights(mechanism: Mechanism, server: ServerTraining, rate: float) -> float:
     """Standard deviation of the error in every released weight that the noise of the rounds causes.
 
     In a round it is zC/(qK), which is public.
 
     Args:
-        plan: of the rounds.
+        mechanism: of the rounds.
         server: of the rounds.
         rate: by which a round takes errors back; the learning rate of the local step.
     """
     of_round = (
-        plan.noise_multiplier * plan.clip.sensitivity / plan.divisor if plan.is_private else 0.0
+        mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.divisor
+        if mechanism.is_private
+        else 0.0
     )
     return of_round * math.sqrt(
-        _gain(plan.rounds, server.server_momentum, server.server_averaging, rate)
+        _gain(mechanism.rounds, server.server_momentum, server.server_averaging, rate)
     )
 
 
-def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
+def noise_beside_people(
+    mechanism: Mechanism, server: ServerTraining, rate: float, shape: Network
+) -> float:
     """Return the same where half of each target is people's own noise, on 32 rows each.
 
     Where that makes their gradients longer than the clip, a round takes less of an error back and
@@ -162,14 +166,16 @@ def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: 
     step = rate * math.sqrt(
         _UNEXPLAINED * shape.layers[-1][1] * (shape.inputs + 1) / _ROWS_OF_A_UNIT
     )
-    return noise_in_weights(plan, server, rate / max(1.0, step / plan.clip.sensitivity))
+    return noise_in_weights(mechanism, server, rate / max(1.0, step / mechanism.clip.sensitivity))
 
 
-def lost_to_noise(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
+def lost_to_noise(
+    mechanism: Mechanism, server: ServerTraining, rate: float, shape: Network
+) -> float:
     """Return the variance of a prediction that the noise causes beside people's own, in those of
     the target: σ² (F + 1).
     """
-    return noise_beside_people(plan, server, rate, shape) ** 2 * (shape.inputs + 1)
+    return noise_beside_people(mechanism, server, rate, shape) ** 2 * (shape.inputs + 1)
 
 
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
@@ -189,7 +195,7 @@ def affords(lost: float, shape: Network) -> bool:
     return lost <= (_LOST_OF_CUBES if cubes else LOST_YES)
 
 
-def noise_in_scales(plan: Plan) -> float | None:
+def noise_in_scales(mechanism: Mechanism) -> float | None:
     """Return the noise of the variances by which features are scaled, as a share of them; None:
     scales are not asked for.
 
@@ -197,23 +203,23 @@ def noise_in_scales(plan: Plan) -> float | None:
     is larger, which is known after the queries
     (`primorl.engine.setup.TrainingSetup.find_hidden_names`).
     """
-    noise = _noise_of_queries(plan)
+    noise = _noise_of_queries(mechanism)
     return WINDOW**2 * noise[FINER_SCALES] if FINER_SCALES in noise else None
 
 
-def least_spread(plan: Plan) -> float | None:
+def least_spread(mechanism: Mechanism) -> float | None:
     """Return the standard deviation, in halves of a declared range, below which a number cannot be
     told from a constant; None: scales are not asked for.
 
     Of such a number the first answer gives a variance of its noise σ₁, so the second one looks at
     √σ₁ times `WINDOW`, and tells variances in it to its own noise σ₂: `WINDOW` √(σ₁ σ₂).
     """
-    noise = _noise_of_queries(plan)
+    noise = _noise_of_queries(mechanism)
     if FINER_SCALES not in noise:
         return None
     return WINDOW * math.sqrt(noise[SCALES] * noise[FINER_SCALES])
 
 
-def _noise_of_queries(plan: Plan) -> dict[str, float]:
+def _noise_of_queries(mechanism: Mechanism) -> dict[str, float]:
     """Return the noise of a mean over all units, by query."""
-    return {query.what: query.standard_deviation / plan.units for query in plan.queries}
+    return {query.what: query.standard_deviation / mechanism.units for query in mechanism.queries}

@@ -107,7 +107,7 @@ class Kernel:
 
         With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no
         norm grows. Sums of such multiples are exact, whatever their order: a power of two, and few
-        enough units (`Plan.grid`), provided.
+        enough units (`Mechanism.grid`), provided.
 
         Args:
             start: the released weights every unit starts from.
@@ -115,8 +115,8 @@ class Kernel:
             grid: see above; 0: updates are summed as they are.
 
         Returns:
-            float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release`
-            may see them.
+            float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only
+            `Mechanism.release` may see them.
         """
         totals = []
         for i, update in enumerate(self._train_chunk(start, batches)):

@@ -185,7 +185,7 @@ class ScalesQuery:
         return heads.scales_contribution(*sizes, discrete=discrete, finer=self.finer)
 
     def total(self, source: CohortSource) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         contribution, S = self.contribution, self.columns.observation_size
         chosen, parts = self.columns.continuous, self.one_hot
         middle, half, widest = (each.float() for each in self.windows)
@@ -397,7 +397,7 @@ class ResidualQuery:
         return heads.residual_contribution(self.targets)
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         return _sum_predictions(self, source, normaliser, weights)
 
     def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
@@ -435,7 +435,7 @@ class ExplainedQuery:
         return heads.explained_contribution(self.targets)
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         return _sum_predictions(self, source, normaliser, weights)
 
     def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
@@ -478,7 +478,7 @@ class FirstStatesQuery:
         return heads.first_state_contribution(self.columns.observation_size, self.columns.one_hot)
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         chosen, S = self.columns.continuous, self.columns.observation_size
         mean, scale = (part[:S].cpu() for part in (normaliser.input_mean, normaliser.input_scale))
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
@@ -540,7 +540,7 @@ class LengthsQuery:
         return heads.length_contribution()
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         assert isinstance(source, TrajectorySource), "the store was opened for trajectories"
         parts, flag, first = heads.PARTS, len(normaliser.target_mean), 0
         total = torch.zeros(1, 2 * parts, dtype=torch.int64)

@@ -55,8 +55,8 @@ class Rounds:
     independent of the number of threads.
 
     Args:
-        setup: the plan, which draws the cohorts and bounds the updates; the local steps; device and
-            memory.
+        setup: the mechanism, which draws the cohorts and bounds the updates; the local steps;
+            device and memory.
         source: the private units; one of its methods runs at a time.
         normaliser: of inputs and targets; released or public; on the setup's device.
     """
@@ -111,7 +111,7 @@ class Rounds:
     def _draw_chunks(self) -> list[Chunk]:
         """Draw a cohort, and cut those of its units that this process holds into chunks."""
         execution, local = self._setup.execution, self._setup.local
-        cohort = self._setup.plan.cohort()
+        cohort = self._setup.mechanism.cohort()
         cohort = cohort[cohort % execution.ranks == execution.rank] // execution.ranks
         lengths = self._source.lengths(cohort)
         if local.max_transitions_per_unit is not None:
@@ -134,7 +134,7 @@ class Rounds:
             self._source,
             chunk.units,
             setup.local,
-            setup.plan.entropy,
+            setup.mechanism.entropy,
             setup.execution.device,
             chunk.rows,
         )
@@ -150,7 +150,9 @@ class Rounds:
         if not hasattr(self._of_thread, "kernel"):
             self._of_thread.kernel = self._setup.kernel()
         kernel: Kernel = self._of_thread.kernel
-        return kernel.sum(weights, batches.standardise(self._normaliser), self._setup.plan.grid)
+        return kernel.sum(
+            weights, batches.standardise(self._normaliser), self._setup.mechanism.grid
+        )
 
 
 def _start_pool(threads: int) -> ThreadPoolExecutor:
@@ -192,7 +194,7 @@ def cut_chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: i
     have a batch of few rows.
 
     Args:
-        setup: with the bound, the device and the plan.
+        setup: with the bound, the device and the mechanism.
         cohort: indices, ``[U]``, in order of the number of local steps or of the rows of a batch.
         lengths: transitions of each.
         threads: that work on chunks of their own.
@@ -263,7 +265,7 @@ def _gpu_size(setup: TrainingSetup, length: int, rows: int) -> int:
 
     A usual cohort of this process fits into one chunk, if memory allows.
     """
-    expected = setup.plan.expected_cohort / setup.execution.ranks
+    expected = setup.mechanism.expected_cohort / setup.execution.ranks
     usual_cohort = math.ceil(expected + 3 * math.sqrt(expected))
     limit = _units_that_fit(setup, 1 << max(0, length - 1).bit_length(), rows)
     return usual_cohort if usual_cohort <= limit else 1 << (limit.bit_length() - 1)

@@ -40,10 +40,10 @@ from primorl.model.ensemble import Bounds, Normaliser, Weights
 from primorl.model.numerics import unflatten
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 
 Answers = Mapping[str, Tensor]
-"""Answers to a plan's queries, by name; released."""
+"""Answers to a mechanism's queries, by name; released."""
 _RARE = 2.0
 """Standard deviations of a share's noise, below which an action counts as one that nobody took."""
 LateQuery = ResidualQuery | ExplainedQuery | FirstStatesQuery | LengthsQuery
@@ -55,7 +55,7 @@ class TrainingSetup:
     split.
 
     Attributes:
-        plan: sampler, clip, noise, queries and their cost.
+        mechanism: sampler, clip, noise, queries and their cost.
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
@@ -70,7 +70,7 @@ class TrainingSetup:
         horizon: the most steps of a trajectory, a declared fact; None: there is none.
     """
 
-    plan: Plan
+    mechanism: Mechanism
     architecture: Network
     bounds: Bounds
     columns: ObservationColumns
@@ -90,8 +90,10 @@ class TrainingSetup:
 
     def kernel(self) -> Kernel:
         """Make a kernel with a workspace of its own."""
-        assert isinstance(self.plan.clip, EnsembleClip), "networks are trained with an EnsembleClip"
-        return Kernel(self.architecture, self.local, self.plan.clip, self.execution.device)
+        assert isinstance(self.mechanism.clip, EnsembleClip), (
+            "networks are trained with an EnsembleClip"
+        )
+        return Kernel(self.architecture, self.local, self.mechanism.clip, self.execution.device)
 
     def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as training sees them: as they are."""
@@ -104,7 +106,7 @@ class TrainingSetup:
         return public
 
     def early_queries(self, answers: Answers) -> dict[str, ScalesQuery]:
-        """Make the query of each name that is asked before the rounds, in the plan's order.
+        """Make the query of each name that is asked before the rounds, in the mechanism's order.
 
         The second query of scales looks closer where the answer to the first one says, once that is
         among ``answers``.
@@ -114,11 +116,11 @@ class TrainingSetup:
         if SCALES in answers:
             finer = ScalesAnswer(first, answers[SCALES], self.noise_of(SCALES)).narrow()
         both = {SCALES: first, FINER_SCALES: finer}
-        asked = {query.what for query in self.plan.queries}
+        asked = {query.what for query in self.mechanism.queries}
         return {name: query for name, query in both.items() if name in asked}
 
     def late_queries(self) -> dict[str, LateQuery]:
-        """Make the query of each name that is asked after the rounds, in the plan's order."""
+        """Make the query of each name that is asked after the rounds, in the mechanism's order."""
         made: dict[str, LateQuery] = {
             RESIDUALS: ResidualQuery(self.architecture.targets),
             EXPLAINED: ExplainedQuery(self.architecture.targets),
@@ -126,14 +128,16 @@ class TrainingSetup:
         }
         if self.horizon is not None:
             made[LENGTHS] = LengthsQuery(self.horizon)
-        return {query.what: made[query.what] for query in self.plan.queries if query.what in made}
+        return {
+            query.what: made[query.what] for query in self.mechanism.queries if query.what in made
+        }
 
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Answers) -> Normaliser:
         """Make the normaliser that ``normaliser`` names.
 
         Args:
             public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split.
-            answers: to the plan's queries, by name.
+            answers: to the mechanism's queries, by name.
 
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
@@ -161,8 +165,8 @@ class TrainingSetup:
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""
-        (query,) = (query for query in self.plan.queries if query.what == name)
-        return query.standard_deviation / self.plan.units
+        (query,) = (query for query in self.mechanism.queries if query.what == name)
+        return query.standard_deviation / self.mechanism.units
 
     def find_hidden_names(self, answers: Answers, names: Sequence[str]) -> list[str]:
         """List those of S + A + 1 names, the reward last, with a charged variance below its
@@ -233,14 +237,14 @@ class TrainingSetup:
     @property
     def noise_in_weights(self) -> float:
         """See `heads.noise_in_weights`."""
-        return noise_in_weights(self.plan, self.server, self.local.learning_rate)
+        return noise_in_weights(self.mechanism, self.server, self.local.learning_rate)
 
     def shrink(self, weights: Weights) -> Weights:
         """Return weights of networks as they are; of linear heads see `linear.shrink_weights`."""
         if self.architecture.features is None:
             return weights
         rate = self.local.learning_rate
-        error = noise_beside_people(self.plan, self.server, rate, self.architecture)
+        error = noise_beside_people(self.mechanism, self.server, rate, self.architecture)
         return tuple(part.to(weights[0].device) for part in shrink_weights(weights, error))
 
     def release(
@@ -275,14 +279,20 @@ class TrainingSetup:
         """Hash the settings of the rounds: the same in all processes and after a resumption,
         however classes are named or laid out.
         """
-        plan, maps = self.plan, self.normaliser
-        queries = [(each.what, each.sensitivity, each.noise_multiplier) for each in plan.queries]
+        mechanism, maps = self.mechanism, self.normaliser
+        queries = [
+            (each.what, each.sensitivity, each.noise_multiplier) for each in mechanism.queries
+        ]
         scales: object = maps
         if isinstance(maps, Normaliser):
             scales = torch.cat((maps.input_mean, maps.input_scale)).tolist()
         content = {
-            "plan": (plan.sampling_probability, plan.noise_multiplier, plan.rounds),
-            "clip": plan.clip.describe(),
+            "plan": (
+                mechanism.sampling_probability,
+                mechanism.noise_multiplier,
+                mechanism.rounds,
+            ),
+            "clip": mechanism.clip.describe(),
             "queries": queries,
             "architecture": asdict(self.architecture),
             "horizon": self.horizon,

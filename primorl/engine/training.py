@@ -22,7 +22,7 @@ from primorl.model.architecture import Explained, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 
 ENGINE_VERSION = 2
 """Version of the private engine.
@@ -51,7 +51,7 @@ class TrainingState(DataclassState):
         started: rounds that began. A round counts as spent from here on, also where its process
             died.
         finished: no round is left to run.
-        asked: number of the plan's queries that were answered, or may have been. They count as
+        asked: number of the mechanism's queries that were answered, or may have been. They count as
             spent from here on.
         engine: version of the engine that began the training.
         settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not
@@ -160,7 +160,7 @@ class Trained:
         weights: to release.
         rounds: that were run.
         normaliser: of inputs and targets.
-        answers: to the plan's queries, by name.
+        answers: to the mechanism's queries, by name.
         public_loss: of the released weights beside two trivial models; None without a public split.
         explained: what the model explains of each target; None: it was not asked for.
     """
@@ -188,12 +188,12 @@ def train(
     on_round: OnRound = lambda started, evaluation: None,
     group: Group | None = None,
 ) -> Trained:
-    """Answer the plan's queries and run its rounds, or those that an interrupted run left.
+    """Answer the mechanism's queries and run its rounds, or those that an interrupted run left.
 
     A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row
-    of its cohort is read. However often a run dies and is resumed, at most ``plan.rounds`` rounds
-    compute on the data. Rounds that died are not repeated. Noise and cohorts are drawn afresh:
-    there is no generator with a state that could be replayed.
+    of its cohort is read. However often a run dies and is resumed, at most ``mechanism.rounds``
+    rounds compute on the data. Rounds that died are not repeated. Noise and cohorts are drawn
+    afresh: there is no generator with a state that could be replayed.
 
     Args:
         setup: everything but the data.
@@ -208,18 +208,20 @@ def train(
         group: of several processes, this one being the first; the others call `serve`.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares, there is no
-            source for what is left to do, patience is asked for without a public split, or the
-            answers to the queries are lost.
+        ValueError: the source does not hold the number of units that the mechanism declares, there
+            is no source for what is left to do, patience is asked for without a public split, or
+            the answers to the queries are lost.
     """
     group = group or Alone()
-    if source is not None and source.units != len(range(0, setup.plan.units, group.ranks)):
-        raise ValueError("the number of private units differs from the one the plan declares")
+    if source is not None and source.units != len(range(0, setup.mechanism.units, group.ranks)):
+        raise ValueError("the number of private units differs from the one the mechanism declares")
     if public is None and setup.server.early_stopping.patience is not None:
         raise ValueError("early stopping needs a public split")
     state = state or TrainingState.begin(setup.first_weights())
     early = partial(_sum_early, setup, source, group)
-    state = answer_queries(setup.plan, early, state, save_checkpoint).to(setup.execution.device)
+    state = answer_queries(setup.mechanism, early, state, save_checkpoint).to(
+        setup.execution.device
+    )
     normaliser = setup.make_normaliser(public, state.answers)
     maps = normaliser.to(setup.execution.device)
     evaluate = None if public is None else PublicEvaluator(setup.architecture, maps, public)
@@ -298,12 +300,12 @@ def serve(
 
 
 def answer_queries(
-    plan: Plan,
+    mechanism: Mechanism,
     total: Callable[[str, Answers], Tensor],
     state: TrainingState,
     save_checkpoint: SaveCheckpoint = lambda state: None,
 ) -> TrainingState:
-    """Answer the plan's queries that are asked before the rounds, once; answers that are known
+    """Answer the mechanism's queries that are asked before the rounds, once; answers that are known
     already stay.
 
     A query counts as spent from the moment it is announced to ``save_checkpoint``, after its rows
@@ -312,7 +314,7 @@ def answer_queries(
     `TrainingState.lost`.
 
     Args:
-        plan: its queries are answered.
+        mechanism: its queries are answered.
         total: computes the sum of the query of a name, given the answers so far; sensitive, called
             where there is no answer yet.
         state: so far.
@@ -321,19 +323,19 @@ def answer_queries(
     Raises:
         ValueError: the state is lost.
     """
-    queries = [query for query in plan.queries if query.what not in LATE]
+    queries = [query for query in mechanism.queries if query.what not in LATE]
     if not queries:
         return state
     if state.lost:
         raise ValueError("a query of this charge was asked and its answer is lost: it cannot go on")
-    # A file of answers does not keep their order; other processes count on the plan's.
-    names = [query.what for query in plan.queries if query.what in state.answers]
+    # A file of answers does not keep their order; other processes count on the mechanism's.
+    names = [query.what for query in mechanism.queries if query.what in state.answers]
     state = replace(state, answers={name: state.answers[name] for name in names})
     for query in queries[len(names) :]:
         found = total(query.what, state.answers)
         state = replace(state, asked=state.asked + 1)
         save_checkpoint(state)
-        answers = {**state.answers, query.what: plan.answer(query, found)}
+        answers = {**state.answers, query.what: mechanism.answer(query, found)}
         state = replace(state, answers=answers)
         save_checkpoint(state)
     return state
@@ -348,14 +350,14 @@ def _run_rounds(
     on_round: OnRound,
 ) -> TrainingState:
     """Run the rounds that are left, and evaluate now and then."""
-    plan, stopping = setup.plan, setup.server.early_stopping
+    mechanism, stopping = setup.mechanism, setup.server.early_stopping
     while not now.finished:
-        if now.started < plan.rounds:
+        if now.started < mechanism.rounds:
             now = replace(now, started=now.started + 1)
             save_checkpoint(now)
-            released = plan.release(setup.shape(total(now.weights)))
+            released = mechanism.release(setup.shape(total(now.weights)))
             now = now.step(flatten(released), setup.server)
-        last, evaluation = now.started >= plan.rounds, None
+        last, evaluation = now.started >= mechanism.rounds, None
         if evaluate is not None and (last or now.done % stopping.every == 0):
             averaged = now.average_weights()
             evaluation = evaluate(setup.shape(averaged), now.done)
@@ -373,17 +375,19 @@ def _ask_late(
     state: TrainingState,
     save_checkpoint: SaveCheckpoint,
 ) -> TrainingState:
-    """Answer the plan's queries that are asked after the rounds, about the released weights.
+    """Answer the mechanism's queries that are asked after the rounds, about the released weights.
 
     A finished state announces them: they count as spent then, and answers that are lost are not
     asked for again. What they would tell is unknown.
     """
-    late = [query for query in setup.plan.queries if query.what in LATE]
+    late = [query for query in setup.mechanism.queries if query.what in LATE]
     if not late:
         return state
     save_checkpoint(state)
     released = setup.shrink(setup.shape(state.best))
-    found = {query.what: setup.plan.answer(query, total(query.what, released)) for query in late}
+    found = {
+        query.what: setup.mechanism.answer(query, total(query.what, released)) for query in late
+    }
     return replace(state, answers={**state.answers, **found})
 
 

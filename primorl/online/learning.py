@@ -10,14 +10,14 @@ from torch import Tensor
 
 from primorl.online.network import PolicyNetwork
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
 
 ONE_USER = "user"
 """What one unit of privacy is: everything that one user does in the run."""
 
 
-def online_plan(
+def online_mechanism(
     *,
     users: int,
     unit: str = ONE_USER,
@@ -27,8 +27,8 @@ def online_plan(
     appearances: int,
     delta: float,
     entropy: Entropy | None = None,
-) -> Plan:
-    """Plan a run in which every user is in at most ``appearances`` cohorts.
+) -> Mechanism:
+    """Return the mechanism of a run in which every user is in at most ``appearances`` cohorts.
 
     Formal guarantee: a cohort of ``cohort`` users (m, public) makes ``releases`` noisy sums, in
     which a user's vector has norm at most 1. Replacing a user by an empty one, with zero
@@ -47,7 +47,7 @@ def online_plan(
         delta: at which ε is stated.
         entropy: of the noise; None: the operating system's.
     """
-    return Plan(
+    return Mechanism(
         units=users,
         unit=unit,
         sampler=PoissonSampler(1.0),
@@ -64,24 +64,24 @@ class Cohort:
     """One cohort's mechanism: it releases so many noisy means and no more.
 
     Args:
-        plan: of the run.
+        mechanism: of the run.
         releases: that the update may take from this cohort.
     """
 
-    def __init__(self, plan: Plan, releases: int):
-        self._plan = plan
+    def __init__(self, mechanism: Mechanism, releases: int):
+        self._mechanism = mechanism
         self._left = releases
 
     @property
     def users(self) -> int:
         """Public size m of a cohort."""
-        assert self._plan.denominator is not None
-        return int(self._plan.denominator)
+        assert self._mechanism.denominator is not None
+        return int(self._mechanism.denominator)
 
     @property
     def noise_multiplier(self) -> float:
         """Noise multiplier z of the noisy means; 0 for the non-private twin."""
-        return self._plan.noise_multiplier
+        return self._mechanism.noise_multiplier
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """Release (Σ clipped contributions + N(0, (zS)² I)) / m.
@@ -106,8 +106,8 @@ class Cohort:
         if self._left < 1:
             raise ValueError("the cohort's releases are used up")
         self._left -= 1
-        plan = self._plan
-        clip, grid = plan.clip, plan.grid
+        mechanism = self._mechanism
+        clip, grid = mechanism.clip, mechanism.grid
         assert isinstance(clip, L2Clip)
         total, users = None, 0
         for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
@@ -124,7 +124,7 @@ class Cohort:
             total = own if total is None else total.add_(own)
         if total is None:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
-        (unit,) = plan.release((total.mul_(grid or 1.0),))
+        (unit,) = mechanism.release((total.mul_(grid or 1.0),))
         return unit * clipping_norm
 
 
@@ -396,7 +396,7 @@ class OnlineState:
 def learn(
     update: Update,
     network: PolicyNetwork,
-    plan: Plan,
+    mechanism: Mechanism,
     users: Users,
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
@@ -417,7 +417,7 @@ def learn(
     Args:
         update: makes the private update.
         network: shape of the policy, on the device where updates are computed.
-        plan: of the run (`online_plan`).
+        mechanism: of the run (`online_mechanism`).
         users: that can be met.
         cohorts: numbers of the arrivals of every cohort; a user who comes back has another number.
         state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters},
@@ -430,16 +430,16 @@ def learn(
 
     Raises:
         ValueError: the state is of another number of cohorts, an arrival is in two of them, or the
-            update takes more releases than the plan pays for.
+            update takes more releases than the mechanism pays for.
     """
     if state.cohorts != len(cohorts):
         raise ValueError(f"the state is of {state.cohorts} cohorts, found {len(cohorts)}")
     if len({number for cohort in cohorts for number in cohort}) < sum(map(len, cohorts)):
         raise ValueError("an arrival is met once, and a number is in two cohorts")
-    if update.releases > plan.rounds:
+    if update.releases > mechanism.rounds:
         raise ValueError(
-            f"the update takes {update.releases} releases of a cohort, and the plan pays for "
-            f"{plan.rounds}"
+            f"the update takes {update.releases} releases of a cohort, and the mechanism pays for "
+            f"{mechanism.rounds}"
         )
     now, here = state, network.device
     while not now.finished:
@@ -448,7 +448,7 @@ def learn(
         save_checkpoint(now)
         values = {name: value.to(here) for name, value in now.values.items()}
         met = users.meet(cohorts[number], network, values[PARAMETERS]).to(here)
-        updated = update.apply(network, values, met, Cohort(plan, update.releases), number)
+        updated = update.apply(network, values, met, Cohort(mechanism, update.releases), number)
         now = now.after({name: value.cpu() for name, value in updated.items()})
         on_update(now)
     now = now.end()

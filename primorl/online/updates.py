@@ -362,7 +362,7 @@ class PolicyGradient(ReturnBasedUpdate):
 class Regression(ReturnBasedUpdate):
     """Base of updates that take K noisy steps on one cohort.
 
-    A user is in each: the plan composes K releases.
+    A user is in each: the mechanism composes K releases.
 
     Attributes:
         clipping_norm: S.

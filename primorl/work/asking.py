@@ -43,7 +43,7 @@ from primorl.evaluate.private.results import (
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import Ends
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk, Paid
@@ -135,13 +135,13 @@ class Answered:
 
     Attributes:
         question: that was asked.
-        plan: its mechanism.
+        mechanism: of its releases.
         released: the release ``[n]``.
         paid: for it.
     """
 
     question: Question
-    plan: Plan
+    mechanism: Mechanism
     released: Tensor
     paid: Paid[Asked]
 
@@ -184,7 +184,7 @@ def ask_for(
     answered = []
     for job, order in orders:
         question = QUESTIONS[job.question]
-        plan = question.plan(problem, job.noise_multiplier, job.releases)
+        mechanism = question.build_mechanism(problem, job.noise_multiplier, job.releases)
         about = f"{model} {bounds}" if question.about_model else bounds
         about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
         if isinstance(question, ModelCheck) and problem.bounds.before_end is not None:
@@ -196,13 +196,13 @@ def ask_for(
                 state = ask(
                     question,
                     problem,
-                    plan,
-                    paid.open_rows(plan),
+                    mechanism,
+                    paid.open_rows(mechanism),
                     state,
                     save_checkpoint=paid.save,
                     device=device,
                 )
-            answered.append(Answered(question, plan, state.released, paid))
+            answered.append(Answered(question, mechanism, state.released, paid))
     return answered
 
 
@@ -252,7 +252,7 @@ def evaluation_record(
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []
     for each in answered:
-        question, noise = each.question, noise_of(each.plan)
+        question, noise = each.question, noise_of(each.mechanism)
         statement = _state_privacy(each)
         statements[question.name] = statement
         for answer in question.estimates(problem, noise, each.released):
@@ -283,7 +283,7 @@ def evaluation_record(
 
 
 def _state_privacy(each: Answered) -> Statement:
-    statement = each.paid.state_privacy(each.plan)
+    statement = each.paid.state_privacy(each.mechanism)
     # The question itself holds the model: where it is not private, neither is the whole.
     if Statement.read(MODEL).sound:
         return statement

@@ -39,7 +39,7 @@ from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_data
 from primorl.privacy.ledger.checkpoint import Restore, S
 from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.tracking import StageRun
 from primorl.work.bill import Bill
@@ -260,33 +260,35 @@ class Paid(Generic[S]):
         """
         self.payment.save_checkpoint(state)
 
-    def open_rows(self, plan: Plan, own: slice = EVERY) -> UnitStore:
+    def open_rows(self, mechanism: Mechanism, own: slice = EVERY) -> UnitStore:
         """Open the private units for the mechanism that was charged.
 
         Args:
-            plan: the mechanism that will release.
+            mechanism: that will release.
             own: the units of this process.
 
         Raises:
             ValueError: see `check_event`.
         """
-        self.check_event(plan)
+        self.check_event(mechanism)
         return self.desk.open_rows(self.charge, own)
 
-    def check_event(self, plan: Plan) -> None:
+    def check_event(self, mechanism: Mechanism) -> None:
         """Raise ValueError if the mechanism that will release is not the one that was charged."""
-        if event_to_json(plan.event) != self.charge.event:
-            raise ValueError(f"charge {self.charge.id}: paid for another event than the plan's")
+        if event_to_json(mechanism.event) != self.charge.event:
+            raise ValueError(
+                f"charge {self.charge.id}: paid for another event than the mechanism's"
+            )
 
-    def state_privacy(self, plan: Plan, termination: str | None = None) -> Statement:
-        """State the privacy of what a plan released, with this charge and all that was spent.
+    def state_privacy(self, mechanism: Mechanism, termination: str | None = None) -> Statement:
+        """State the privacy of what a mechanism released, with this charge and all that was spent.
 
         Args:
-            plan: the mechanism.
+            mechanism: that released.
             termination: how a dynamics model ends episodes; None for other mechanisms.
         """
         manifest = self.desk.partitions.manifest
-        statement = plan.statement(
+        statement = mechanism.statement(
             dataset_fingerprint=manifest.info.dataset_fingerprint,
             public_assumptions=list_assumptions(manifest),
             termination=termination,

@@ -50,7 +50,7 @@ from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
@@ -67,7 +67,7 @@ _REMEDY = "run `dvc repro plan` to make it again"
 
 
 @record
-class Mechanism:
+class MechanismNumbers:
     """The numbers of a training's mechanism; what a unit can contribute follows from the job's
     sizes.
 
@@ -89,12 +89,12 @@ class Mechanism:
     delta: Delta
     queries: dict[str, NonNegative]
 
-    def plan(
+    def build(
         self, manifest: Manifest, shape: Network, contributions: Mapping[str, Contribution]
-    ) -> Plan:
-        """Plan the mechanism on the units of the manifest, of updates of a network."""
+    ) -> Mechanism:
+        """Build the mechanism on the units of the manifest, of updates of a network."""
         norm = math.inf if self.clipping_norm is None else self.clipping_norm
-        return Plan(
+        return Mechanism(
             units=manifest.private_units,
             unit=manifest.info.unit,
             sampler=PoissonSampler(self.sampling_probability),
@@ -144,7 +144,7 @@ class TrainingJob:
     normaliser: Literal["public", "private", "model"]
     local: LocalTraining
     server: ServerTraining
-    mechanism: Mechanism
+    mechanism: MechanismNumbers
 
     @property
     def delta(self) -> float:
@@ -187,12 +187,12 @@ class ModelJob(TrainingJob):
             spread=features is None,
         )
 
-    def plan(self, manifest: Manifest) -> Plan:
-        """Plan the mechanism on the units of the manifest."""
+    def build_mechanism(self, manifest: Manifest) -> Mechanism:
+        """Build the mechanism on the units of the manifest."""
         spaces = manifest.info.spaces
         sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
         asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
-        return self.mechanism.plan(manifest, self.architecture(manifest), asked)
+        return self.mechanism.build(manifest, self.architecture(manifest), asked)
 
 
 @record
@@ -225,11 +225,11 @@ class CloneJob(TrainingJob):
             features=features,
         )
 
-    def plan(self, manifest: Manifest) -> Plan:
-        """Plan the mechanism on the units of the manifest."""
+    def build_mechanism(self, manifest: Manifest) -> Mechanism:
+        """Build the mechanism on the units of the manifest."""
         network = self.network(manifest)
         asked = {heads.RESIDUALS: heads.residual_contribution(network.targets)}
-        return self.mechanism.plan(manifest, network, asked)
+        return self.mechanism.build(manifest, network, asked)
 
 
 @record
@@ -380,7 +380,7 @@ class Price:
 
 def event_of(job: AnyJob, manifest: Manifest) -> DpEvent:
     """Return the event that a job is charged as on the units of the manifest."""
-    return job.event if isinstance(job, QuestionJob) else job.plan(manifest).event
+    return job.event if isinstance(job, QuestionJob) else job.build_mechanism(manifest).event
 
 
 def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:

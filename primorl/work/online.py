@@ -44,7 +44,7 @@ from primorl.online.learning import (
     SimulatedUsers,
     Update,
     learn,
-    online_plan,
+    online_mechanism,
 )
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import make_update
@@ -52,7 +52,7 @@ from primorl.policy import exported
 from primorl.policy.config import DISCOUNT, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.ledger.history import Version
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, GymBatch
 from primorl.tracking import StageRun
@@ -182,7 +182,7 @@ class OnlineRun:
         sha256: of its file.
         names: of observations and actions.
         update: that every cohort makes.
-        plan: the mechanism.
+        mechanism: of the run.
         arrivals: users and cohorts.
         users: how they are met.
         steps: T.
@@ -194,7 +194,7 @@ class OnlineRun:
     sha256: str
     names: Names | None
     update: Update
-    plan: Plan
+    mechanism: Mechanism
     arrivals: Arrivals
     users: SimulatedUsers
     steps: int
@@ -240,9 +240,9 @@ def online_run(params: Params) -> OnlineRun:
         clipping_norm=asked.clipping_norm,
         discount=params.policy.discount or DISCOUNT,
     )
-    plan = _plan(params, update, arrivals)
+    mechanism = _build_mechanism(params, update, arrivals)
     # Norm of the noise in one release over the largest norm of a mean, z √d / m.
-    noise = plan.noise_multiplier * math.sqrt(network.parameters) / asked.cohort
+    noise = mechanism.noise_multiplier * math.sqrt(network.parameters) / asked.cohort
     if noise > _MOST_NOISE:
         needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
         print(
@@ -259,7 +259,7 @@ def online_run(params: Params) -> OnlineRun:
         sha256=file_sha256(POLICY / "policy.safetensors"),
         names=(names[0], names[1]) if names[0] and names[1] else None,
         update=update,
-        plan=plan,
+        mechanism=mechanism,
         arrivals=arrivals,
         users=users,
         steps=steps,
@@ -285,8 +285,8 @@ def _refuse_other_policy(
         )
 
 
-def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
-    """Plan the mechanism at the ε that params.yaml asks for."""
+def _build_mechanism(params: Params, update: Update, arrivals: Arrivals) -> Mechanism:
+    """Build the mechanism at the ε that params.yaml asks for."""
     asked, delta = params.online, params.privacy.delta
     multiplier = 0.0
     if asked.target_epsilon is not None:
@@ -294,7 +294,7 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
         multiplier = solve_noise(
             asked.target_epsilon, delta, 1.0, rounds, key="online.yaml: target_epsilon"
         )
-    return online_plan(
+    return online_mechanism(
         users=arrivals.people,
         unit=arrivals.version.unit,
         cohort=asked.cohort,
@@ -339,7 +339,7 @@ def learn_for(
             file=sys.stderr,
         )
         return state.end()
-    paid.check_event(run.plan)
+    paid.check_event(run.mechanism)
     if state.started:
         print(
             f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met "
@@ -351,7 +351,7 @@ def learn_for(
         return learn(
             run.update,
             run.network.to(device),
-            run.plan,
+            run.mechanism,
             run.users,
             run.arrivals.cohorts,
             state,
@@ -375,12 +375,12 @@ def order_of(params: Params, run: OnlineRun) -> Order:
         "online": plain(params.online),
         "steps": run.steps,
         "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
-        "noise_multiplier": run.plan.noise_multiplier,
+        "noise_multiplier": run.mechanism.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
         "start": [offline.charge, [each.charge for each in offline.mechanisms]],
     }
-    return Order(STAGE, run.plan.event, run.plan.delta, digest(content))
+    return Order(STAGE, run.mechanism.event, run.mechanism.delta, digest(content))
 
 
 @dataclass(frozen=True)
@@ -506,7 +506,7 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
         "observation and action sizes, the environment and its declared spaces",
         "the wall time of the run",
     ]
-    statement = run.plan.statement(
+    statement = run.mechanism.statement(
         dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions
     )
     protocol = OnlineProtocol(

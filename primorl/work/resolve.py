@@ -29,13 +29,13 @@ from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.data import Floats, Partitions, observation_bounds
 from primorl.work.jobs import (
     RELEASES,
     AnyJob,
     CloneJob,
-    Mechanism,
+    MechanismNumbers,
     ModelJob,
     Price,
     QuestionJob,
@@ -238,7 +238,10 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
     questions = question_jobs(shared, identity)
     beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
     objected = find_objections(params, manifest, public)
-    answer, reason = fit.answer, fit.reason + _say_least_spread(params, model.plan(manifest))
+    answer, reason = (
+        fit.answer,
+        fit.reason + _say_least_spread(params, model.build_mechanism(manifest)),
+    )
     warnings = (*objected.stops, *objected.warnings)
     if answer == "no":
         warnings = (*warnings, reason)
@@ -502,7 +505,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     names += [heads.EXPLAINED]
     names += [heads.FIRST_STATES] if params.asks_starts else []
     names += [heads.LENGTHS] if params.asks_starts and params.chosen.horizon is not None else []
-    mechanism = Mechanism(
+    mechanism = MechanismNumbers(
         sampling_probability=decided["privacy.sampling_probability"],
         noise_multiplier=0.0,
         clipping_norm=None if dynamics.variant == "no_clip" else decided["privacy.clipping_norm"],
@@ -540,7 +543,7 @@ def _list_decided(params: Params) -> dict[str, Any]:
     return {key: found_in(params, key) for key in RULED}
 
 
-def _with_noise(params: Params, mechanism: Mechanism) -> Mechanism:
+def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
     """Solve for the noise of a model's rounds and queries."""
     epsilon, delta = epsilon_of(params, "model"), params.privacy.delta
     queries = {
@@ -577,11 +580,15 @@ def _local_training(params: Params) -> LocalTraining:
     )
 
 
-def noise_share(plan: Plan, shape: Network) -> float:
+def noise_share(mechanism: Mechanism, shape: Network) -> float:
     """Return the noise norm of all rounds over the most that all rounds can move: s = z √d / (q K
     √T).
     """
-    return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
+    return (
+        mechanism.noise_multiplier
+        * math.sqrt(shape.parameters / mechanism.rounds)
+        / mechanism.expected_cohort
+    )
 
 
 def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, float]:
@@ -612,7 +619,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
         chosen = params.with_decided(common | {"dynamics.hidden": hidden})
         job = model_job(chosen, manifest)
-        noise = noise_share(job.plan(manifest), job.architecture(manifest))
+        noise = noise_share(job.build_mechanism(manifest), job.architecture(manifest))
         if noise <= _NOISE_SOME:
             break
     if not from_public:  # the noise does not depend on these
@@ -646,9 +653,9 @@ def _of_heads(
     for degree in degrees if "dynamics.degree" in params.undecided else (params.dynamics.degree,):
         chosen = params.with_decided(common | {"dynamics.degree": degree})
         job = model_job(chosen, manifest)
-        plan, shape = job.plan(manifest), job.architecture(manifest)
-        blurred = heads.noise_in_scales(plan)
-        lost = heads.lost_to_noise(plan, job.server, job.local.learning_rate, shape)
+        mechanism, shape = job.build_mechanism(manifest), job.architecture(manifest)
+        blurred = heads.noise_in_scales(mechanism)
+        lost = heads.lost_to_noise(mechanism, job.server, job.local.learning_rate, shape)
         if heads.affords(lost, shape):
             break
     why = (
@@ -674,11 +681,11 @@ def _of_heads(
     return chosen, _judge(answer, why)
 
 
-def _say_least_spread(params: Params, plan: Plan) -> str:
+def _say_least_spread(params: Params, mechanism: Mechanism) -> str:
     """Say how much numbers must vary to be seen beside the noise; nothing where public rows tell
     scales.
     """
-    least, reward = heads.least_spread(plan), params.chosen.bounds.reward
+    least, reward = heads.least_spread(mechanism), params.chosen.bounds.reward
     if least is None or isinstance(reward, str):
         return ""
     return (
@@ -739,7 +746,7 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
     epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
     begun = public.units >= LEAST_UNITS
     noise = solve_noise(epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
-    mechanism = Mechanism(
+    mechanism = MechanismNumbers(
         sampling_probability=_CLONE_Q,
         noise_multiplier=noise,
         clipping_norm=1.0,
@@ -814,7 +821,7 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
         normaliser="model",
         local=replace(_HEADS_LOCAL, learning_rate=_LOGIT_RATE) if discrete else _HEADS_LOCAL,
         server=_LOGITS_SERVER if discrete else _HEADS_SERVER,
-        mechanism=Mechanism(
+        mechanism=MechanismNumbers(
             sampling_probability=1.0,
             noise_multiplier=noise,
             clipping_norm=heads.NORM,
@@ -825,16 +832,16 @@ def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Cl
         ),
     )
     if discrete:
-        share = noise_share(job.plan(manifest), job.network(manifest))
+        share = noise_share(job.build_mechanism(manifest), job.network(manifest))
         if share > _NOISE_OF_SQUARES:
             job = replace(job, degree=1)
-            share = noise_share(job.plan(manifest), job.network(manifest))
+            share = noise_share(job.build_mechanism(manifest), job.network(manifest))
         norm = min(max(_NOISE_OF_LOGITS / max(share, 1e-9), least), most)
         return replace(job, mechanism=replace(job.mechanism, clipping_norm=_round(norm, 2)))
     for degree in heads.degrees(spaces.observation_size, spaces.one_hot, cubes=True):
         job = replace(job, degree=degree)
         network = job.network(manifest)
-        lost = heads.lost_to_noise(job.plan(manifest), job.server, heads.RATE, network)
+        lost = heads.lost_to_noise(job.build_mechanism(manifest), job.server, heads.RATE, network)
         if heads.affords(lost, network):
             break
     return job

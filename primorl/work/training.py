@@ -70,7 +70,7 @@ def training_setup(
     manifest, public = partitions.manifest, partitions.public
     spaces = manifest.info.spaces
     common: dict[str, Any] = {
-        "plan": job.plan(manifest),
+        "mechanism": job.build_mechanism(manifest),
         "bounds": model_bounds(job.bounds, manifest, public),
         "columns": ObservationColumns(
             spaces.observation_size, spaces.one_hot, spaces.discrete_actions
@@ -152,7 +152,7 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     Raises:
         PipelineError: the kernel is not exact on this machine, or the disk has no room.
     """
-    if setup.plan.is_private:
+    if setup.mechanism.is_private:
         check_setup(setup)
     checkpoint = home() / CHECKPOINTS / "charge"
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
@@ -160,7 +160,7 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
 
 def begin(setup: TrainingSetup) -> TrainingState | None:
     """Return the state before the first release; None: of a training without a guarantee."""
-    if not setup.plan.is_private:
+    if not setup.mechanism.is_private:
         return None
     return TrainingState.begin(setup.first_weights(), setup.digest)
 
@@ -214,9 +214,9 @@ def train_for(
         if not paid.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units
                 group.ask(Message.GRANT, released=_digest_agreement(charge.identity, setup))
-            store = paid.open_rows(setup.plan, _own(setup))
+            store = paid.open_rows(setup.mechanism, _own(setup))
             if group is not None:
-                group.check_coverage(setup.plan.units, store.numbers)
+                group.check_coverage(setup.mechanism.units, store.numbers)
             rows = setup.view(store)
         trained = train(
             setup,
@@ -260,10 +260,10 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "data/plan.json, data/partitions or the project's code differ from those of the "
                 "first process; give all processes the same"
             )
-        if setup.plan.is_private:
+        if setup.mechanism.is_private:
             check_setup(setup)
         private = open_private(partitions, None, rows_in_memory(params.compute), _own(setup))
-        group.check_coverage(setup.plan.units, private.numbers)
+        group.check_coverage(setup.mechanism.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))
 
 
@@ -341,7 +341,7 @@ def training_report(
         A function that takes the number of rounds spent so far, and the evaluation where the round
         had one.
     """
-    with progress_bar(setup.plan.rounds, stage, "round") as bar:
+    with progress_bar(setup.mechanism.rounds, stage, "round") as bar:
         bar.update(started)
 
         def on_round(_: int, evaluation: PublicEvaluation | None) -> None:

@@ -17,7 +17,7 @@ from primorl.engine.training import TrainingState, serve, train
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.engine.test_linear import Log, log_of, setup_of
-from tests.plans import SeededEntropy
+from tests.mechanisms import SeededEntropy
 
 UNITS = 13
 
@@ -27,8 +27,10 @@ def setup(rank: int, ranks: int) -> TrainingSetup:
     process.
     """
     whole = setup_of(UNITS)
-    plan = replace(whole.plan, sampler=PoissonSampler(0.6), entropy=SeededEntropy(5))
-    return replace(whole, plan=plan, execution=Execution(torch.device("cpu"), 1 << 20, rank, ranks))
+    mechanism = replace(whole.mechanism, sampler=PoissonSampler(0.6), entropy=SeededEntropy(5))
+    return replace(
+        whole, mechanism=mechanism, execution=Execution(torch.device("cpu"), 1 << 20, rank, ranks)
+    )
 
 
 def shard(rank: int, ranks: int) -> Log:

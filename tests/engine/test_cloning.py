@@ -13,7 +13,7 @@ from primorl.engine.training import train
 from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Ragged, local_training, server_training
 
@@ -40,7 +40,7 @@ def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
         if discrete
         else (torch.full((2,), -2.0), torch.full((2,), 2.0))
     )
-    plan = Plan(
+    mechanism = Mechanism(
         units, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4
     )
     facts: Any = {
@@ -51,7 +51,11 @@ def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
     facts |= {"columns": ObservationColumns(3, (), discrete), "execution": Execution(CPU, 1 << 20)}
     server = server_training(momentum=0.8, averaging=0.8)
     return CloningSetup(
-        plan=plan, architecture=shape, local=local_training(1.0, 64), server=server, **facts
+        mechanism=mechanism,
+        architecture=shape,
+        local=local_training(1.0, 64),
+        server=server,
+        **facts,
     )
 
 

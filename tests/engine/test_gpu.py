@@ -16,7 +16,7 @@ from primorl.model.numerics import SeedGenerators
 from primorl.policy.behaviour import KLConstraint
 from primorl.policy.sac import DiscreteSac, Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.engine.test_linear import setup_of
 from tests.policy.test_sac import BATCHES, KAPPAS, prior_of, scaling_of, some_rows
@@ -29,11 +29,11 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 def trained(shape: Architecture, device: torch.device) -> Tensor:
     source = make_units(shape, [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120])
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip, 0.0, 6, 1e-3)
+    mechanism = Mechanism(source.units, "trajectory", PoissonSampler(1.0), clip, 0.0, 6, 1e-3)
     # one batch: no order matters
     local = local_training(batch_size=128, local_epochs=2, weight_decay=0.1)
     setup = training_setup(
-        plan,
+        mechanism,
         shape,
         local=local,
         server=server_training(0.5, 0.5, 2),
@@ -49,11 +49,11 @@ def test_a_training_without_noise_releases_what_a_cpu_does(shape: Architecture) 
 
 def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) -> None:
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    plan = Plan(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
+    mechanism = Mechanism(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
     one_step = training_setup(
-        plan, shape, local=local_training(batch_size=256, max_transitions_per_unit=256)
+        mechanism, shape, local=local_training(batch_size=256, max_transitions_per_unit=256)
     )
-    for setup in (training_setup(plan, shape), one_step, setup_of(300)):
+    for setup in (training_setup(mechanism, shape), one_step, setup_of(300)):
         check_setup(replace(setup, execution=Execution(GPU, 1 << 28)))
 
 

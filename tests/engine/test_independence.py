@@ -24,7 +24,7 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
-from primorl.privacy.mechanism.plan import MOST_UNITS, Plan
+from primorl.privacy.mechanism.mechanism import MOST_UNITS, Mechanism
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, network, some, weights_of
 from tests.units import Ragged, local_training, make_units, training_setup
@@ -121,7 +121,7 @@ def test_gaps_give_every_pair_its_own_end(kind: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_machine_that_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = training_setup(plan_of(4, 1.0), SHAPE, local=local_training(0.05, 7))
+    setup = training_setup(mechanism_of(4, 1.0), SHAPE, local=local_training(0.05, 7))
     check_setup(setup)
     updates = Kernel.updates
 
@@ -139,8 +139,10 @@ def test_a_machine_that_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyP
         check_setup(setup)
 
 
-def plan_of(units: int, norm: float) -> Plan:
-    return Plan(units, "unit", PoissonSampler(1.0), EnsembleClip(norm, "flat", 3, 3), 3.0, 4, 1e-6)
+def mechanism_of(units: int, norm: float) -> Mechanism:
+    return Mechanism(
+        units, "unit", PoissonSampler(1.0), EnsembleClip(norm, "flat", 3, 3), 3.0, 4, 1e-6
+    )
 
 
 def reversed_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
@@ -169,7 +171,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     monkeypatch.setattr(local_update, "_shuffle", reversed_order)
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
-    plan = plan_of(units, 10.0)
+    mechanism = mechanism_of(units, 10.0)
     data = make_units(
         shape, [2 * i + 25 * (i // 20) + 1 if one_step else 20 + 3 * i for i in range(units)], 0
     )
@@ -188,7 +190,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     def total(chosen: list[int]) -> list[Tensor]:
         source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
         own = replace(
-            plan_of(len(chosen), 10.0),
+            mechanism_of(len(chosen), 10.0),
             clip=EnsembleClip(10.0, "flat", shape.members, len(shape.layers)),
         )
         setup = training_setup(own, shape, local=local, execution=execution)
@@ -199,8 +201,8 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     whole, less, one = total(everybody), total(everybody[:-1]), total(everybody[-1:])
     assert equal([a - b for a, b in zip(whole, less, strict=True)], one)
     assert equal(total(everybody[::-1]), whole)
-    assert math.sqrt(sum(float(part.square().sum()) for part in one)) <= plan.clipping_norm
-    assert all(torch.equal(part, (part / plan.grid).trunc() * plan.grid) for part in one)
+    assert math.sqrt(sum(float(part.square().sum()) for part in one)) <= mechanism.clipping_norm
+    assert all(torch.equal(part, (part / mechanism.grid).trunc() * mechanism.grid) for part in one)
     assert torch.get_num_threads() == threads
 
 
@@ -268,15 +270,15 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
 
 def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> None:
     with pytest.raises(ValueError, match="units: found 67108865, allowed are up to 67108864"):
-        plan_of(MOST_UNITS + 1, 1.0)
+        mechanism_of(MOST_UNITS + 1, 1.0)
     for norm in (1e-22, 1e-7, 0.0, -1.0, math.nan, 1e7):
         with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
             L2Clip(norm)
         with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
             EnsembleClip(norm, "flat", 3, 3)
     for norm in (1e-6, 0.35, 1.0, 1e6):
-        assert 2**26 <= norm / plan_of(3, norm).grid < 2**27
-        assert MOST_UNITS * norm / plan_of(3, norm).grid <= 2**53
+        assert 2**26 <= norm / mechanism_of(3, norm).grid < 2**27
+        assert MOST_UNITS * norm / mechanism_of(3, norm).grid <= 2**53
     rows = L2Clip(1e-6).finish(torch.full((2, 1000), 1e-6))
     assert float(torch.linalg.vector_norm(rows.double(), dim=1).max()) <= 1e-6, (
         "the least norm holds"
@@ -285,7 +287,7 @@ def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
-    setup = training_setup(plan_of(300, 1.0), SHAPE, execution=Execution(CPU, 3 << 20))
+    setup = training_setup(mechanism_of(300, 1.0), SHAPE, execution=Execution(CPU, 3 << 20))
     ((_, sizes),) = chunk_sizes(setup)
     assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
     for units in (0, 1, 2, 30, 65, 300):
@@ -296,7 +298,7 @@ def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
     setup = training_setup(
-        plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20)
+        mechanism_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20)
     )
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
     whole = cut_chunks(setup, torch.arange(40), lengths, 1)
@@ -331,11 +333,11 @@ def test_a_broken_round_leaves_nothing(
 
     good, weights = make_units(shape, LENGTHS), shape.initial_weights(0)
     clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
-    plan = Plan(good.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
+    mechanism = Mechanism(good.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
     # in chunks of one unit
-    setup = training_setup(plan, shape, local=WHOLE, execution=Execution(CPU, 1000))
+    setup = training_setup(mechanism, shape, local=WHOLE, execution=Execution(CPU, 1000))
     cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 3, 8]])
-    monkeypatch.setattr(Plan, "cohort", lambda plan: torch.tensor(next(cohorts)).long())
+    monkeypatch.setattr(Mechanism, "cohort", lambda mechanism: torch.tensor(next(cohorts)).long())
     with Rounds(setup, Corrupt(good.inputs, good.targets), identity) as training:
         first = training.sum(weights)
         with pytest.raises(PipelineError, match="corrupt"):

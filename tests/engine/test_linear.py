@@ -35,7 +35,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, outputs
 from primorl.model.features import FARTHEST, Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Ragged, local_training, server_training, training_setup
@@ -86,9 +86,11 @@ def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
     asked = contributions(5, 1, HEADS.one_hot, discrete=False)
     queries = tuple(GaussianQuery(name, each.sensitivity, noise) for name, each in asked.items())
     clip = EnsembleClip(0.5, "flat", 1, 1)
-    plan = Plan(units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries)
+    mechanism = Mechanism(
+        units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries
+    )
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
-    setup = training_setup(plan, SHAPE, local=local, server=SERVER)
+    setup = training_setup(mechanism, SHAPE, local=local, server=SERVER)
     return replace(
         setup,
         columns=HEADS,
@@ -178,7 +180,7 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
 def test_the_least_spread_that_is_seen_is_foretold(spread: float, hidden: bool) -> None:
     """In halves of the first column's declared range, over thirty draws of both answers."""
     setup, generator = setup_of(60, noise=0.5), torch.Generator().manual_seed(0)
-    least = least_spread(setup.plan)
+    least = least_spread(setup.mechanism)
     assert 0.01 < least < 0.2
     log = log_of(60)
     for inputs in log.inputs:
@@ -211,7 +213,10 @@ def test_levels_that_noise_could_have_made_are_rare(
         )
         setup = setup_of(60)
         setup = replace(
-            setup, plan=replace(setup.plan, queries=queries), columns=columns, bounds=bounds
+            setup,
+            mechanism=replace(setup.mechanism, queries=queries),
+            columns=columns,
+            bounds=bounds,
         )
         for _ in range(30):
             answers: dict[str, Tensor] = {}
@@ -239,9 +244,9 @@ def test_lost_late_answers_are_not_asked_again() -> None:
 def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     """Rounds of noise alone, each of which takes back the error that it finds, beside the draws."""
     setup, generator = setup_of(60, noise=2.0), torch.Generator().manual_seed(0)
-    of_round = 2.0 * setup.plan.clip.sensitivity / 60
+    of_round = 2.0 * setup.mechanism.clip.sensitivity / 60
     error, velocity, average, mass = (torch.zeros(50_000) for _ in range(4))
-    for _ in range(setup.plan.rounds):
+    for _ in range(setup.mechanism.rounds):
         noise = of_round * torch.randn(error.shape, generator=generator)
         velocity = 0.6 * velocity + noise - error
         error = error + velocity
@@ -326,9 +331,9 @@ def test_scales_are_found_however_narrow_and_noise_makes_them_wider() -> None:
     log, true = narrow(400), torch.tensor([0.16, 2.0, 0.5, 0.15, 0.45, 1.4])
     for noise, exact in ((60.0, 0.8), (0.3, 0.4)):
         setup, answers = setup_of(400, noise), dict[str, Tensor]()
-        for query in setup.plan.queries[:2]:
+        for query in setup.mechanism.queries[:2]:
             total = setup.early_queries(answers)[query.what].total(log)
-            answers[query.what] = setup.plan.answer(query, total)
+            answers[query.what] = setup.mechanism.answer(query, total)
         found = setup.make_normaliser(None, answers)
         scales = torch.cat((found.input_scale[[0, 4, 5]], found.target_scale[[0, 4, 5]]))
         assert bool((scales / true > 1 - exact).all())

@@ -19,7 +19,7 @@ from primorl.model.architecture import Architecture, Network
 from primorl.model.ensemble import Normaliser
 from primorl.model.numerics import Workspace
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
 from tests.engine.reference import reference_sum
@@ -119,11 +119,11 @@ def round_sum(
     training.
     """
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    plan = Plan(
+    mechanism = Mechanism(
         source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5
     )
     execution = Execution(torch.device("cpu"), chunk_bytes)
-    setup = training_setup(plan, shape, local=local_training(0.05, batch), execution=execution)
+    setup = training_setup(mechanism, shape, local=local_training(0.05, batch), execution=execution)
     with Rounds(setup, source, identity) as rounds:
         return rounds.sum(shape.initial_weights(0))
 

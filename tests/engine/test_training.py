@@ -17,7 +17,7 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import local_training, make_units, server_training, training_setup
@@ -33,22 +33,22 @@ STILL: dict[str, Any] = {
 }  # with one batch, nothing is random
 
 
-def plan_for(**changes: Any) -> Plan:
+def mechanism_for(**changes: Any) -> Mechanism:
     clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
     return dataclasses.replace(
-        Plan(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes
+        Mechanism(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes
     )
 
 
 def run(
-    plan: Plan,
+    mechanism: Mechanism,
     server: ServerTraining = PLAIN,
     batch_size: int = 16,
     public_split: bool = True,
     **options: Any,
 ) -> tuple[Trained, list[tuple[int, PublicEvaluation | None]]]:
     told: list[tuple[int, PublicEvaluation | None]] = []
-    setup = training_setup(plan, SHAPE, local=local_training(0.02, batch_size), server=server)
+    setup = training_setup(mechanism, SHAPE, local=local_training(0.02, batch_size), server=server)
     if not public_split:  # the same maps, and nothing to evaluate on
         object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*PUBLIC))
     options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
@@ -59,7 +59,7 @@ def run(
 
 
 def test_an_empty_cohort_still_moves_the_weights() -> None:
-    trained, _ = run(plan_for(sampler=PoissonSampler(1e-9), rounds=2))
+    trained, _ = run(mechanism_for(sampler=PoissonSampler(1e-9), rounds=2))
     start = SHAPE.initial_weights(0)
     assert trained.rounds == 2
     assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
@@ -79,7 +79,7 @@ class CrashError(Exception):
     """Stands for a kill: nothing after it runs."""
 
 
-def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
+def killed(mechanism: Mechanism, at: int, **options: Any) -> TrainingState:
     """The last checkpoint of a run that dies when round ``at`` has been announced, if it gets
     there.
     """
@@ -91,7 +91,7 @@ def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
             raise CrashError
 
     with suppress(CrashError):
-        run(plan, save_checkpoint=save_checkpoint, **options)
+        run(mechanism, save_checkpoint=save_checkpoint, **options)
     return kept[-1]
 
 
@@ -107,7 +107,7 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(
         return summed(self, *arguments, **options)
 
     monkeypatch.setattr(Rounds, "sum", spying)
-    run(plan_for(rounds=4), save_checkpoint=kept.append)
+    run(mechanism_for(rounds=4), save_checkpoint=kept.append)
     assert counted == [1, 2, 3, 4]
     assert (kept[-1].finished, kept[-1].done, kept[-1].started) == (True, 4, 4)
 
@@ -117,29 +117,29 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
     monkeypatch: pytest.MonkeyPatch, crashes: list[int]
 ) -> None:
     releases = 0
-    release = Plan.release
+    release = Mechanism.release
 
-    def counting(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def counting(self: Mechanism, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         nonlocal releases
         releases += 1
         return release(self, total)
 
-    monkeypatch.setattr(Plan, "release", counting)
-    plan, state, died = plan_for(), None, 0
+    monkeypatch.setattr(Mechanism, "release", counting)
+    mechanism, state, died = mechanism_for(), None, 0
     for at in crashes:
-        state = killed(plan, at, state=state)
+        state = killed(mechanism, at, state=state)
         died += not state.finished  # a kill when all is done costs no round
-    trained, _ = run(plan, state=state)
-    assert releases + died == plan.rounds
-    assert trained.rounds == plan.rounds - died
+    trained, _ = run(mechanism, state=state)
+    assert releases + died == mechanism.rounds
+    assert trained.rounds == mechanism.rounds - died
 
 
 def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
-    plan = plan_for(**STILL, rounds=8)
+    mechanism = mechanism_for(**STILL, rounds=8)
     server = server_training(0.6, 0.9, 2, None)
-    whole, _ = run(dataclasses.replace(plan, rounds=7), server, batch_size=64)
-    state = killed(plan, 5, server=server, batch_size=64)
-    resumed, told = run(plan, server, state=state, batch_size=64)
+    whole, _ = run(dataclasses.replace(mechanism, rounds=7), server, batch_size=64)
+    state = killed(mechanism, 5, server=server, batch_size=64)
+    resumed, told = run(mechanism, server, state=state, batch_size=64)
     assert resumed.rounds == 7  # round 5 died
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -153,13 +153,13 @@ def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A kill while its rows are read has released nothing, and costs nothing."""
-    plan = plan_for(queries=(QUERY,))
+    mechanism = mechanism_for(queries=(QUERY,))
     kept: list[TrainingState] = []
     begun = TrainingState.begin(SHAPE.initial_weights(0))
     drawn: list[bool] = []
-    answer = Plan.answer
+    answer = Mechanism.answer
 
-    def draw(self: Plan, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
+    def draw(self: Mechanism, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
         drawn.append(kept[-1].lost)
         return answer(self, query, total)
 
@@ -168,17 +168,17 @@ def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice
         assert kept == [], "nothing is spent yet"
         return torch.zeros(3, dtype=torch.int64)
 
-    monkeypatch.setattr(Plan, "answer", draw)
-    done = answer_queries(plan, total, begun, kept.append)
+    monkeypatch.setattr(Mechanism, "answer", draw)
+    done = answer_queries(mechanism, total, begun, kept.append)
     assert drawn == [True]
     assert not done.lost
     assert kept == [kept[0], done]
-    known = answer_queries(plan, total, done, kept.append)
+    known = answer_queries(mechanism, total, done, kept.append)
     assert (known.asked, list(known.answers)) == (1, ["normaliser"])
     with pytest.raises(ValueError, match="asked and its answer is lost"):
-        answer_queries(plan, total, kept[0], kept.append)
+        answer_queries(mechanism, total, kept[0], kept.append)
     assert drawn == [True], "nothing was drawn again"
-    assert answer_queries(plan_for(), total, begun, kept.append) == begun, "nothing is asked"
+    assert answer_queries(mechanism_for(), total, begun, kept.append) == begun, "nothing is asked"
 
 
 def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -> None:
@@ -192,7 +192,7 @@ def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -
         asked.append(name)
         return torch.zeros(2, dtype=torch.int64)
 
-    done = answer_queries(plan_for(queries=queries), total, half)
+    done = answer_queries(mechanism_for(queries=queries), total, half)
     assert asked == ["finer_scales"]
     assert done.answers["scales"] is first
 
@@ -203,17 +203,19 @@ def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     answers = {query.what: torch.full((2,), place) for place, query in enumerate(queries)}
     begun = TrainingState.begin(SHAPE.initial_weights(0))
     restored = dataclasses.replace(begun, asked=2, answers=dict(reversed(answers.items())))
-    known = answer_queries(plan_for(queries=queries), lambda name, so_far: so_far[name], restored)
+    known = answer_queries(
+        mechanism_for(queries=queries), lambda name, so_far: so_far[name], restored
+    )
     assert list(known.answers) == list(answers) != list(restored.answers)
 
 
 def test_a_finished_run_needs_no_data() -> None:
-    kept, plan = list[TrainingState](), plan_for(rounds=3)
-    trained, _ = run(plan, save_checkpoint=kept.append)
-    again, _ = run(plan, source=None, state=kept[-1])
+    kept, mechanism = list[TrainingState](), mechanism_for(rounds=3)
+    trained, _ = run(mechanism, save_checkpoint=kept.append)
+    again, _ = run(mechanism, source=None, state=kept[-1])
     assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
     with pytest.raises(ValueError, match="no units to run them on"):
-        run(plan, source=None, state=kept[0])
+        run(mechanism, source=None, state=kept[0])
 
 
 def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
@@ -227,11 +229,11 @@ def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
 
     monkeypatch.setattr(public.PublicEvaluator, "__call__", evaluate)
     server = server_training(patience=2)
-    trained, _ = run(plan_for(), server)
+    trained, _ = run(mechanism_for(), server)
     assert trained.rounds == 20
     assert all(map(torch.equal, trained.weights, seen[1]))
     seen.clear()
-    state = killed(plan_for(), 13, server=server)
-    trained, _ = run(plan_for(), server, state=state)
+    state = killed(mechanism_for(), 13, server=server)
+    trained, _ = run(mechanism_for(), server, state=state)
     assert trained.rounds == 20
     assert torch.equal(flatten(trained.weights), state.best)

@@ -49,22 +49,22 @@ engine/test_linear.py
         features-not-held: features Polynomials.__call__: call columns.clamp => columns
 hostile/test_round.py
     test_the_noise_has_the_stated_deviation
-        noise-half: mechanism.plan Plan.release: value_of scale => 0.5 * _
-        noise-not-added: mechanism.plan Plan.release: expression draw.view_as(part) => 0 * _
-        noise-for-one-member: mechanism.plan Plan.release: expression self.clip.sensitivity =>
+        noise-half: mechanism Mechanism.release: value_of scale => 0.5 * _
+        noise-not-added: mechanism Mechanism.release: expression draw.view_as(part) => 0 * _
+        noise-for-one-member: mechanism Mechanism.release: expression self.clip.sensitivity =>
             self.clip.bound
-privacy/mechanism/test_plan.py
+privacy/mechanism/test_mechanism.py
     test_noise_is_independent_over_coordinates_members_and_rounds
-        noise-shared-by-members: mechanism.plan Plan.release: expression draw.view_as(part) =>
+        noise-shared-by-members: mechanism Mechanism.release: expression draw.view_as(part) =>
             _[:1]
     test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly
-        noise-in-float32: mechanism.plan Plan.release: expression part + draw.view_as(part) =>
+        noise-in-float32: mechanism Mechanism.release: expression part + draw.view_as(part) =>
             part.float() + draw.view_as(part).float()
     test_the_usual_seeds_reach_neither_cohorts_nor_noise
-        noise-from-torch: mechanism.plan Plan.release: call discrete_gaussian => scale *
+        noise-from-torch: mechanism Mechanism.release: call discrete_gaussian => scale *
             torch.randn(sum(sizes), dtype=torch.float64)
     test_an_empty_cohort_releases_noise
-        noise-missing-in-empty-rounds: mechanism.plan Plan.release: condition is_private => _
+        noise-missing-in-empty-rounds: mechanism Mechanism.release: condition is_private => _
             and any(bool(part.any()) for part in total)
 privacy/mechanism/test_entropy.py
     test_noise_is_independent_and_normal
@@ -72,7 +72,7 @@ privacy/mechanism/test_entropy.py
             self.__dict__.setdefault('key', _)
     test_the_law_of_whole_numbers_is_exact
         noise-accepts-all: noise _propose: value_of accepted => _ | True
-privacy/mechanism/test_plan.py
+privacy/mechanism/test_mechanism.py
     test_an_answer_is_a_noisy_mean_over_the_declared_units
         noise-of-a-query: mechanism.queries GaussianQuery.standard_deviation: returned 0.5 * _
 privacy/mechanism/test_clipping.py
@@ -103,7 +103,7 @@ hostile/test_round.py
             2)[:units]
         sampling-fixed-size: sampling PoissonSampler.sample: call np.flatnonzero =>
             np.sort(integers(entropy, units).argsort()[: round(self.sampling_probability * units)])
-        sampling-one-cohort: mechanism.plan Plan.cohort: returned
+        sampling-one-cohort: mechanism Mechanism.cohort: returned
             self.__dict__.setdefault('kept', _)
 engine/test_cohort.py
     test_no_two_rounds_share_their_orders
@@ -116,11 +116,11 @@ privacy/accounting/test_epsilon.py
             1)
         accounting-larger-delta: epsilon spent.tight: expression delta => 10 * _
         accounting-other-relation: epsilon: value_of RELATION => _.REPLACE_ONE
-privacy/mechanism/test_plan.py
+privacy/mechanism/test_mechanism.py
     test_queries_are_part_of_what_is_stated
-        accounting-more-noise-than-added: mechanism.plan Plan._account: expression
+        accounting-more-noise-than-added: mechanism Mechanism._account: expression
             self.noise_multiplier => 2 * _
-        accounting-free-query: mechanism.plan Plan._account: value_of queries => _[1:]
+        accounting-free-query: mechanism Mechanism._account: value_of queries => _[1:]
 privacy/accounting/test_epsilon.py
     test_runs_compose_as_one_longer_run
         accounting-equal-runs-once: epsilon compose: expression rounds.get(inner, 0) + count =>
@@ -201,7 +201,7 @@ online/test_sensitivity.py
             (rows.detach().to(torch.float64) / clipping_norm).nan_to_num()
 online/test_cohort.py
     test_all_that_a_user_is_in_is_accounted
-        sensitivity-releases-not-paid: learning online_plan: expression releases * appearances
+        sensitivity-releases-not-paid: learning online_mechanism: expression releases * appearances
             => appearances
 """
 

@@ -1,4 +1,4 @@
-"""The smallest training that has everything, and a plan that shows a test what it drew.
+"""The smallest training that has everything, and a mechanism that shows a test what it drew.
 
 Imports what `train` takes.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from primorl.engine.setup import TrainingSetup
 from primorl.model.architecture import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import local_training, server_training, training_setup
 
@@ -43,7 +43,7 @@ class Replayed:
 
 
 @dataclass(frozen=True)
-class Watched(Plan):
+class Watched(Mechanism):
     """Keeps the bytes of every cohort, and every release with its noise alone: the same bytes on a
     sum of nothing.
     """
@@ -70,16 +70,25 @@ def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
 
 
 def setup(
-    plan: Plan, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int
+    mechanism: Mechanism, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int
 ) -> TrainingSetup:
-    shape = Architecture(2, 1, plan.clip.members, hidden, LOW, HIGH)  # type: ignore[attr-defined]
+    shape = Architecture(2, 1, mechanism.clip.members, hidden, LOW, HIGH)  # type: ignore[attr-defined]
     local = local_training(rate, batch, local_epochs=epochs)
-    return training_setup(plan, shape, local=local, server=server_training(MOMENTUM, 0.0, 1000))
+    return training_setup(
+        mechanism, shape, local=local, server=server_training(MOMENTUM, 0.0, 1000)
+    )
 
 
-def plan(
-    kind: type[Plan], units: int, layers: int, *, q: float, z: float, rounds: int, **changes: Any
-) -> Plan:
+def mechanism_of(
+    kind: type[Mechanism],
+    units: int,
+    layers: int,
+    *,
+    q: float,
+    z: float,
+    rounds: int,
+    **changes: Any,
+) -> Mechanism:
     clip = EnsembleClip(NORM, changes.pop("mode", "flat"), changes.pop("members", 2), layers)
     return kind(units, "trajectory", PoissonSampler(q), clip, z, rounds, 1e-5, **changes)
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.hostile.fft_accountant import bracket, sampled
@@ -27,7 +27,7 @@ def stated(q: float, z: float, rounds: int, *queries: float) -> float:
     asked = tuple(
         GaussianQuery(f"query_{i}", 1.0, multiplier) for i, multiplier in enumerate(queries)
     )
-    spent = Plan(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked).spent()
+    spent = Mechanism(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked).spent()
     return spent.epsilon_pld  # type: ignore[union-attr]
 
 

@@ -20,11 +20,11 @@ from scipy import stats
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import TrainingState, train
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.hostile import numpy_round
 from tests.hostile.fft_accountant import composed, sampled
-from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, plan, setup
-from tests.plans import HalfTheNoise, releasing
+from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, mechanism_of, setup
+from tests.mechanisms import HalfTheNoise, releasing
 
 UNITS, ROWS, Q, Z, ROUNDS, RATE, HIDDEN = 2, 1, 0.9, 1.1, 2, 0.5, (3,)
 RUNS, FEW, SURE = 500, 150, 1 - 1e-5
@@ -47,9 +47,9 @@ def total_variation() -> float:
     return composed([sampled(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True).delta(0.0)
 
 
-def attack(kind: type[Plan], runs: int = RUNS) -> int:
+def attack(kind: type[Mechanism], runs: int = RUNS) -> int:
     """Guess in every run whether the canary was there; how often that was right."""
-    mechanism = plan(kind, UNITS, 2, q=Q, z=Z, rounds=ROUNDS, members=1)
+    mechanism = mechanism_of(kind, UNITS, 2, q=Q, z=Z, rounds=ROUNDS, members=1)
     run = setup(mechanism, HIDDEN, rate=RATE, batch=ROWS, epochs=1)
     public = (PUBLIC.inputs.flatten(0, 1), PUBLIC.targets.flatten(0, 1))
     coins, right = np.random.default_rng().random(runs) < 0.5, 0
@@ -74,8 +74,8 @@ def shaped(run: TrainingSetup, state: TrainingState) -> Any:
 
 
 def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
-    """Log-likelihood ratio of one release, "there" to "not", by the plan as stated, summed over all
-    cohorts.
+    """Log-likelihood ratio of one release, "there" to "not", by the mechanism as stated, summed
+    over all cohorts.
     """
     theta = as_numpy(before.weights)
     pairs = zip(as_numpy(after.velocity), as_numpy(before.velocity), strict=True)
@@ -104,7 +104,7 @@ def test_the_attack_stays_below_the_claim_and_works() -> None:
     """Not refuted, and clearly better than guessing: an attack that sees nothing would prove
     nothing.
     """
-    right = attack(Plan)
+    right = attack(Mechanism)
     assert not refuted(right, RUNS)
     assert stats.binom.sf(right - 1, RUNS, 0.5) < 1e-3
     assert right / RUNS - 0.5 > 0.4 * total_variation() / 2
@@ -115,7 +115,7 @@ def test_a_broken_mechanism_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     not clip either.
     """
     assert refuted(attack(HalfTheNoise), RUNS)
-    assert refuted(attack(releasing(lambda plan, noise: [0, 0, 0, 0]), FEW), FEW)
+    assert refuted(attack(releasing(lambda mechanism, noise: [0, 0, 0, 0]), FEW), FEW)
     monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
     monkeypatch.setattr(numpy_round, "MARGIN", 1e9)
-    assert refuted(attack(Plan, FEW), FEW)
+    assert refuted(attack(Mechanism, FEW), FEW)

@@ -23,7 +23,7 @@ from tests.hostile.setting import (
     Watched,
     as_numpy,
     data,
-    plan,
+    mechanism_of,
     setup,
 )
 
@@ -35,7 +35,7 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
     """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
     entropy = Replayed(b"k" * 32)
     watched, cohort = (
-        plan(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy),
+        mechanism_of(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy),
         Q * source.units,
     )
     states: list[Any] = []
@@ -114,7 +114,9 @@ def test_a_plan_that_does_something_else_is_told_apart(kind: type[Watched]) -> N
 def test_the_noise_has_the_stated_deviation() -> None:
     """30,000 numbers: two thirds and three halves of the noise are rejected."""
     for factor in (1.0, 2 / 3, 3 / 2):
-        watched = plan(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32))
+        watched = mechanism_of(
+            Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32)
+        )
         watched.cohort()
         noise = (
             watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy()

@@ -1,4 +1,4 @@
-"""Cohorts made by hand, their neighbours, and plans that record what enters the noise."""
+"""Cohorts made by hand, their neighbours, and mechanisms that record what enters the noise."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,9 +6,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, Values, online_plan
+from primorl.online.learning import (
+    PARAMETERS,
+    Cohort,
+    Trajectories,
+    Update,
+    Values,
+    online_mechanism,
+)
 from primorl.online.network import PolicyNetwork
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 
 USERS, STEPS, SIZE = 4, 12, 3
 OTHERS = [0, 2, 3]  # all but user 1
@@ -76,7 +83,7 @@ def hostile(shape: PolicyNetwork) -> list[Trajectories]:
 
 
 @dataclass(frozen=True)
-class RecordedPlan(Plan):
+class RecordedMechanism(Mechanism):
     """Notes what enters the noise, and releases the same numbers whatever it is."""
 
     sums: list[Tensor] = field(default_factory=list)
@@ -92,8 +99,8 @@ class RecordedCohort(Cohort):
     release.
     """
 
-    def __init__(self, plan: Plan, releases: int):
-        super().__init__(plan, releases)
+    def __init__(self, mechanism: Mechanism, releases: int):
+        super().__init__(mechanism, releases)
         self.rows: list[Tensor] = []
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
@@ -124,12 +131,14 @@ def recorded(
     update: Update, shape: PolicyNetwork, data: Trajectories, values: Values | None = None
 ) -> Seen:
     """Run an update on a cohort, with releases that are the same for every cohort."""
-    plan = RecordedPlan(**vars(plan_of(1.0, update.releases, max(USERS, data.users))))
-    cohort = RecordedCohort(plan, update.releases)
+    mechanism = RecordedMechanism(
+        **vars(mechanism_of(1.0, update.releases, max(USERS, data.users)))
+    )
+    cohort = RecordedCohort(mechanism, update.releases)
     made = update.apply(shape, values or begun(shape), data, cohort, 3)
-    return Seen(cohort.rows, plan.sums, made)
+    return Seen(cohort.rows, mechanism.sums, made)
 
 
-def plan_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Plan:
+def mechanism_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Mechanism:
     sizes = {"users": users, "cohort": users, "releases": releases, "appearances": 1}
-    return online_plan(**sizes, noise_multiplier=noise_multiplier, delta=1e-5)
+    return online_mechanism(**sizes, noise_multiplier=noise_multiplier, delta=1e-5)

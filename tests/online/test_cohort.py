@@ -13,18 +13,18 @@ from primorl.online.learning import (
     OnlineState,
     Trajectories,
     learn,
-    online_plan,
+    online_mechanism,
 )
 from primorl.online.updates import Rebel
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.online.cohorts import network
 
 SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
 
 
-def plan(z: float = Z, releases: int = 1, appearances: int = 1) -> Plan:
+def mechanism(z: float = Z, releases: int = 1, appearances: int = 1) -> Mechanism:
     sizes = {"users": 1000, "cohort": COHORT, "releases": releases, "appearances": appearances}
-    return online_plan(**sizes, noise_multiplier=z, delta=1e-5)
+    return online_mechanism(**sizes, noise_multiplier=z, delta=1e-5)
 
 
 def is_noise_of(values: Tensor, standard_deviation: float) -> bool:
@@ -36,17 +36,17 @@ def is_noise_of(values: Tensor, standard_deviation: float) -> bool:
 def test_noise_is_z_times_s_over_m() -> None:
     rows = torch.zeros(4, SIZE)  # fewer users than m
     rows[:, 0] = 0.1
-    noise = Cohort(plan(), 1).noisy_mean(rows, NORM)
+    noise = Cohort(mechanism(), 1).noisy_mean(rows, NORM)
     noise[0] -= 0.4 / COHORT
     assert is_noise_of(noise, Z * NORM / COHORT)
     for wrong in (2 / 3, 3 / 2, COHORT / len(rows)):
         assert not is_noise_of(noise, Z * NORM / COHORT * wrong)
-    twin = Cohort(plan(0.0), 1).noisy_mean(torch.tensor([[9.0, 0.0]] * 4), NORM)
+    twin = Cohort(mechanism(0.0), 1).noisy_mean(torch.tensor([[9.0, 0.0]] * 4), NORM)
     torch.testing.assert_close(twin, torch.tensor([4 * NORM / COHORT, 0.0]))
 
 
 def test_no_release_is_made_that_was_not_paid_for() -> None:
-    cohort = Cohort(plan(releases=2), 2)
+    cohort = Cohort(mechanism(releases=2), 2)
     for _ in range(2):
         cohort.noisy_mean(torch.ones(3, 2), NORM)
     with pytest.raises(ValueError, match="used up"):
@@ -57,12 +57,15 @@ def test_no_release_is_made_that_was_not_paid_for() -> None:
         (iter([]), "no contributions"),
     ):
         with pytest.raises(ValueError, match=says):
-            Cohort(plan(), 1).noisy_mean(rows, NORM)
+            Cohort(mechanism(), 1).noisy_mean(rows, NORM)
 
 
 def test_all_that_a_user_is_in_is_accounted() -> None:
-    assert plan(releases=3, appearances=2).rounds == 6
-    single, six = plan().spent(), plan(z=Z * math.sqrt(6), releases=3, appearances=2).spent()
+    assert mechanism(releases=3, appearances=2).rounds == 6
+    single, six = (
+        mechanism().spent(),
+        mechanism(z=Z * math.sqrt(6), releases=3, appearances=2).spent(),
+    )
     assert single is not None
     assert six is not None
     assert six.epsilon_pld == pytest.approx(single.epsilon_pld, rel=0.03)  # sum to a Gaussian
@@ -83,7 +86,7 @@ def test_a_run_that_was_not_paid_for_meets_nobody(
     shape = network()
     state = OnlineState.begin({PARAMETERS: shape.initial(0)}, 2)
     with pytest.raises(ValueError, match=message):
-        learn(update, shape, plan(), Nobody(), cohorts, state)
+        learn(update, shape, mechanism(), Nobody(), cohorts, state)
 
 
 class Nobody:

@@ -9,7 +9,7 @@ from primorl.config.params import Params
 from primorl.model.architecture import PublicLosses
 from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.epsilon import Spent
-from primorl.privacy.mechanism import plan
+from primorl.privacy.mechanism import mechanism
 from tests.data.builders import episode
 from tests.pipeline.training_project import noise_of_model, with_changes, write_partitions
 from tests.projects import project_settings, write_settings
@@ -48,7 +48,7 @@ def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/privacy/accounting/test_epsilon.py checks these figures, tests/release whole statements.
     """
-    monkeypatch.setattr(plan, "stated", _stated_without_groups)
+    monkeypatch.setattr(mechanism, "stated", _stated_without_groups)
 
 
 @cache

@@ -20,7 +20,7 @@ from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import RunPlan
 from tests.data.builders import INFO
 from tests.pipeline.tiny_policy import RememberingRun
@@ -63,16 +63,16 @@ def test_a_clone_is_charged_before_it_is_trained(
 ) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(asked)))
-    release, released = Plan.release, []
+    release, released = Mechanism.release, []
 
-    def spying(self: Plan, total: Any) -> Any:
+    def spying(self: Mechanism, total: Any) -> Any:
         released.append((self.noise_multiplier, self.sampling_probability, self.units))
         return release(self, total)
 
-    monkeypatch.setattr(Plan, "release", spying)
+    monkeypatch.setattr(Mechanism, "release", spying)
     cloned(asked)
     assert {tuple(each) for each in seen} == {("reserved",)}
-    assert released == [(1.0, 0.5, 9)] * 4, "no noise is drawn beside the plan"
+    assert released == [(1.0, 0.5, 9)] * 4, "no noise is drawn beside the mechanism"
     (charge,) = charged(asked)
     assert (charge.state, charge.stage) == ("committed", "clone_behaviour")
     assert (charge.dataset, charge.units) == (INFO.dataset, 9)

@@ -20,7 +20,7 @@ from primorl.model.architecture import ModelConfig
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.resolve import epsilon_of
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
@@ -66,9 +66,9 @@ def test_every_answer_is_charged_once_and_first(
     watch_private(monkeypatch, lambda: seen.append(states(ready)))
     first = evaluated(asking(ready, {"behaviour": 0.3}))
     assert seen[0] == ["reserved"]
-    release, released = Plan.release, []
+    release, released = Mechanism.release, []
     monkeypatch.setattr(
-        Plan, "release", lambda self, total: (released.append(1), release(self, total))[1]
+        Mechanism, "release", lambda self, total: (released.append(1), release(self, total))[1]
     )
     found = evaluated(ready)
     assert len(released) == 1, "an estimator that is added is charged alone"

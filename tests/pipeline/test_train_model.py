@@ -21,7 +21,7 @@ from primorl.model.termination import RULES, Rule
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.pipeline import tiny_policy
 from tests.pipeline.fakes import FakeRun
@@ -121,13 +121,13 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
 def test_a_model_that_came_to_nothing_stays_spent(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def infinite(self: Mechanism, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(torch.full_like(part, math.inf).float() for part in total)
 
     noise_of_model(monkeypatch, 500.0)
     loud = with_changes(data, privacy={"draw": 7})
     with monkeypatch.context() as patched:
-        patched.setattr(Plan, "release", infinite)
+        patched.setattr(Mechanism, "release", infinite)
         with pytest.raises(PipelineError, match="diverged"):
             trained(data)
     for params, says in (

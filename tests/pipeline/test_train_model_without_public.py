@@ -25,7 +25,7 @@ from primorl.model.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.work.bill import Bill
@@ -80,9 +80,9 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []
-    answer = Plan.answer
+    answer = Mechanism.answer
     monkeypatch.setattr(
-        Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1]
+        Mechanism, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1]
     )
     trained(without_public(data))
     assert seen == [["reserved"]] * 4
@@ -157,13 +157,13 @@ def test_nothing_is_asked_twice_under_one_charge(
     with killed(3, "release"):
         trained(params)
     assert states(data) == ["reserved"] * 2
-    answer = Plan.answer
+    answer = Mechanism.answer
 
-    def of_late(plan: Plan, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
+    def of_late(mechanism: Mechanism, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
         assert query.what in ("explained", "first_states"), "asked twice under one charge"
-        return answer(plan, query, total)
+        return answer(mechanism, query, total)
 
-    monkeypatch.setattr(Plan, "answer", of_late)
+    monkeypatch.setattr(Mechanism, "answer", of_late)
     trained(params)
     assert states(data) == ["reserved", "committed"]
     assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
@@ -200,9 +200,9 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     assert clone["epsilon"] == accounting.compose(both, clone["delta"]).epsilon_pld
     assert [clone["charge"], said["charge"]] == [of_clone["charge"], of_model["charge"]]
     other = edited(params, privacy={"draw": 1})
-    asked, answer = [], Plan.answer
+    asked, answer = [], Mechanism.answer
     monkeypatch.setattr(
-        Plan, "answer", lambda *given: (asked.append(given[1].what), answer(*given))[1]
+        Mechanism, "answer", lambda *given: (asked.append(given[1].what), answer(*given))[1]
     )
     with killed(4, "answer"):
         trained(other)
@@ -230,9 +230,11 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         store = UnitStore.open(folder)
         clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
         assert store.units == (people if by_person else 4 * people)
-        plan = Plan(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
+        mechanism = Mechanism(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
         # One batch.
-        setup = training_setup(plan, shape, local=local_training(learning_rate=1.0, batch_size=64))
+        setup = training_setup(
+            mechanism, shape, local=local_training(learning_rate=1.0, batch_size=64)
+        )
         total = Rounds(setup, store, maps).sum(shape.initial_weights(0))
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())

@@ -18,10 +18,10 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
 from primorl.privacy.ledger.history import Charge
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work import resolve
 from primorl.work.desk import open_to_charge
-from primorl.work.jobs import Mechanism
+from primorl.work.jobs import MechanismNumbers
 from tests.data.builders import table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
@@ -73,7 +73,7 @@ def noise_of_model(
 ) -> None:
     """Let a model's rounds have a known noise multiplier, whatever that costs."""
 
-    def known(_: Params, mechanism: Mechanism) -> Mechanism:
+    def known(_: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
         asked = dict.fromkeys(mechanism.queries, queries)
         return replace(mechanism, noise_multiplier=multiplier, queries=asked)
 
@@ -97,8 +97,8 @@ def quick_clone(
 
 
 @contextmanager
-def killed(at: int = 1, method: str = "release", where: Any = Plan) -> Iterator[None]:
-    """Kill the block at a call of a method of the plan, or of another class or module."""
+def killed(at: int = 1, method: str = "release", where: Any = Mechanism) -> Iterator[None]:
+    """Kill the block at a call of a method of the mechanism, or of another class or module."""
     original, calls = getattr(where, method), count(1)
 
     def dying(*arguments: Any, **named: Any) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.private_mean import BUDGET, make_plan, private_mean
+from examples.private_mean import BUDGET, make_mechanism, private_mean
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.statement import Statement
 from tests.privacy.ledger.ledgers import SECRET, opened
@@ -25,10 +25,12 @@ def charges(folder: Path) -> list[tuple[str, float | None]]:
 
 
 def test_it_states_what_it_paid_for_and_pays_once(tmp_path: Path) -> None:
-    plan = make_plan(PEOPLE)
-    mean = private_mean(plan, IDS, lambda: VALUES, SECRET, tmp_path)
-    noise = plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort / 8**0.5
-    sampling = float(VALUES.norm(dim=1).max()) / (plan.expected_cohort * 8) ** 0.5
+    mechanism = make_mechanism(PEOPLE)
+    mean = private_mean(mechanism, IDS, lambda: VALUES, SECRET, tmp_path)
+    noise = (
+        mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.expected_cohort / 8**0.5
+    )
+    sampling = float(VALUES.norm(dim=1).max()) / (mechanism.expected_cohort * 8) ** 0.5
     assert float((mean - VALUES.mean(0)).abs().max()) < 6 * (noise + sampling)
     statement = Statement.read(tmp_path)
     assert charges(tmp_path) == [("committed", statement.epsilon)]
@@ -37,7 +39,7 @@ def test_it_states_what_it_paid_for_and_pays_once(tmp_path: Path) -> None:
     assert (statement.unit, statement.units, statement.rounds) == ("person", PEOPLE, 8)
     # What was paid for is restored, and anything else is charged or refused.
     reading = lambda: pytest.fail("private numbers were read")  # noqa: E731
-    assert torch.equal(private_mean(plan, IDS, reading, SECRET, tmp_path), mean)
+    assert torch.equal(private_mean(mechanism, IDS, reading, SECRET, tmp_path), mean)
     with pytest.raises(BudgetExceeded, match=f"privacy.budget is ε {BUDGET.epsilon:g}"):
-        private_mean(plan, [*IDS[1:], "another"], reading, SECRET, tmp_path)
+        private_mean(mechanism, [*IDS[1:], "another"], reading, SECRET, tmp_path)
     assert len(charges(tmp_path)) == 1

@@ -26,10 +26,10 @@ from primorl.engine import local_update
 from primorl.online.learning import SimulatedUsers, Trajectories
 from primorl.privacy.ledger import ledger
 from primorl.privacy.mechanism import queries
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from primorl.work.data import Partitions
-from tests.plans import SeededEntropy
+from tests.mechanisms import SeededEntropy
 
 FINGERPRINT = "fingerprint"
 _NOW = time.time()
@@ -119,7 +119,7 @@ def playing(tape: Tape) -> Iterator[None]:
     names, cohorts, fill = count(1), count(1), SeededEntropy(0).fill
     draw, sample, meet = np.random.default_rng, PoissonSampler.sample, SimulatedUsers.meet
     identity: Any = Partitions.identity
-    doors = Plan.release, Plan.answer, Fingerprint.keyed
+    doors = Mechanism.release, Mechanism.answer, Fingerprint.keyed
 
     def cohort(sampler: PoissonSampler, units: int, entropy: Any) -> Tensor:
         number = next(cohorts)
@@ -141,21 +141,23 @@ def playing(tape: Tape) -> Iterator[None]:
             tape.secret = int(met.valid[place].sum())
         return met
 
-    def rounds(plan: Plan, total: Any) -> Any:
+    def rounds(mechanism: Mechanism, total: Any) -> Any:
         exact = torch.cat([part.flatten() for part in total])
-        sensitivity = 2 * plan.clip.sensitivity
-        return tape.release("round", repr(plan), exact, sensitivity, partial(doors[0], plan, total))
+        sensitivity = 2 * mechanism.clip.sensitivity
+        return tape.release(
+            "round", repr(mechanism), exact, sensitivity, partial(doors[0], mechanism, total)
+        )
 
-    def answer(plan: Plan, query: queries.GaussianQuery, total: Tensor) -> Any:
-        exact, draw = total.double() / queries.ONE, partial(doors[1], plan, query, total)
-        return tape.release("query", repr((plan, query)), exact, 2 * query.sensitivity, draw)
+    def answer(mechanism: Mechanism, query: queries.GaussianQuery, total: Tensor) -> Any:
+        exact, draw = total.double() / queries.ONE, partial(doors[1], mechanism, query, total)
+        return tape.release("query", repr((mechanism, query)), exact, 2 * query.sensitivity, draw)
 
     def fingerprint(rows: Fingerprint, secret: bytes) -> Any:
         return tape.release(FINGERPRINT, "", torch.zeros(0), 1.0, partial(doors[2], rows, secret))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Plan, "release", rounds)
-        patched.setattr(Plan, "answer", answer)
+        patched.setattr(Mechanism, "release", rounds)
+        patched.setattr(Mechanism, "answer", answer)
         patched.setattr(Fingerprint, "keyed", fingerprint)
         patched.setattr(PoissonSampler, "sample", cohort)
         patched.setattr(SimulatedUsers, "meet", users)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research import dptd
 from research.dptd_network import TdBatch, ValueNetwork
@@ -36,8 +36,8 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
     network, level = ValueNetwork(log.inputs.shape[-1], dptd.ALGORITHM.hidden), torch.zeros(2)
     values = dptd.ALGORITHM.begin(network)
     for q, largest in ((1.0, 20 * 1e-3), (1e-9, 0.0)):
-        plan = Plan(20, "trajectory", PoissonSampler(q), L2Clip(1e-3), 1.0, 5, 1e-3)
-        total = dptd.contributed(plan, network, values, log, level).view(2, -1)
+        mechanism = Mechanism(20, "trajectory", PoissonSampler(q), L2Clip(1e-3), 1.0, 5, 1e-3)
+        total = dptd.contributed(mechanism, network, values, log, level).view(2, -1)
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"
     dptd.log_of.cache_clear()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from primorl.online.learning import PARAMETERS, Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, online_mechanism
 from research import language
 from research.language import Answers, LanguagePolicy, PromptUpdate, Transformer, prompt_gradients
-from tests.plans import SeededEntropy
+from tests.mechanisms import SeededEntropy
 
 USERS, ANSWERS, PROMPT, ANSWER, WORDS = 12, 3, 3, 4, 7
 S, LEFT_OUT = 0.05, 4
@@ -60,9 +60,11 @@ def without(met: Answers, user: int) -> Answers:
 def released(update: PromptUpdate, met: Answers, noise: float) -> Tensor:
     """The release of a cohort (the learning rate is 1), with the same noise in every call."""
     sizes = {"users": 99, "cohort": USERS, "releases": 1, "appearances": 1}
-    plan = online_plan(**sizes, noise_multiplier=noise, delta=1e-5, entropy=SeededEntropy(0))
+    mechanism = online_mechanism(
+        **sizes, noise_multiplier=noise, delta=1e-5, entropy=SeededEntropy(0)
+    )
     begun = update.begin(POLICY, POLICY.initial())
-    return update.apply(POLICY, begun, met, Cohort(plan, 1), 0)[PARAMETERS] - POLICY.initial()
+    return update.apply(POLICY, begun, met, Cohort(mechanism, 1), 0)[PARAMETERS] - POLICY.initial()
 
 
 def test_the_batch_has_the_gradients_of_a_loop_over_prompts() -> None:

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from primorl.online.learning import Cohort, Update, online_plan
-from primorl.privacy.mechanism.plan import Plan
+from primorl.online.learning import Cohort, Update, online_mechanism
+from primorl.privacy.mechanism.mechanism import Mechanism
 from research.paper_mode import AdamDPPG, NoiseAlone, loose, measure
+from tests.mechanisms import SeededEntropy
 from tests.online.cohorts import OTHERS, USERS, met, network, recorded, with_user
 from tests.online.test_sensitivity import UPDATES
-from tests.plans import SeededEntropy
 
 SHAPE = network((5,))
 STRICT = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.05, epochs=2, minibatches=3)
@@ -42,11 +42,11 @@ def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
 def test_noise_alone_is_the_release_of_nobody() -> None:
     sizes = {"users": 9, "cohort": USERS, "releases": 1, "appearances": 1}
 
-    def plan() -> Plan:
+    def mechanism() -> Mechanism:
         entropy = SeededEntropy(0)
-        return online_plan(**sizes, noise_multiplier=1.0, delta=1e-5, entropy=entropy)
+        return online_mechanism(**sizes, noise_multiplier=1.0, delta=1e-5, entropy=entropy)
 
     rows = torch.randn(USERS, 5)
-    nobody = Cohort(plan(), 1).noisy_mean(0 * rows, 2.0)
+    nobody = Cohort(mechanism(), 1).noisy_mean(0 * rows, 2.0)
     for contributions in (rows, iter([rows])):
-        assert torch.equal(NoiseAlone(plan(), 1).noisy_mean(contributions, 2.0), nobody)
+        assert torch.equal(NoiseAlone(mechanism(), 1).noisy_mean(contributions, 2.0), nobody)

@@ -201,13 +201,13 @@ def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
         own: Any = SimpleNamespace(plan=plan, partitions=SimpleNamespace(manifest=known))
         return plan_answer._today_line(own)
 
-    plan = BEHAVIOUR_RETURNS.plan(tiny_mdp.problem(40), 20.0, 2)
+    mechanism = BEHAVIOUR_RETURNS.build_mechanism(tiny_mdp.problem(40), 20.0, 2)
     found = re.search(r"± ([\d.]+), as its bounds are -3 to 7$", told(asked))
     assert found is not None
-    assert float(found[1]) == pytest.approx(1.96 * noise_of(plan) * 5, rel=0.01)
+    assert float(found[1]) == pytest.approx(1.96 * noise_of(mechanism) * 5, rel=0.01)
     of_public = replace(asked, return_bounds="public")
     found = re.search(r"± ([\d.]+)% of how far returns spread, which is found", told(of_public))
     assert found is not None, "nobody is public"
-    assert float(found[1]) == pytest.approx(min(196 * noise_of(plan), 100), rel=0.01)
+    assert float(found[1]) == pytest.approx(min(196 * noise_of(mechanism), 100), rel=0.01)
     known.public_units = 1
     assert told(of_public) is None

@@ -16,7 +16,7 @@ from primorl.evaluate.private.problem import Episodes, EpisodeSource, Problem, p
 from primorl.evaluate.private.results import Answer, Of
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 Interval = tuple[float, float]
@@ -67,9 +67,9 @@ class Question(ABC):
     """One question, answered by one release, or by several of which each sees those before. Its
     settings are its fields.
 
-    The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows
-    and of released values, the plan's clip bounds its result as one vector, and nothing else of it
-    is released.
+    The privacy argument is the mechanism's alone: `contributions` is a function of one unit's own
+    rows and of released values, the mechanism's clip bounds its result as one vector, and nothing
+    else of it is released.
     """
 
     name: ClassVar[str]
@@ -78,9 +78,11 @@ class Question(ABC):
     again.
     """
 
-    def plan(self, problem: Problem, noise_multiplier: float, releases: int) -> Plan:
-        """Plan so many releases, each over all units."""
-        return Plan(
+    def build_mechanism(
+        self, problem: Problem, noise_multiplier: float, releases: int
+    ) -> Mechanism:
+        """Return the mechanism of so many releases, each over all units."""
+        return Mechanism(
             units=problem.units,
             unit=problem.unit,
             sampler=PoissonSampler(1.0),
@@ -111,15 +113,15 @@ class Question(ABC):
         """
 
 
-def noise_of(plan: Plan) -> float:
+def noise_of(mechanism: Mechanism) -> float:
     """Compute the standard deviation of the noise on every number of a release: public."""
-    return plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort
+    return mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.expected_cohort
 
 
 def ask(
     question: Question,
     problem: Problem,
-    plan: Plan,
+    mechanism: Mechanism,
     source: EpisodeSource,
     begin: Asked,
     *,
@@ -133,7 +135,7 @@ def ask(
     Args:
         question: to be asked.
         problem: its subject.
-        plan: of the question; draws the noise.
+        mechanism: of the question; draws the noise.
         source: the private units.
         begin: the state before the next release.
         save_checkpoint: must have stored the state durably when it returns. Each release is
@@ -144,29 +146,29 @@ def ask(
         The finished state.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares.
+        ValueError: the source does not hold the number of units that the mechanism declares.
     """
-    if source.units != plan.units:
-        raise ValueError("the number of private units differs from the one the plan declares")
-    clip = plan.clip
+    if source.units != mechanism.units:
+        raise ValueError("the number of private units differs from the one the mechanism declares")
+    clip = mechanism.clip
     assert isinstance(clip, L2Clip)
     everybody, row_bytes = torch.arange(source.units), question.row_bytes(problem)
     state = begin
-    for number in range(begin.made, plan.rounds):
+    for number in range(begin.made, mechanism.rounds):
         total: Tensor | None = None
         for episodes in portions(source, everybody, row_bytes=row_bytes, device=device):
-            found = question.contributions(problem, episodes, noise_of(plan), state.released)
+            found = question.contributions(problem, episodes, noise_of(mechanism), state.released)
             part = clip.finish(found).sum(0)
             total = part if total is None else total + part
         assert total is not None, "there is at least one unit"
         save_checkpoint(replace(state, started=number + 1))
-        (released,) = plan.release((total,))
+        (released,) = mechanism.release((total,))
         state = Asked(
             torch.cat((state.released, released.cpu().double())),
             begin.about,
             started=number + 1,
             made=number + 1,
-            finished=number + 1 == plan.rounds,
+            finished=number + 1 == mechanism.rounds,
         )
         save_checkpoint(state)
     return state

@@ -1,1 +1,1 @@
-"""The plan: sampling, clipping, noise, queries."""
+"""The mechanism: sampling, clipping, noise, queries."""

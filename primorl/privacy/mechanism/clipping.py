@@ -22,7 +22,7 @@ _LEAST_NORM, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
 
 
 class Clip(Protocol):
-    """A clip as a plan sees it: the bound, the sensitivity, and the description of both."""
+    """A clip as a mechanism sees it: the bound, the sensitivity, and the description of both."""
 
     @property
     def clipping_norm(self) -> float:

@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: the only place where noise is drawn (`Plan.release` and
+"""Discrete Gaussian noise: the only place where noise is drawn (`Mechanism.release` and
 `GaussianQuery.release` add it).
 """
 

@@ -56,7 +56,7 @@ def test_intervals_cover(share: float, noise: float, units: int) -> None:
 def test_an_unknown_share_says_nothing_and_no_contribution_within_the_norm_is_changed() -> None:
     found = noisy_mean(1000, 0.01, 0.0, 0.05, 0.02, 0.05)
     assert (found.low, found.high, found.noise) == (-1, 1, math.inf)
-    plan = Behaviour(levels=1).plan(question(10, 1, 1), 10.0, 2)
+    mechanism = Behaviour(levels=1).build_mechanism(question(10, 1, 1), 10.0, 2)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
-    assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
-    assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
+    assert torch.equal(mechanism.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
+    assert noise_of(mechanism) == pytest.approx(1 / (0.1 * 10), rel=1e-3)

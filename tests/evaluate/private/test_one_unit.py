@@ -12,10 +12,10 @@ from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.evaluate.private.question import Asked, Question, ask
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.evaluate.private import tiny_mdp
 from tests.evaluate.private.conftest import Log, payers, problem
-from tests.plans import SeededEntropy
+from tests.mechanisms import SeededEntropy
 
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
@@ -42,14 +42,14 @@ def logged(asked: Problem) -> tuple[Log, list[Log]]:
 def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(name: str) -> None:
     question, asked, released = QUESTIONS[name]
     source, hostile = logged(asked)
-    plan, others = question.plan(asked, 1.0, 1), torch.arange(UNITS) != SPOILT
+    mechanism, others = question.build_mechanism(asked, 1.0, 1), torch.arange(UNITS) != SPOILT
     before = question.contributions(asked, source.episodes(), 0.1, released)
     norms = before.norm(dim=1)
-    assert 0.7 < norms.max() <= 1 + 1e-12 < plan.clip.sensitivity, "the clip changes nothing"
+    assert 0.7 < norms.max() <= 1 + 1e-12 < mechanism.clip.sensitivity, "the clip changes nothing"
     for each in hostile:
         after = question.contributions(asked, each.episodes(), 0.1, released)
         torch.testing.assert_close(after[others], before[others], rtol=1e-9, atol=1e-12)
-        for clip in (plan.clip, L2Clip(1e-3)):
+        for clip in (mechanism.clip, L2Clip(1e-3)):
             assert isinstance(clip, L2Clip)
             moved = clip.finish(after.clone()).sum(0) - clip.finish(after[others].clone()).sum(0)
             assert float(moved.norm()) <= clip.sensitivity * (1 + 1e-9)
@@ -70,26 +70,32 @@ class Careless(Behaviour):
 def test_what_forgets_its_bound_is_clipped() -> None:
     source, careless = payers(UNITS, 1.0), Careless(levels=4)
     contributed = careless.contributions(CHAIN, source.episodes(), 1e-9, NOTHING)
-    plan = replace(careless.plan(CHAIN, 1.0, 1), noise_multiplier=1e-9, entropy=SeededEntropy(0))
-    assert (contributed.norm(dim=1) > plan.clip.sensitivity).any()
-    total = ask(careless, CHAIN, plan, source, BEGIN).released[:15] * UNITS
+    mechanism = replace(
+        careless.build_mechanism(CHAIN, 1.0, 1), noise_multiplier=1e-9, entropy=SeededEntropy(0)
+    )
+    assert (contributed.norm(dim=1) > mechanism.clip.sensitivity).any()
+    total = ask(careless, CHAIN, mechanism, source, BEGIN).released[:15] * UNITS
     assert not torch.allclose(total, contributed.sum(0), atol=1e-3)
-    assert float(total.norm()) <= UNITS * plan.clip.sensitivity
+    assert float(total.norm()) <= UNITS * mechanism.clip.sensitivity
 
 
 def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, plan, release = payers(UNITS, 1.0), BEHAVIOUR.plan(CHAIN, 1.0, 2), Plan.release
+    source, mechanism, release = (
+        payers(UNITS, 1.0),
+        BEHAVIOUR.build_mechanism(CHAIN, 1.0, 2),
+        Mechanism.release,
+    )
     seen: list[tuple[int, int]] = []
 
-    def drawn(own: Plan, total: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def drawn(own: Mechanism, total: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         assert seen in ([(1, 0)], [(1, 0), (1, 1), (2, 1)])
         return release(own, total)
 
-    monkeypatch.setattr(Plan, "release", drawn)
+    monkeypatch.setattr(Mechanism, "release", drawn)
     state = ask(
         BEHAVIOUR,
         CHAIN,
-        plan,
+        mechanism,
         source,
         BEGIN,
         save_checkpoint=lambda state: seen.append((state.started, state.made)),
@@ -99,7 +105,7 @@ def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.Mo
     restored = Asked.restore(state.tensors(), state.facts())
     assert torch.equal(restored.released, state.released)
     with pytest.raises(ValueError, match="the number of private units differs"):
-        ask(BEHAVIOUR, CHAIN, plan, payers(5, 1.0), BEGIN)
+        ask(BEHAVIOUR, CHAIN, mechanism, payers(5, 1.0), BEGIN)
 
 
 def test_nobody_else_changes_a_bit_of_a_discount(monkeypatch: pytest.MonkeyPatch) -> None:

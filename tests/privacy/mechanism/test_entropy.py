@@ -17,7 +17,7 @@ from primorl.privacy.mechanism.sampling import (
     integers,
     uniforms,
 )
-from tests.plans import SeededEntropy
+from tests.mechanisms import SeededEntropy
 
 LAGS = 8192
 COUNT = 40 * LAGS

@@ -1,5 +1,5 @@
-"""The plan: sampler, clip, noise and accounted event from one frozen object, so that they cannot
-disagree.
+"""The mechanism: sampler, clip, noise and accounted event from one frozen object, so that they
+cannot disagree.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
 from primorl.privacy.statement import RELATION_NAME, Statement, our_accountant
 
-if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases nothing
+if TYPE_CHECKING:  # slow to import, and a mechanism that is only costed releases nothing
     from torch import Tensor
 
 MOST_UNITS = 1 << 26
-"""Largest number of units with an exact sum of contributions (`Plan.grid`)."""
+"""Largest number of units with an exact sum of contributions (`Mechanism.grid`)."""
 _MOST_NOISE = 1e5  # beyond, noise on the grid would not be exact
 
 
 @dataclass(frozen=True)
-class Plan:
+class Mechanism:
     """A private mechanism: everything that bears on privacy, and nothing else.
 
     In each round, every one of ``units`` private units joins with probability q (`cohort`) and
@@ -80,7 +80,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.units < 1:
-            raise ValueError(f"a plan needs at least one private unit, found {self.units}")
+            raise ValueError(f"a mechanism needs at least one private unit, found {self.units}")
         if self.units > MOST_UNITS:
             raise ValueError(
                 f"units: found {self.units}, allowed are up to {MOST_UNITS}, whose sum is exact"
@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def is_private(self) -> bool:
-        """Whether the plan gives any guarantee."""
+        """Whether the mechanism gives any guarantee."""
         return self.noise_multiplier > 0
 
     @property
@@ -205,7 +205,7 @@ class Plan:
         )
 
     def void(self) -> list[str]:
-        """List reasons not to rely on the statement of a run of this plan."""
+        """List reasons not to rely on the statement of a run of this mechanism."""
         reasons = {
             "noise is seeded": self.entropy.seeded,
             f"delta is not below one over the number of units, {self.units}": self.is_private

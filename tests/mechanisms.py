@@ -1,4 +1,4 @@
-"""Plans of an ensemble from flat settings, and plans whose noise is not what they state."""
+"""Mechanisms whose noise is not what they state."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.mechanism import Mechanism
 
 
-def releasing(change: Callable[[Plan, list[Tensor]], Sequence[Tensor]]) -> type[Plan]:
-    """A plan that adds what ``change`` makes of its noise, in released units, to the exact sum."""
+def releasing(change: Callable[[Mechanism, list[Tensor]], Sequence[Tensor]]) -> type[Mechanism]:
+    """A mechanism that adds what ``change`` makes of its noise, in released units, to the exact
+    sum.
+    """
 
-    class Changed(Plan):
+    class Changed(Mechanism):
         def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
             noise = [
                 part.double()
@@ -26,7 +28,7 @@ def releasing(change: Callable[[Plan, list[Tensor]], Sequence[Tensor]]) -> type[
     return Changed
 
 
-HalfTheNoise = releasing(lambda plan, noise: [part / 2 for part in noise])
+HalfTheNoise = releasing(lambda mechanism, noise: [part / 2 for part in noise])
 
 
 class SeededEntropy:
