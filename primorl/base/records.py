@@ -3,47 +3,25 @@
 import functools
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from pydantic import Field, TypeAdapter, ValidationError
+from annotated_types import Interval
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import parse_json, read_text, write_json
 
 
-@dataclass(frozen=True)
-class Within:
-    """Bounds of a number. Truth values, infinities and NaN are refused.
+class Within(Interval):
+    """Bounds of a number. Truth values and text are refused."""
 
-    Attributes:
-        gt: the number must be above it.
-        ge: the number must be at least this.
-        lt: the number must be below it.
-        le: the number must be at most this.
-    """
-
-    gt: float | None = None
-    ge: float | None = None
-    lt: float | None = None
-    le: float | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Pydantic's hook: how a value of a setting is checked.
-
-        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types").
-        """
-        given = {name: bound for name, bound in vars(self).items() if bound is not None}
-        schema = handler(source) | given | ({"allow_inf_nan": False} if source is float else {})
-        check = {"type": "no-info", "function": _not_a_truth_value}
-        return {"type": "function-before", "function": check, "schema": schema}
-
-
-def _not_a_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):  # Python would take true for 1
-        raise ValueError("a number is needed, not a truth value")
-    return value
+    def __iter__(self) -> Iterator[Any]:
+        """Pydantic's hook: yield the constraints of a value."""
+        yield Strict()
+        yield from super().__iter__()
 
 
 PositiveInt = Annotated[int, Within(gt=0, le=10**9)]  # counts without a bound of their own

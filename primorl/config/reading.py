@@ -1,5 +1,4 @@
-"""Read YAML as DVC reads it (YAML 1.2, by DVC's library), and refuse content that would hang,
-mislead or execute.
+"""Read YAML as DVC reads it (YAML 1.2, by DVC's library), and explain mistakes in settings.
 
 In YAML 1.1, as PyYAML reads it, ``1:30`` is the number 90, ``yes`` is true and ``1e-5`` is text. A
 stage must not see other values than DVC tracks.
@@ -14,84 +13,56 @@ from typing import Any
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
 
 from primorl.base.errors import PipelineError
+from primorl.base.files import read_text
 
-_MOST_BYTES = 1_000_000
-_MOST_DIGITS = 400
-_TAG = "tag:yaml.org,2002:"
-_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
+_MOST_CHARACTERS = 1_000_000
 
 
-class _RefusedError(Exception):
-    def __init__(self, place: Any, reason: str) -> None:
-        self.line, self.reason = int(place.start_mark.line) + 1, reason
+class _NoAliases(Composer):
+    """Refuses aliases: a few lines of them make a billion values."""
 
-
-class _PlainData(SafeConstructor):
-    """Makes plain data, and nothing of any other tag; a date stays text."""
-
-    yaml_constructors = {
-        f"{_TAG}{kind}": SafeConstructor.yaml_constructors[f"{_TAG}{kind}"] for kind in _KINDS
-    } | {
-        f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
-        None: SafeConstructor.construct_undefined,
-    }
-
-    def check_mapping_key(
-        self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any
-    ) -> bool:
-        if not isinstance(key, str | int | float | None):
-            raise _RefusedError(key_node, "found a key that is a list; allowed is text")
-        if key in mapping:
-            raise _RefusedError(key_node, f"key {shown(key)} given twice; keep one")
-        return True
-
-    def construct_scalar(self, node: Any) -> Any:
-        text = super().construct_scalar(node)
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise _RefusedError(node, "found half of a surrogate pair; allowed is text in Unicode")
-        if node.tag == f"{_TAG}int" and len(text) > _MOST_DIGITS:
-            raise _RefusedError(
-                node, f"found a number of {len(text)} digits; allowed are up to {_MOST_DIGITS}"
-            )
-        return text
+    def compose_node(self, parent: Any, index: int) -> Any:
+        if self.parser.check_event(AliasEvent):
+            place = self.parser.peek_event().start_mark
+            raise ComposerError(None, None, "found an alias; write the values out", place)
+        return super().compose_node(parent, index)
 
 
 def read_yaml(path: Path, why: str) -> Any:
-    """Read one YAML file of settings.
+    """Read one YAML file of settings; ``why`` it is needed is said where it is not there.
 
     Raises:
         PipelineError: the file is missing or not readable, too large or not valid YAML, gives a key
             twice, or repeats itself through an alias.
     """
+    text = read_text(path, why)
+    if len(text) > _MOST_CHARACTERS:
+        raise PipelineError(
+            f"{path}: found {len(text)} characters; allowed are up to {_MOST_CHARACTERS}"
+        )
     try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise PipelineError(f"{path}: found {size} bytes; allowed are up to {_MOST_BYTES}")
-        return copy.deepcopy(_content(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, NotADirectoryError):
-        raise PipelineError(f"{path}: not there; {why}") from None
-    except OSError as refused:
-        raise PipelineError(f"{path}: {refused.strerror or type(refused).__name__}") from None
-    except _RefusedError as refused:
-        raise PipelineError(f"{path}, line {refused.line}: {refused.reason}") from None
-    except (UnicodeDecodeError, RecursionError, ValueError, YAMLError) as broken:
-        where = getattr(broken, "problem_mark", None)
-        line = f", line {where.line + 1}" if where is not None else ""
-        raise PipelineError(f"{path}{line}: not valid YAML") from None
+        return copy.deepcopy(_content(text))
+    except (RecursionError, ValueError, YAMLError) as broken:
+        found = "not valid YAML"
+        if isinstance(broken, ComposerError):
+            found = broken.problem
+        elif isinstance(broken, DuplicateKeyError):  # its own words quote values
+            found = "a key is given twice; keep one"
+        place = getattr(broken, "problem_mark", None)
+        line = "" if place is None else f", line {place.line + 1}"
+        raise PipelineError(f"{path}{line}: {found}") from None
 
 
 @lru_cache(maxsize=16)  # a command reads the same files two or three times
 def _content(text: str) -> Any:
     reader = YAML(typ="safe", pure=True)
-    reader.Constructor = _PlainData
-    for event in reader.parse(text):
-        if isinstance(event, AliasEvent):
-            raise _RefusedError(event, "found an alias; write the values out")
+    reader.Composer = _NoAliases
     return reader.load(text)
 
 

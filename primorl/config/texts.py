@@ -22,7 +22,7 @@ class Block:
     keys, and in which an empty key that has a default is one that is not there.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  the name and the form that pydantic looks for
+    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # noqa: RUF012  the name and the form that pydantic looks for
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:

@@ -85,7 +85,7 @@ CONSENT = {"file": "data/consent/a.txt"}
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed: greater than or equal to 0"),
     ("seed", 0.5, "seed: found 0.5; allowed: integer"),
-    ("seed", True, "seed: found True; a number is needed, not a truth value"),
+    ("seed", True, "seed: found True; allowed: integer"),
     ("privacy.rounds", "atuo", "found 'atuo'; allowed: integer"),
     ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
     ("chosen.source", "s3", "source: found 's3'; allowed are 'replay', 'minari', 'd4rl'"),

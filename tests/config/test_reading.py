@@ -27,24 +27,18 @@ SCALARS = {
     "null": None,
     "": None,
     "-.inf": -math.inf,
-    "2026-01-02": "2026-01-02",
     "'1'": "1",
 }
 BOMB = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(12))
-LONG = "x" * 500
 REFUSED: tuple[tuple[str | bytes, str], ...] = (
-    (b"seed: [1", ", line 1: not valid YAML"),
-    (b"seed: 1\n\tx: 2", ", line 2: not valid YAML"),
-    (b"\xff\xff", ": not valid YAML"),
+    ("seed: [1", ", line 1: not valid YAML"),
+    ("seed: 1\n\tx: 2", ", line 2: not valid YAML"),
+    (b"\xff\xff", ": not readable"),
     ("[" * 1000, ": not valid YAML"),
-    (b"a: !!binary aGVq", ", line 1: not valid YAML"),
-    ("seed: !!python/object/apply:os.mkdir ['made']", "not valid YAML"),
-    ("seed: 1\nseed: 7\n", ", line 2: key 'seed' given twice; keep one"),
-    ("a:\n  delta: 1\n  delta: 2\n", ", line 3: key 'delta' given twice; keep one"),
-    (f"{LONG}: 1\n{LONG}: 2\n", "... given twice; keep one"),
-    (f"seed: {'1' * 5001}", ", line 1: found a number of 5001 digits; allowed are up to 400"),
-    ('a: 1\nword: "\\ud800"', "line 2: found half of a surrogate pair"),
-    ("a: " + "x" * 5_000_000, "found 5000003 bytes; allowed are up to 1000000"),
+    ("seed: !!python/object/apply:os.mkdir ['made']", ", line 1: not valid YAML"),
+    ("seed: 1\nseed: hush\n", ", line 2: a key is given twice; keep one"),
+    (f"seed: {'1' * 5001}", ": not valid YAML"),
+    ("a: " + "x" * 5_000_000, "found 5000003 characters; allowed are up to 1000000"),
     (BOMB, ", line 2: found an alias; write the values out"),
     ("a: &a [*a]", ", line 1: found an alias"),
 )
@@ -89,8 +83,8 @@ def test_what_would_hang_or_execute_is_refused(
         with pytest.raises(PipelineError) as refused:
             read(tmp_path, content)
         message = str(refused.value)
-        assert message.endswith(says) or says in message
+        assert says in message
         assert "\n" not in message
-        assert len(message) < 300
+        assert "hush" not in message
     assert time.monotonic() - began < 5
     assert not Path("made").exists()

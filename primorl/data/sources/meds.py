@@ -22,22 +22,26 @@ from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
 from primorl.config.datasets import (
     Bounds,
-    BoxActions,
-    Categorical,
     DatasetCommon,
     DeclaredBounds,
-    Elapsed,
-    MedsClock,
     MedsDataset,
+    TabularDataset,
+)
+from primorl.config.meds import (
+    MedsClock,
     MedsDose,
     MedsFlag,
     MedsGrid,
     MedsOptions,
     MedsRangeReward,
     MedsValue,
+)
+from primorl.config.tabular import (
+    BoxActions,
+    Categorical,
+    Elapsed,
     ObservationColumn,
     TabularColumns,
-    TabularDataset,
     TabularOptions,
 )
 from primorl.data.sources.tabular.source import TabularReader

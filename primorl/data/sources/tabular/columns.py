@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import CsvFormat
+from primorl.config.tabular import CsvFormat
 
 _MOST_BYTES = 2**18  # of the file, from its beginning
 DELIMITERS = ",;\t|"

@@ -24,7 +24,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import (
+from primorl.config.tabular import (
     Carried,
     Categorical,
     CountedActions,

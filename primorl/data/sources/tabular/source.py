@@ -14,16 +14,14 @@ import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.base.records import ElapsedTime
-from primorl.config.datasets import (
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.tabular import (
     BoxActions,
     Carried,
     Categorical,
     CountedActions,
-    DeclaredBounds,
-    Dimension,
     Elapsed,
     ObservationColumn,
-    TabularDataset,
 )
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, LogFiles, fields_of
@@ -174,16 +172,14 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         PipelineError: if the columns, the bounds and the environment do not fit each other.
     """
     columns, action = dataset.options.columns, dataset.options.columns.action
-    dimensions: list[Dimension] = []
-    one_hot: list[tuple[int, int]] = []
-    elapsed = None
+    one_hot, elapsed, first = [], None, 0
     for entry in columns.observation:
         if isinstance(entry, Categorical):
-            one_hot.append((len(dimensions), len(entry.categories)))
+            one_hot.append((first, len(entry.categories)))
         elif isinstance(entry, Elapsed):
             elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most)
-        dimensions += ((entry, -np.inf, np.inf),) if isinstance(entry, str) else entry.dimensions
-    names, low, high = zip(*dimensions, strict=True)
+        first += 1 if isinstance(entry, str) else len(entry.dimensions)
+    names, low, high = zip(*columns.dimensions, strict=True)
     if isinstance(action, BoxActions):
         actions = action.columns
     elif isinstance(action, tuple):

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.records import TimeUnit
-from primorl.config.datasets import Carried, DeclaredBounds, TabularDataset
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.tabular import Carried
 from primorl.data.sources.tabular.files import Field, LogFiles
 from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers
 
