@@ -279,11 +279,10 @@ def text(summary: Mapping[str, Any]) -> str:
 
 def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe today's return, and the model; empty where nothing was asked."""
-    rows = [
-        ("today", f"{value(each['value'], each['ci95'])} by {source(each)}")
-        for each in summary.get("private_evaluation") or ()
-        if each["of"] == "behaviour"
-    ]
+    today = _todays_answer(summary)
+    rows = []
+    if today is not None:
+        rows.append(("today", f"{value(today['value'], today['ci95'])} by {source(today)}"))
     verdict = Verdict.of(summary.get("model_verdict"))
     if verdict is not None:
         rows.append(("model", ". ".join(model_check(verdict))))

@@ -368,11 +368,6 @@ def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
         if statement is not None:
             price = _select(statement, ("epsilon", "delta"))
         _refuse_other(place, answer, price, "the statement of its estimator")
-    for number, histogram in enumerate(answers.histograms):
-        if histogram.estimator not in statements:
-            raise PipelineError(
-                f"{path}: histograms.{number}: found shares of the private units without statement"
-            )
 
 
 def _check_chain(bundle: Bundle) -> None:

@@ -5,15 +5,13 @@ Reads nothing private.
 The ledger's history is given by `primorl report` alone: it is no part of a stage's inputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import pandas as pd
-
 from primorl.base.errors import PipelineError
-from primorl.base.paths import CURVES, MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.evaluate.wording import plural
@@ -22,16 +20,6 @@ from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.release.card import add_account, combine
 from primorl.run import VerifiedRun
-
-
-@dataclass(frozen=True)
-class EpochValue:
-    """The value of the policy after an epoch, and its interval."""
-
-    number: int
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +50,6 @@ class Facts:
         released: keys of a statement about the results in `counted`.
         counted: the results that the bounds on attacks count, in words: this run's, or all in the
             ledger.
-        curve: after every epoch.
         spending: of the ledger, if it was asked for.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
@@ -73,7 +60,6 @@ class Facts:
         link: from the page to the file with all answers.
         newer_data: whether people joined, left or withdrew since the run.
         conduct: what the policy does beside today's practice.
-        estimates: all answers of private evaluation.
     """
 
     summary: Mapping[str, Any]
@@ -81,7 +67,6 @@ class Facts:
     training: Statement
     released: Mapping[str, Any]
     counted: str
-    curve: Sequence[EpochValue]
     spending: Spending | None = None
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +77,6 @@ class Facts:
     link: str = f"../{PRIVATE_EVALUATION}"
     newer_data: bool = False
     conduct: Mapping[str, Any] | None = None
-    estimates: Sequence[Mapping[str, Any]] = ()
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -150,7 +134,6 @@ def read_facts(
         training=training,
         released=released,
         counted=counted,
-        curve=_read_curve(),
         spending=spending,
         mlflow=mlflow,
         policy=to_json(run.config),
@@ -159,18 +142,4 @@ def read_facts(
         discount=answers.discount,
         newer_data=run.newer_data,
         conduct=to_json(answers).get("conduct"),
-        estimates=to_json(answers)["estimates"],
     )
-
-
-def _read_curve() -> list[EpochValue]:
-    try:
-        rows = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
-        kind = "model" if "model_value" in rows else "return"
-        value = "model_value" if kind == "model" else "return_mean"
-        columns = rows[[value, f"{kind}_low", f"{kind}_high"]].astype(float)
-        return [EpochValue(*row) for row in columns.itertuples(name=None)]
-    except (OSError, KeyError, TypeError, ValueError) as broken:
-        raise PipelineError(
-            f"{CURVES}: not a curve ({type(broken).__name__}); run `dvc repro evaluate`"
-        ) from None

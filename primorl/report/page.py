@@ -23,6 +23,7 @@ from primorl.evaluate.wording import (
     describe_public,
     gain,
     guarantee,
+    list_explained,
     model_check,
     plural,
     public_facts,
@@ -84,10 +85,7 @@ def write_page(facts: Facts) -> str:
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict),
         meaning=write_meaning(facts.released, facts.counted),
-        practice=write_practice(
-            {**summary, "private_evaluation": facts.estimates or summary.get("private_evaluation")},
-            facts.discount,
-        ),
+        practice=write_practice(summary, facts.discount),
         conduct=write_conduct(
             facts.conduct,
             facts.model,
@@ -99,6 +97,7 @@ def write_page(facts: Facts) -> str:
             (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()
         ],
         columns=list_columns(facts.policy),
+        explained=[(column.name, column) for column in list_explained(facts.model)],
         figures=drawn,
         specs=Markup(_script(drawn)),
         library=Markup(_library()),

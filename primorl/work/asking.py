@@ -257,9 +257,6 @@ def evaluation_record(
         statements[question.name] = statement
         for answer in question.estimates(problem, noise, each.released):
             answers.append(replace(answer, epsilon=statement.epsilon, delta=statement.delta))
-        if isinstance(question, Behaviour):
-            histogram = question.histogram(problem, noise, each.released)
-            record = replace(record, histograms=(histogram,))
         if isinstance(question, ModelCheck):
             check = question.verdict(problem, noise, each.released)
     config = ModelConfig.read(MODEL)

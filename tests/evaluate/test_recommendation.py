@@ -60,7 +60,7 @@ def found(
     asked |= {"discount": 1.0, "horizon": 60}
     unknown = dict.fromkeys(("total", "model_sha256", "policy_sha256", "clone_sha256"))
     return PrivateEvaluation(
-        **asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={}
+        **asked, **unknown, estimates=estimates, verdict=verdict, statements={}
     )
 
 

@@ -1,4 +1,4 @@
-"""Today's returns of the people in the data: their mean, their quantiles and a histogram."""
+"""Today's returns of the people in the data: their mean and their quantiles."""
 
 import math
 from dataclasses import dataclass
@@ -19,17 +19,16 @@ from primorl.evaluate.private.question import (
     pair,
     t_quantile,
 )
-from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram
+from primorl.evaluate.private.results import MEAN_RETURN, Answer
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _ONE = 1 << 36
-_SHOWN = 16  # bins of the histogram that is shown
 _TAILS = 0.02, 0.25  # shares on each side: the least that is looked for, and the most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Question):
-    """Mean, quantiles and histogram of the units' returns, from two noisy releases.
+    """Mean and quantiles of the units' returns, from two noisy releases.
 
     A unit's return is the mean over its trajectories, each held within the bounds of a return.
 
@@ -99,21 +98,6 @@ class Behaviour(Question):
         margin = self.margin * float(last - first)
         low, high = max(least, float(first) - margin), min(most, float(last) + margin)
         return (low, high) if low < high else (least, most)
-
-    def histogram(self, problem: Problem, noise: float, released: Tensor) -> Histogram:
-        """Make the figure's histogram, a share for each bin; what lies beyond the range counts in
-        the last ones.
-        """
-        low, high = self.find_range(problem, noise, released)
-        edges = torch.linspace(low, high, _SHOWN + 1, dtype=torch.float64)
-        cdf = self._share_below(problem, released, edges)
-        cdf[0], cdf[-1] = 0, 1
-        return Histogram(
-            estimator=self.name,
-            what="return of a unit",
-            edges=tuple(edges.tolist()),
-            shares=tuple(cdf.diff().tolist()),
-        )
 
     def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
         """Estimate the mean return, held within the range that was found, and its `QUANTILES`.

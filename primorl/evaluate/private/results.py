@@ -86,20 +86,6 @@ class Answer:
 
 
 @record
-class Histogram:
-    """Shares of the units by one number, with noise taken into account; for the figure."""
-
-    estimator: Estimator
-    """Name of the estimator."""
-    what: Line
-    """What is counted."""
-    edges: tuple[float, ...]
-    """Edges of the bins, ascending."""
-    shares: tuple[float, ...]
-    """Share of the units in each bin; not negative, and one in all."""
-
-
-@record
 class Check:
     """What the people's trajectories say of the model's predictions (`model_check`)."""
 
@@ -241,7 +227,7 @@ class PrivateEvaluation:
     (``metrics/private_evaluation.json``).
     """
 
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
 
     dataset: Line
     """Name in params.yaml."""
@@ -255,8 +241,6 @@ class PrivateEvaluation:
     """Steps of a trajectory at most."""
     estimates: tuple[Answer, ...]
     """The answers; empty where nothing was asked."""
-    histograms: tuple[Histogram, ...]
-    """Distributions over the units."""
     verdict: Verdict | None
     """Whether the model can be believed; `null`: nothing was asked."""
     statements: dict[Line, Statement]
@@ -289,8 +273,8 @@ class PrivateEvaluation:
         return self.total is not None
 
     def values(self) -> tuple[Answer, ...]:
-        """Return the estimates of a value."""
-        return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
+        """Return the estimates of a value: today's, the policy's and others' in the model."""
+        return tuple(answer for answer in self.estimates if answer.what in (MEAN_RETURN, AS_DRAWN))
 
     def answer(self, of: str, what: str, estimator: str | None = None) -> Answer | None:
         """Return the first answer of its kind, or of one estimator; None: there is none."""
@@ -305,9 +289,8 @@ class PrivateEvaluation:
         """
         content = to_json(self)
         free = {answer.estimator for answer in self.estimates} - self.statements.keys()
-        bound, own = free | {estimator}, []
-        for key in ("estimates", "histograms"):
-            own.append([each for each in content[key] if each["estimator"] in bound])
+        bound = free | {estimator}
+        own = [each for each in content["estimates"] if each["estimator"] in bound]
         about = {key: content.get(key) for key in (*_ABOUT, *_FILES)}
         about["statement"] = content["statements"].get(estimator)
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
@@ -365,7 +348,6 @@ def empty_evaluation(
         discount=discount,
         horizon=horizon,
         estimates=(),
-        histograms=(),
         verdict=None,
         statements={},
         total=None,

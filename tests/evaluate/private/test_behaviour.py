@@ -88,9 +88,6 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
         assert said.ci95 is not None
         assert said.value == pytest.approx(float(returns.quantile(p)), abs=5 / 256)
         assert said.ci95[0] < float(returns.quantile(p)) < said.ci95[1]
-    found = behaviour.histogram(problem, 1e-9, released)
-    shares = torch.histogram(returns, torch.tensor(found.edges, dtype=torch.float64)).hist / 4000
-    assert torch.allclose(torch.tensor(found.shares, dtype=torch.float64), shares, atol=0.02)
     pooled = isotonic(torch.tensor([0.0, 0.3, 0.1, 0.2, 0.9, 0.8], dtype=torch.float64))
     assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
 
