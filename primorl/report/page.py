@@ -1,18 +1,14 @@
-"""The page itself: facts and figures in one HTML file that fetches nothing.
+"""The page itself: one HTML file that fetches nothing and runs nothing.
 
-Its words are in the template.
+Its words and its figure are in the template.
 """
 
-import json
+import math
 from functools import cache
-from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
 
 import primorl
-from primorl.base.files import finite
 from primorl.evaluate.private.results import Verdict
 from primorl.evaluate.wording import (
     ADVICE,
@@ -35,23 +31,23 @@ from primorl.release.card import (
     DECLARED_TEXTS,
     bound_success,
     list_columns,
+    trace_curve,
     write_conduct,
     write_meaning,
     write_practice,
 )
 from primorl.report.facts import Facts
-from primorl.report.figures import draw_figures
 
 _LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
-_LIBRARY = ("plotly", "package_data/plotly.min.js")
+_MOST_CHARGES = 12  # that are listed, the latest
 
 
 def write_page(facts: Facts) -> str:
     """Write the report as HTML.
 
-    Scripts and styles are inside, and a policy in its head forbids to fetch anything.
+    Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
-    drawn, summary = draw_figures(facts), facts.summary
+    summary = facts.summary
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
     verdict, stated = Verdict.of(summary.get("model_verdict")), facts.training.to_json()
@@ -98,9 +94,8 @@ def write_page(facts: Facts) -> str:
         ],
         columns=list_columns(facts.policy),
         explained=[(column.name, column) for column in list_explained(facts.model)],
-        figures=drawn,
-        specs=Markup(_script(drawn)),
-        library=Markup(_library()),
+        curve=trace_curve(facts.released) if facts.sound else (),
+        charged=_list_charges(facts)[-_MOST_CHARGES:],
         version=primorl.__version__,
     )
 
@@ -119,26 +114,13 @@ def _describe_spending(facts: Facts) -> str:
     return account({"spent_on_dataset": spent | {"charges": count}})
 
 
-def _script(specs: dict[str, dict[str, Any]]) -> str:
-    """Write JSON that cannot end the script it stands in.
-
-    A number that is not finite is no point: JSON has none.
-    """
-    return json.dumps(_finite(specs), allow_nan=False).replace("<", "\\u003c")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return finite(value) if isinstance(value, float) else value
-
-
-@cache
-def _library() -> str:
-    package, name = _LIBRARY
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+def _list_charges(facts: Facts) -> list[tuple[str, ...]]:
+    """List the ledger's charges: the stage, the day, and ε of all up to and with it."""
+    charges = () if facts.spending is None else facts.spending.charges
+    return [
+        (stage, day, at_most(total) if math.isfinite(total) else "no bound")
+        for stage, day, total in charges
+    ]
 
 
 @cache
