@@ -82,6 +82,33 @@ def gain(advice: Mapping[str, Any]) -> str:
     return f"{advice['gain']:+.3g} ({low:+.3g} to {high:+.3g})"
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A measured value beside another of the same length and discount.
+
+    Attributes:
+        name: whose it is, and who says so.
+        value: mean return.
+        ends: 95% interval; None: unknown.
+        of_policy: whether it is the policy's.
+    """
+
+    name: str
+    value: float
+    ends: Sequence[float] | None
+    of_policy: bool = False
+
+
+def stop_rule(advice: Mapping[str, Any], today: Shown | None, units: str) -> str:
+    """Say when to stop a trial; empty where none is recommended, or today's interval is unknown."""
+    if advice["answer"] != "trial" or today is None or today.ends is None:
+        return ""
+    return (
+        f"Agree beforehand after how many {units} to look, and stop the trial if their mean return "
+        f"is then below {today.ends[0]:.4g}, the lower end of today's interval."
+    )
+
+
 def is_believed(summary: Mapping[str, Any]) -> bool:
     """Tell whether values in the model may be shown; see `Verdict.believed`."""
     verdict = Verdict.of(summary.get("model_verdict"))
@@ -114,23 +141,6 @@ def list_explained(model: Mapping[str, Any]) -> list[ExplainedColumn]:
         for name, each in zip(names, found, strict=False)
     ]
     return [*columns[-1:], *columns[:-1]]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A measured value beside another of the same length and discount.
-
-    Attributes:
-        name: whose it is, and who says so.
-        value: mean return.
-        ends: 95% interval; None: unknown.
-        of_policy: whether it is the policy's.
-    """
-
-    name: str
-    value: float
-    ends: Sequence[float] | None
-    of_policy: bool = False
 
 
 def today_note(summary: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ from primorl.evaluate.wording import (
     plural,
     public_facts,
     source,
+    stop_rule,
     today_note,
     value,
 )
@@ -185,11 +186,12 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     for name, own in (answers["statements"] if answers else {}).items():
         mechanisms.append((f"private evaluation: {name}", own))
     compared: Sequence[str] = ()
-    today = None
+    today, stop = None, ""
     if summary.get("recommendation"):
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
         compared = write_practice(beside, discount).points
         today = next(iter(comparable(beside, discount)), None)
+        stop = stop_rule(summary["recommendation"], today, plural(statement["unit"]))
     return {
         "statement": statement,
         "model": content[MODEL[1]],
@@ -217,6 +219,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "unprotected": describe_public(statement) if statement["private"] else "",
         "compared": compared,
         "today": today,
+        "stop": stop,
         "today_note": today_note({"private_evaluation": asked}),
         **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]], today),
     }
@@ -460,8 +463,10 @@ def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
         rate = attack["false_positive_rate"]
         power = true_positive_rate(profile, rate)
         attacks.append({"false_positive_rate": rate, "true_positive_rate": power})
+    of_model = {key: statement.get(key) for key in ("epsilon", "delta", "groups")}
     return {
         **statement,
+        "of_model": statement.get("of_model", of_model),
         "epsilon": spent.epsilon(delta),
         "delta": delta,
         "profile": [{"epsilon": e, "delta": d} for e, d in profile],

@@ -23,6 +23,7 @@ from primorl.evaluate.wording import (
     model_check,
     plural,
     public_facts,
+    stop_rule,
     today_note,
     value,
 )
@@ -51,6 +52,7 @@ def write_page(facts: Facts) -> str:
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
     verdict, stated = Verdict.of(summary.get("model_verdict")), facts.training.to_json()
+    advised = summary.get("recommendation")
     today = next((row for row in comparable(summary, facts.discount) if not row.of_policy), None)
     return _template().render(
         facts=facts,
@@ -76,6 +78,7 @@ def write_page(facts: Facts) -> str:
         gain_note=GAIN_NOTE,
         today=today,
         today_note=today_note(summary),
+        stop="" if advised is None else stop_rule(advised, today, plural(facts.statement.unit)),
         gamma=describe_discount(facts.discount),
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),

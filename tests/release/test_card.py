@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from primorl.release.card import write_card as made_card
-from primorl.release.card import write_practice
+from primorl.release.card import write_meaning, write_practice
 from primorl.release.contents import DECLARED, EVALUATION, LEDGER, MODEL, POLICY
 from tests.statements import PRIVATE
 
@@ -80,6 +80,11 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "| observation\\_2 | not known: the noise hides it |",
     ):
         assert said in made
+    alone = STATEMENT | {"groups": [], "of_model": STATEMENT}
+    (said,) = (point for point in write_meaning(alone, "it").points if "several" in point)
+    assert said.endswith(
+        "δ = 1e-05 and by the model alone, ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8."
+    )
     assert "would promise nothing" in card(ledger={"epsilon": None})
     said = "0.1% of patients elsewhere"
     assert f"known beforehand: {said}." in card(declared={"left_out": said})

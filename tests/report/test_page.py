@@ -128,6 +128,7 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     ]
     assert places == sorted(places)
     assert f"{gain} over today" in text
+    assert ("below 3, the lower end of today's interval" in page) == (answer == "trial")
     for number in ("5.71875", "5.719", "5.625", "5.875"):
         assert number not in page
         assert number not in text
