@@ -30,7 +30,6 @@ from primorl.config.texts import (
     InnerPath,
     Name,
     OneOf,
-    OpenRange,
     Range,
     Sentence,
     Text,
@@ -61,26 +60,10 @@ class ReplayOptions(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeFilter(Block):
-    """Which episodes to keep.
-
-    Both ends of a range belong to it; null leaves an end, or the whole range, open.
-
-    Each episode's own rows decide. A quantile of the dataset would reveal something about all
-    episodes.
-    """
-
-    returns: OpenRange | None = None
-    lengths: OpenRange | None = None
-    episodes: OpenRange | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class MinariPart(Block):
     """One dataset of a mixture, by Minari's id."""
 
     id: Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
-    filter: EpisodeFilter | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

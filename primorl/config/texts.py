@@ -80,12 +80,6 @@ def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-def _ordered(pair: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
-    if pair[0] is not None and pair[1] is not None and pair[0] > pair[1]:
-        raise ValueError(f"found {list(pair)}; must be [low, high] with low <= high")
-    return pair
-
-
 def _inside(path: str) -> str:
     if leaves_project(path):
         raise ValueError("leaves the project; allowed are paths within it, or an absolute path")
@@ -137,7 +131,6 @@ StoreUrl = Annotated[Text, AfterValidator(_inside_if_file)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(_once)]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 LogVariances = Annotated[tuple[LogVariance, LogVariance], AfterValidator(_increasing)]
-OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=_MOST_CHARACTERS)]
 Categories = Annotated[
     tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_once)

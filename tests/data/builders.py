@@ -1,6 +1,7 @@
 """Small datasets with known content, for the tests of the data room."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,6 @@ from minari.data_collector import EpisodeBuffer as Episode
 from primorl.config.datasets import MinariDataset, checked
 from primorl.data.storage.parquet import ROWS_PER_GROUP, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, Transitions
-from primorl.data.storage.schema import Episode as Stored
 
 T = TypeVar("T")
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
@@ -33,7 +33,7 @@ def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any)
 
 def entry(**changes: Any) -> MinariDataset:
     """A dataset for what `write_raw` writes; some of its episodes terminate."""
-    options = {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]}
+    options = {"root": None, "remote": False, "parts": [{"id": "small-v0"}]}
     plain = {"source": "minari", "options": options, "population": "small"} | changes
     return dataset(MinariDataset, **plain)
 
@@ -86,11 +86,11 @@ def table(
     """The same content in the dataset's schema."""
     names = names or [f"{i:03d}" for i in range(len(content))]
     columns = ("observations", "actions", "rewards", "terminations", "truncations")
-    found = []
-    for item, unit, name in zip(content, units or names, names, strict=True):
-        arrays = [np.array(getattr(item, column)) for column in columns]
-        found.append(Stored(unit, name, *arrays))
-    return Transitions.of_episodes(found).table(SPACES)
+    found = [
+        Transitions.of_episode(name, *(np.array(getattr(item, column)) for column in columns))
+        for item, name in zip(content, names, strict=True)
+    ]
+    return replace(Transitions.join(found), unit=units or names).table(SPACES)
 
 
 def write_parts(

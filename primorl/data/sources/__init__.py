@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from primorl.config.datasets import AnyDataset
-from primorl.data.storage.schema import Episode, Spaces, Transitions
+from primorl.data.storage.schema import Spaces, Transitions
 
 _ROWS_PER_BATCH = 2**16
 _CLASSES = {
@@ -80,15 +80,15 @@ def source_of(name: str, dataset: AnyDataset) -> Source:
     return source
 
 
-def episode_tables(spaces: Spaces, episodes: Iterable[Episode]) -> Generator[pa.Table]:
-    """Batch ascending episodes into tables; a unit is never split."""
-    waiting: list[Episode] = []
+def episode_tables(spaces: Spaces, episodes: Iterable[Transitions]) -> Generator[pa.Table]:
+    """Batch ascending episodes, each a unit, into tables."""
+    waiting: list[Transitions] = []
     rows = 0
     for episode in episodes:
-        if rows >= _ROWS_PER_BATCH and episode.unit != waiting[-1].unit:
-            yield Transitions.of_episodes(waiting).table(spaces)
+        if rows >= _ROWS_PER_BATCH:
+            yield Transitions.join(waiting).table(spaces)
             waiting, rows = [], 0
         waiting.append(episode)
-        rows += len(episode.rewards)
+        rows += len(episode.reward)
     if waiting:
-        yield Transitions.of_episodes(waiting).table(spaces)
+        yield Transitions.join(waiting).table(spaces)

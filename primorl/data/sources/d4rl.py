@@ -23,7 +23,7 @@ from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
-from primorl.data.storage.schema import Array, Episode, Spaces
+from primorl.data.storage.schema import Array, Spaces, Transitions
 
 NAMES = Path(__file__).with_suffix(".csv")
 """D4RL's names, addresses and reference scores."""
@@ -189,24 +189,31 @@ class D4rlReader:
             arrays[name] = array.reshape(rows, *shape)
         return arrays
 
-    def _episodes(self, arrays: dict[str, Array]) -> Iterator[Episode]:
-        observations, after = arrays["observations"], arrays.get("next_observations")
-        terminated = arrays["terminals"].astype(bool)
+    def _episodes(self, arrays: dict[str, Array]) -> Iterator[Transitions]:
+        seen, terminated = arrays["observations"], arrays["terminals"].astype(bool)
+        ends = self._ends(terminated, arrays.get("timeouts"))
+        lasts = np.array(ends) - 1
+        after = np.roll(seen, -1, axis=0)
+        after[lasts] = arrays.get("next_observations", seen)[lasts]
         start = 0
-        for number, end in enumerate(self._ends(terminated, arrays.get("timeouts"))):
+        for number, end in enumerate(ends):
             over = terminated[end - 1]
-            seen = observations[start:end]
-            if after is not None:
-                seen = np.concatenate([seen, after[end - 1 : end]])
-            elif over:
-                seen = np.concatenate([seen, seen[-1:]])
-            steps = len(seen) - 1
-            if steps > 0:
-                last = np.arange(steps) == steps - 1
-                own, name = slice(start, start + steps), f"{number:09d}"
-                actions, rewards = arrays["actions"][own], arrays["rewards"][own]
-                yield Episode(name, name, seen, actions, rewards, last & over, last & ~over)
+            known = end if over or "next_observations" in arrays else end - 1
+            own, steps = slice(start, known), known - start
             start = end
+            if steps > 0:
+                last, name = np.arange(steps) == steps - 1, [f"{number:09d}"]
+                yield Transitions(
+                    name,
+                    name,
+                    np.array([steps]),
+                    seen[own],
+                    arrays["actions"][own],
+                    arrays["rewards"][own],
+                    after[own],
+                    last & over,
+                    last & ~over,
+                )
 
     def _ends(self, terminated: Array, timeouts: Array | None) -> list[int]:
         """Find the row after the last one of each episode."""

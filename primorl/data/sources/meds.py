@@ -1,14 +1,15 @@
 """``source: meds``: a folder in the Medical Event Data Standard becomes a log with one row for each
 decision.
 
-`collect` reads the shards once, in batches of whole subjects, and writes that log; `TabularReader`
-reads it. What becomes of a subject depends on nobody else's events. Times are whole microseconds.
+`collect` reads one shard after the other and writes that log; `TabularReader` reads it. What
+becomes of a subject depends on nobody else's events. Times are whole microseconds.
 """
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,8 +48,8 @@ from primorl.config.tabular import (
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.transitions import MICROSECONDS
 from primorl.data.sources.tabular.watch import record_files
+from primorl.data.storage.schema import whole
 
-_EVENTS = 2**20  # in memory at a time
 _TYPES = {
     "subject_id": pa.int64(),
     "time": pa.timestamp("us"),
@@ -57,6 +58,7 @@ _TYPES = {
 }
 _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
+_LONGEST = 2**60  # microseconds, longer than any record
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
 Ints = npt.NDArray[np.int64]
@@ -76,15 +78,27 @@ class Meds:
         _, files = record_files(self._name, self._dataset, target)
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
-        shards, kept = Shards(files, codes), 0
-        with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
-            for events in shards.read():
+        kept, subjects = 0, [np.empty(0, np.int64)]
+        with (
+            progress_bar(len(files), "collect meds", "shard") as progress,
+            pq.ParquetWriter(target / "log.parquet", logs.schema) as writer,
+        ):
+            for path in files:
+                events, own = read_shard(path, codes)
+                subjects.append(own)
                 table = logs.table(events)
                 kept += pc.count_distinct(table["subject_id"]).as_py()
                 writer.write_table(table)
+                progress.update()
+        everybody = np.concatenate(subjects)
+        if len(np.unique(everybody)) < len(everybody):
+            raise PipelineError(
+                f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
+                "allowed is all rows of a subject together in one shard"
+            )
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         print(
-            f"collect: {kept} of {shards.subjects} subjects in {len(files)} shards have a decision "
+            f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
             f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}",
             file=sys.stderr,
         )
@@ -161,11 +175,9 @@ def levels(bins: Sequence[float]) -> tuple[str, ...]:
 
 
 class Codes:
-    """Tell which codes have which role, as the options say. Codes are numbered as they are met.
+    """Tells which codes have which role, as the options say.
 
-    Attributes:
-        roles: [codes, roles], whether a code has a role; a code without any is left out. Roles are
-            numbered as the options name them.
+    Roles are numbered as the options name them.
     """
 
     def __init__(self, options: MedsOptions):
@@ -175,9 +187,7 @@ class Codes:
         own += [getattr(part, "codes", None) for part in parts]
         self._patterns = [codes or () for codes in own]
         self._roles = {id(part): _TERMINATES + 1 + number for number, part in enumerate(parts)}
-        self._numbers: dict[str, int] = {}
         self._unseen = dict.fromkeys(code for codes in self._patterns for code in codes)
-        self.roles: Flags = np.zeros((0, len(own)), dtype=bool)
 
     def role(self, part: Any) -> int:
         """Find the role of one entry of the options."""
@@ -188,23 +198,16 @@ class Codes:
         pairs = [(a, b) for a in self._patterns[one] for b in self._patterns[other]]
         return any(_fits(a.removesuffix("*"), b) or _fits(b.removesuffix("*"), a) for a, b in pairs)
 
-    def numbers(self, codes: pa.Array) -> Ints:
-        """Number codes, ``[n]``; -1 where one has no role."""
-        encoded = codes.dictionary_encode()
-        for code in encoded.dictionary.to_pylist():
-            if code in self._numbers:
-                continue
-            mine = np.zeros(len(self._patterns), dtype=bool)
-            for role, patterns in enumerate(self._patterns):
-                for pattern in (each for each in patterns if _fits(code, each)):
-                    mine[role] = True
+    def roles_of(self, codes: Sequence[str | None]) -> Flags:
+        """Tell which roles each code has, ``[codes, roles]``."""
+        found = np.zeros((len(codes), len(self._patterns)), dtype=bool)
+        for role, patterns in enumerate(self._patterns):
+            for pattern in patterns:
+                fits = np.array([_fits(code or "", pattern) for code in codes], dtype=bool)
+                found[:, role] |= fits
+                if fits.any():
                     self._unseen.pop(pattern, None)
-            self._numbers[code] = len(self.roles) if mine.any() else -1
-            if mine.any():
-                self.roles = np.vstack([self.roles, mine])
-        known = [self._numbers[code] for code in encoded.dictionary.to_pylist()]
-        chosen: Ints = np.array([*known, -1], dtype=np.int64)[encoded.indices.to_numpy()]
-        return chosen
+        return found
 
     def unseen(self) -> list[str]:
         """List the codes of the options that no event had."""
@@ -215,163 +218,156 @@ def _fits(code: str, pattern: str) -> bool:
     return code.startswith(pattern[:-1]) if pattern.endswith("*") else code == pattern
 
 
+def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
+    """Read a shard: its events that have a role, and the subject of each run of rows.
+
+    Raises:
+        PipelineError: it is unreadable, lacks a column or is not sorted.
+    """
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False, read_dictionary=["code"])
+        if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
+            raise PipelineError(f"{path}: found no column {', '.join(map(repr, missing))}")
+        table = file.read(list(_TYPES), use_threads=False).combine_chunks()
+        # 7.2 and 7.8, or "7" and "07", would be one person
+        ids = table["subject_id"]
+        if not pa.types.is_integer(ids.type):
+            raise PipelineError(f"{path}: subject_id: found {ids.type}; allowed is int64")
+        if ids.null_count:
+            raise PipelineError(f"{path}: found rows without a subject_id")
+        subject = ids.cast(pa.int64()).to_numpy()
+        times = table["time"].cast(_TYPES["time"], safe=False).cast(pa.int64())
+        value = table["numeric_value"].cast(pa.float32(), safe=False).to_numpy()
+        code = whole(table["code"].cast(pa.dictionary(pa.int32(), pa.string())))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+        found = "not readable as Parquet, or of other types than MEDS has"
+        raise PipelineError(f"{path}: {found}; repair it") from None
+    time = pc.fill_null(times, _STATIC).to_numpy()
+    new = subject[1:] != subject[:-1]
+    if ((time[1:] < time[:-1]) & ~new).any():
+        raise PipelineError(f"{path}: found a subject's rows out of order; sort them by time")
+    # The last row is for events without a code.
+    roles = np.vstack([codes.roles_of(code.dictionary.to_pylist()), codes.roles_of([None])])
+    roles = roles[pc.fill_null(code.indices, -1).to_numpy()]
+    chosen = roles.any(axis=1)
+    runs = np.append(subject[:1], subject[1:][new])
+    return Events(subject[chosen], time[chosen], value[chosen], roles[chosen]), runs
+
+
 @dataclass(frozen=True)
 class Events:
-    """Events of whole subjects, ascending by subject and time: each array is ``[n]``."""
+    """Events of whole subjects, by subject and ascending time: each array is ``[n]``, and the roles
+    of each event ``[n, roles]``.
+    """
 
     subject: Ints
     time: Ints
-    code: Ints
     value: Floats
+    roles: Flags
 
-    def __getitem__(self, chosen: Any) -> "Events":
-        return Events(*(column[chosen] for column in vars(self).values()))
+    @cached_property
+    def who(self) -> Ints:
+        """The number of each event's subject, in their order."""
+        return np.cumsum(np.diff(self.subject, prepend=self.subject[:1]) != 0)
 
-    @classmethod
-    def join(cls, parts: "Sequence[Events]") -> "Events":
-        """Put parts behind each other."""
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return cls(*map(np.concatenate, columns))
+    @cached_property
+    def times(self) -> Ints:
+        """All different times, ascending."""
+        return np.unique(self.time)
 
+    def keys(self, who: Ints, time: Ints, *, after: bool = False) -> Ints:
+        """Map subjects and times to numbers that ascend with both.
 
-class Shards:
-    """The shards of a folder.
-
-    Attributes:
-        subjects: how many there are, once all are read.
-    """
-
-    subjects = 0
-
-    def __init__(self, files: Sequence[Path], codes: Codes):
-        self._files, self._codes = files, codes
-
-    def read(self) -> Iterator[Events]:
-        """Read the events that have a role, some whole subjects at a time.
-
-        Raises:
-            PipelineError: a shard is unreadable, lacks a column or is not sorted, or a subject is
-                in two places.
+        Args:
+            who: numbers of subjects, ``[m]``.
+            time: ``[m]``.
+            after: give the number of all that comes after the time.
         """
-        files, codes = self._files, self._codes
-        began = [np.empty(0, np.int64)]  # a subject for each place where its rows begin
-        with progress_bar(len(files), "collect meds", "shard") as progress:
-            for path in files:
-                waiting: list[Events] = []
-                none = np.empty(0, np.int64)
-                last = Events(none, none, none, np.empty(0, np.float32))
-                for events in _batches(path, codes):
-                    both = Events.join((last, events))
-                    new = both.subject[1:] != both.subject[:-1]
-                    if ((both.time[1:] < both.time[:-1]) & ~new).any():
-                        raise PipelineError(
-                            f"{path}: found a subject's rows out of order; sort them by time"
-                        )
-                    first = np.append(len(last.subject) == 0, new)
-                    began.append(both.subject[first])
-                    last = events[-1:]
-                    waiting.append(events[events.code >= 0])
-                    if sum(len(part.subject) for part in waiting) >= _EVENTS:
-                        known = Events.join(waiting)
-                        complete = np.count_nonzero(known.subject != last.subject)
-                        yield known[:complete]
-                        waiting = [known[complete:]]
-                if waiting:
-                    yield Events.join(waiting)
-                progress.update()
-        subjects = np.concatenate(began)
-        self.subjects = len(subjects)
-        if len(np.unique(subjects)) < len(subjects):
-            raise PipelineError(
-                f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
-                "allowed is all rows of a subject together in one shard"
-            )
+        side: Literal["left", "right"] = "right" if after else "left"
+        return who * (len(self.times) + 1) + np.searchsorted(self.times, time, side)
 
-
-def _batches(path: Path, codes: Codes) -> Iterator[Events]:
-    """Read all events of a shard; the code is -1 where it has no role."""
-    try:
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**16)
-        if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
-            raise PipelineError(f"{path}: found no column {', '.join(map(repr, missing))}")
-        for batch in file.iter_batches(_EVENTS, columns=list(_TYPES), use_threads=False):
-            columns = {name: batch.column(name) for name in _TYPES}
-            ids = columns["subject_id"]
-            # 7.2 and 7.8, or "7" and "07", would be one person
-            if not pa.types.is_integer(ids.type):
-                raise PipelineError(f"{path}: subject_id: found {ids.type}; allowed is int64")
-            if ids.null_count:
-                raise PipelineError(f"{path}: found rows without a subject_id")
-            if pa.types.is_dictionary(columns["code"].type):
-                columns["code"] = columns["code"].dictionary_decode()
-            cast = [columns[name].cast(kind, safe=False) for name, kind in _TYPES.items()]
-            subject, time, code, value = cast
-            if len(subject) > 0:
-                yield Events(
-                    subject.to_numpy(),
-                    pc.fill_null(time.cast(pa.int64()), _STATIC).to_numpy(),
-                    codes.numbers(pc.fill_null(code, "")),
-                    value.to_numpy(zero_copy_only=False),
-                )
-    except (pa.ArrowInvalid, OSError):
-        found = "not readable as Parquet, or of other types than MEDS has"
-        raise PipelineError(f"{path}: {found}; repair it") from None
+    def series(self, chosen: Flags) -> "Series":
+        """Give the chosen events."""
+        own = self.who[chosen], self.time[chosen]
+        return Series(self, *own, self.value[chosen], self.keys(*own))
 
 
 @dataclass(frozen=True)
 class Series:
-    """Events of one kind of one subject: times, ascending, and values, each ``[m]``."""
+    """Events of one kind, each array ``[m]``; asked about subjects at times, as arrays too."""
 
+    events: Events
+    who: Ints
     time: Ints
     value: Floats
+    key: Ints
 
-    def first(self, since: int, *, after: bool = False) -> int:
+    def before(self, who: Ints, time: Ints, *, at: bool) -> Ints:
+        """Count the events of earlier subjects, and of this one before a time or also ``at`` it."""
+        found: Ints = np.searchsorted(self.key, self.events.keys(who, time, after=at))
+        return found
+
+    def once(self) -> "Series":
+        """Keep the first of all events of a subject at the same time."""
+        first = np.diff(self.key, prepend=-1) != 0
+        return Series(self.events, *(column[first] for column in list(vars(self).values())[1:]))
+
+    def first(self, who: Ints, since: Ints, *, after: bool = False) -> Ints:
         """Give the time of the first event at or after a time, or only ``after`` it; `_NEVER`
         without one.
         """
-        later = self.time[int(np.searchsorted(self.time, since, "right" if after else "left")) :]
-        return int(later[0]) if len(later) else _NEVER
+        place = self.before(who, since, at=after)
+        there = place < self.before(who, np.full_like(since, _NEVER), at=True)
+        return np.where(there, np.append(self.time, _NEVER)[place], _NEVER)
 
-    def last(self, time: Ints, since: int, *, before: bool) -> tuple[Flags, Floats, Ints]:
+    def last(
+        self, who: Ints, time: Ints, since: Ints, *, before: bool
+    ) -> tuple[Flags, Floats, Ints]:
         """Find the last event from ``since`` up to each time, or only ``before`` it: whether there
         is one, value, time.
         """
-        place = np.searchsorted(self.time, time, "left" if before else "right") - 1
-        there = place >= np.searchsorted(self.time, since)
+        place = self.before(who, time, at=not before) - 1
+        there = place >= self.before(who, since, at=False)
         place = np.where(there, place, len(self.time))
         value = np.append(self.value, np.float32(np.nan))[place]
         return there, value, np.append(self.time, 0)[place]
 
     def between(
-        self, time: Ints, following: Ints, *, after: bool
+        self, who: Ints, time: Ints, following: Ints, *, after: bool
     ) -> tuple[Ints, npt.NDArray[np.float64]]:
         """Count the events from each time up to the following one, and add their values; the later
         end belongs to them where ``after`` says so, else the earlier one.
 
         A missing value counts as 0.
         """
-        side: Literal["left", "right"] = "right" if after else "left"
-        low, high = (np.searchsorted(self.time, when, side) for when in (time, following))
+        low, high = (self.before(who, when, at=after) for when in (time, following))
         values = np.append(np.nan_to_num(self.value.astype(np.float64)), 0.0)
         sums = np.add.reduceat(values, np.column_stack((low, high)).ravel())[::2]
         return high - low, np.where(low < high, sums, 0.0)
 
 
 @dataclass(frozen=True)
-class Trajectory:
-    """A trajectory of one subject that has a decision.
+class Rows:
+    """Rows of the log, one for each decision and one for the end of each trajectory: each array is
+    ``[k]``.
 
     Attributes:
-        number: among the subject's begins.
-        begin: time of its begin.
-        time: of its decisions, and of what was observed in the end, ``[k + 1]``.
-        terminated: whether it ended for good then.
+        who: number of the subject.
+        number: of the trajectory, among the subject's begins.
+        begin: time at which the trajectory began.
+        time: of the row.
+        following: time of the next row; of a final row its own.
+        final: whether it is the end of a trajectory.
+        died: whether the trajectory ended for good.
     """
 
-    number: int
-    begin: int
+    who: Ints
+    number: Ints
+    begin: Ints
     time: Ints
-    terminated: bool
+    following: Ints
+    final: Flags
+    died: Flags
 
 
 class Decisions:
@@ -398,130 +394,113 @@ class Decisions:
 
     def table(self, events: Events) -> pa.Table:
         """Make the rows of all decisions of some whole subjects."""
+        self._count_outside(events)
+        if len(events.time) == 0:
+            return self.schema.empty_table()
+        rows = self._rows(events)
+        columns: dict[str, Any] = {
+            "subject_id": events.subject[np.searchsorted(events.who, rows.who)],
+            "trajectory": rows.number,
+            "time": pa.array(rows.time).cast(pa.timestamp("us")),
+        }
+        for entry in self._options.observation:
+            columns |= self._observe(entry, events, rows)
+        for dose in self._options.action:
+            columns[dose.name] = _give(dose, self._series(dose, events), rows)
+        # Nothing was done or gained at what was observed in the end.
+        columns["reward"] = pa.array(self._rewards(columns, events, rows), mask=rows.final)
+        columns["terminated"] = rows.died & np.append(rows.final[1:], False)
+        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names})
+        # Nothing follows on an end for good.
+        return table.cast(self.schema).filter(pa.array(~(rows.died & rows.final)))
+
+    def _count_outside(self, events: Events) -> None:
         for entry in self._options.observation:
             if isinstance(entry, MedsValue):
-                values = events.value[self._codes.roles[events.code, self._codes.role(entry)]]
-                inside = int(np.sum((values >= entry.low) & (values <= entry.high)))
+                values = events.value[events.roles[:, self._codes.role(entry)]]
                 outside, there = self.outside.get(entry.name, (0, 0))
-                self.outside[entry.name] = outside + len(values) - inside, there + len(values)
-        parts = []
-        new = np.flatnonzero(np.diff(events.subject)) + 1
-        for own in np.split(np.arange(len(events.subject)), new):
-            parts += self._of_subject(events[own]) if len(own) else []
-        if not parts:
-            return self.schema.empty_table()
-        columns: dict[str, Any] = {
-            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-        }
-        # Nothing was done or gained at what was observed in the end.
-        final = columns.pop("final")
-        columns["time"] = pa.array(columns["time"]).cast(pa.timestamp("us"))
-        for dose in self._options.action:
-            columns[dose.name] = _done(dose, columns[dose.name], final)
-        columns["reward"] = pa.array(columns["reward"], mask=final)
-        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names})
-        return table.cast(self.schema)
+                outside += len(values) - int(np.sum(_inside(entry, values)))
+                self.outside[entry.name] = outside, there + len(values)
 
-    def _of_subject(self, events: Events) -> list[dict[str, npt.NDArray[Any]]]:
-        """Make the rows of each trajectory of one subject, as columns."""
-        roles = self._codes.roles[events.code]
-        found = []
-        for trajectory in self._trajectories(events, roles):
-            time = trajectory.time
-            following = np.append(time[1:], time[-1])
-            count = len(time)
-            columns = {
-                "subject_id": np.repeat(events.subject[0], count),
-                "trajectory": np.repeat(trajectory.number, count),
-                "time": time,
-            }
-            for entry in self._options.observation:
-                columns |= self._observe(entry, events, roles, trajectory)
-            for dose in self._options.action:
-                series = self._series(dose, events, roles)
-                columns[dose.name] = _given(dose, series, trajectory, following)
-            columns["reward"] = self._rewards(columns, events, roles, following)
-            columns["terminated"] = np.arange(count) == (count - 2 if trajectory.terminated else -1)
-            columns["final"] = np.arange(count) == count - 1
-            kept = count - trajectory.terminated  # nothing follows on an end for good
-            found.append({name: column[:kept] for name, column in columns.items()})
-        return found
-
-    def _series(self, part: Any, events: Events, roles: Flags, static: bool = False) -> Series:
+    def _series(self, part: Any, events: Events, static: bool = False) -> Series:
         """Give the events that have the role of one entry of the options; those without a time only
         if they are asked for.
 
         Of an entry with bounds they are those with a number within, of a rate those with a number.
         """
-        chosen = roles[:, self._codes.role(part)] & ((events.time > _STATIC) | static)
+        chosen = events.roles[:, self._codes.role(part)] & ((events.time > _STATIC) | static)
         if isinstance(part, MedsValue):
-            chosen &= (events.value >= part.low) & (events.value <= part.high)
+            chosen &= _inside(part, events.value)
         elif isinstance(part, MedsDose) and part.of == "last":
             chosen &= np.isfinite(events.value)
-        return Series(events.time[chosen], events.value[chosen])
+        return events.series(chosen)
 
-    def _trajectories(self, events: Events, roles: Flags) -> Iterator[Trajectory]:
+    def _rows(self, events: Events) -> Rows:
         """Find the trajectories, from the first decision at which all is known that has to be."""
-        timed = events.time > _STATIC
-        times = events.time[timed]
-        begins = np.unique(events.time[timed & roles[:, _BEGINS]])
+        timed, roles = events.time > _STATIC, events.roles
+        everything, deaths = events.series(timed), events.series(timed & roles[:, _TERMINATES])
+        begins = events.series(timed & roles[:, _BEGINS]).once()
         if self._options.begins is None:
-            begins = times[:1]
-        ending = timed & roles[:, [_ENDS, _TERMINATES]].any(axis=1)
-        stops = Series(events.time[ending], events.value[ending])
-        deaths = events.time[timed & roles[:, _TERMINATES]]
-        needed = [
-            (entry, self._series(entry, events, roles))
-            for entry in self._options.observation
-            if isinstance(entry, MedsValue) and entry.first is None
-        ]
-        kept = 0
-        for number, begin in enumerate(begins.tolist()):
-            following = int(begins[number + 1]) if number + 1 < len(begins) else _NEVER
-            stop = stops.first(begin, after=True)
-            stopped = stop <= following and stop < _NEVER
-            end = stop if stopped else int(times[np.searchsorted(times, following) - 1])
-            known = begin
-            for entry, series in needed:
-                found = min(series.first(begin - _lookback(entry)), end)
-                known = max(known, found + self._gives_away(entry))
-            time = self._clock(events, roles, begin, min(known, end), end)
-            horizon = self._dataset.horizon
-            final = end if len(time) <= horizon else int(time[horizon])
-            if len(time) == 0 or kept == self._dataset.trajectories_per_person:
-                continue
-            kept += 1
-            terminated = stopped and end in deaths and len(time) <= horizon
-            yield Trajectory(number, begin, np.append(time[:horizon], final), terminated)
+            first = np.diff(everything.who, prepend=-1) != 0
+            begins = Series(events, *(c[first] for c in list(vars(everything).values())[1:]))
+        who, begin = begins.who, begins.time
+        number = np.arange(len(who)) - np.searchsorted(who, who)
+        following = begins.first(who, begin, after=True)
+        stops = events.series(timed & roles[:, [_ENDS, _TERMINATES]].any(axis=1))
+        stop = stops.first(who, begin, after=True)
+        stopped = (stop <= following) & (stop < _NEVER)
+        last = everything.time[everything.before(who, following, at=False) - 1]
+        end = np.where(stopped, stop, last)
+        died = stopped & (deaths.before(who, end, at=True) > deaths.before(who, end, at=False))
+        known = begin
+        for entry in self._options.observation:
+            if isinstance(entry, MedsValue) and entry.first is None:
+                found = self._series(entry, events).first(who, begin - _lookback(entry))
+                known = np.maximum(known, np.minimum(found, end) + self._gives_away(entry))
+        clock = self._clock(events, who, begin, np.minimum(known, end), end)
+        # Of each person's trajectories with a decision the first count, and of theirs the first.
+        kept = np.flatnonzero(clock.count)
+        most = self._dataset.trajectories_per_person or len(kept)
+        kept = kept[np.arange(len(kept)) - np.searchsorted(who[kept], who[kept]) < most]
+        count = np.minimum(clock.count[kept], self._dataset.horizon)
+        cut = clock.count[kept] > count
+        of = np.repeat(np.arange(len(kept)), count + 1)
+        step = np.arange(len(of)) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
+        final = step == count[of]
+        time = np.where(final & ~cut[of], end[kept][of], clock.time(kept[of], step))
+        after = np.where(final, time, np.append(time[1:], 0))
+        alive = died[kept] & ~cut
+        return Rows(who[kept][of], number[kept][of], begin[kept][of], time, after, final, alive[of])
 
-    def _clock(self, events: Events, roles: Flags, begin: int, known: int, end: int) -> Ints:
-        """Give the times of the decisions from ``known`` on and before ``end``."""
+    def _clock(self, events: Events, who: Ints, begin: Ints, known: Ints, end: Ints) -> "Clock":
+        """Give the decisions of each trajectory from ``known`` on and before ``end``."""
         decision = self._options.decision
         if isinstance(decision, MedsGrid):
             step = max(1, round(decision.every * MICROSECONDS[decision.unit]))
-            return np.arange(begin - (begin - known) // step * step, end, step)
-        time: Ints = np.unique(self._series(decision, events, roles).time)
-        return time[(time >= known) & (time < end)]
+            start = begin - (begin - known) // step * step
+            return Clock(np.maximum(0, -((start - end) // step)), start, step)
+        series = self._series(decision, events).once()
+        low, high = (series.before(who, when, at=False) for when in (known, end))
+        return Clock(high - low, low, 1, np.append(series.time, 0))
 
-    def _observe(
-        self, entry: Any, events: Events, roles: Flags, trajectory: Trajectory
-    ) -> dict[str, npt.NDArray[Any]]:
+    def _observe(self, entry: Any, events: Events, rows: Rows) -> dict[str, npt.NDArray[Any]]:
         """Make the columns of one entry of the observation; the time since the row before has
         none.
         """
-        time, begin = trajectory.time, trajectory.begin
         if isinstance(entry, Elapsed):
             return {}
         if isinstance(entry, MedsClock):
-            since = (time - begin) / MICROSECONDS[entry.unit]
-            return {entry.clock: since.clip(max=entry.most)}
+            passed = (rows.time - rows.begin) / MICROSECONDS[entry.unit]
+            return {entry.clock: passed.clip(max=entry.most)}
         before = self._gives_away(entry)
         if isinstance(entry, MedsFlag):
-            series = self._series(entry, events, roles, static=True)
-            return {entry.happened: series.last(time, _STATIC, before=before)[0]}
-        series = self._series(entry, events, roles)
-        there, value, at = series.last(time, begin - _lookback(entry), before=before)
-        age = ((time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
+            series = self._series(entry, events, static=True)
+            since = np.full_like(rows.time, _STATIC)
+            return {entry.happened: series.last(rows.who, rows.time, since, before=before)[0]}
+        since = rows.begin - _lookback(entry)
+        found = self._series(entry, events).last(rows.who, rows.time, since, before=before)
+        there, value, at = found
+        age = ((rows.time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
         first = np.float32(np.nan if entry.first is None else entry.first)
         return {
             entry.name: np.where(there, value, first),
@@ -529,17 +508,17 @@ class Decisions:
         }
 
     def _rewards(
-        self, columns: dict[str, npt.NDArray[Any]], events: Events, roles: Flags, following: Ints
+        self, columns: dict[str, npt.NDArray[Any]], events: Events, rows: Rows
     ) -> npt.NDArray[np.float64]:
-        time = columns["time"]
-        reward = np.zeros(len(time))
+        reward = np.zeros(len(rows.time))
         for part in self._options.reward:
             if isinstance(part, MedsRangeReward):
                 value = np.append(columns[part.observation][1:], np.nan)
                 within = (value >= part.low) & (value <= part.high)
                 reward += np.where(within, part.inside, part.outside)
                 continue
-            count, total = self._series(part, events, roles).between(time, following, after=True)
+            series = self._series(part, events)
+            count, total = series.between(rows.who, rows.time, rows.following, after=True)
             reward += count * (part.value or 0) if part.scale is None else total * part.scale
         return reward
 
@@ -551,25 +530,51 @@ class Decisions:
         return any(self._codes.overlap(self._codes.role(entry), dose) for dose in doses)
 
 
-def _given(
-    dose: MedsDose, series: Series, trajectory: Trajectory, following: Ints
-) -> npt.NDArray[np.float64]:
-    """Compute what was done from each decision up to the following one."""
+@dataclass(frozen=True)
+class Clock:
+    """Decisions of trajectories: on a grid, or at some of the times of events.
+
+    Attributes:
+        count: of each trajectory's decisions.
+        start: the time of the first, or its place among ``times``.
+        step: from one to the next.
+        times: None: a grid.
+    """
+
+    count: Ints
+    start: Ints
+    step: int
+    times: Ints | None = None
+
+    def time(self, trajectory: Ints, number: Ints) -> Ints:
+        """Give the time of a decision of a trajectory, by its number from 0."""
+        at: Ints = self.start[trajectory] + number * self.step
+        return at if self.times is None else self.times[at]
+
+
+def _inside(entry: MedsValue, values: Floats) -> Flags:
+    inside: Flags = (values >= entry.low) & (values <= entry.high)
+    return inside
+
+
+def _give(dose: MedsDose, series: Series, rows: Rows) -> pa.Array:
+    """Compute what was done from each decision up to the following one, cut at its bounds, or as a
+    level; null in a final row.
+    """
     if dose.of == "last":
-        there, value, _ = series.last(following, trajectory.begin, before=True)
-        return np.where(there, value, 0.0).astype(np.float64)
-    count, total = series.between(trajectory.time, following, after=False)
-    return total if dose.of == "sum" else count.astype(np.float64)
-
-
-def _done(dose: MedsDose, given: npt.NDArray[np.float64], final: Flags) -> pa.Array:
-    """Cut doses at their bounds, or name their levels; null in a final row."""
+        there, value, _ = series.last(rows.who, rows.following, rows.begin, before=True)
+        given = np.where(there, value, 0.0).astype(np.float64)
+    else:
+        count, total = series.between(rows.who, rows.time, rows.following, after=False)
+        given = total if dose.of == "sum" else count.astype(np.float64)
     if dose.bins is None:
-        return pa.array(np.clip(given, dose.low, dose.high).astype(np.float32), mask=final)
-    level = pa.array(np.searchsorted(np.array(dose.bins), given).astype(np.int32), mask=final)
-    return pa.DictionaryArray.from_arrays(level, pa.array(levels(dose.bins)))
+        return pa.array(np.clip(given, dose.low, dose.high).astype(np.float32), mask=rows.final)
+    level = np.searchsorted(np.array(dose.bins), given).astype(np.int32)
+    chosen = pa.array(level, mask=rows.final)
+    return pa.DictionaryArray.from_arrays(chosen, pa.array(levels(dose.bins)))
 
 
 def _lookback(entry: MedsValue) -> int:
     """How long before the begin of a trajectory a value may be, in microseconds."""
-    return round(entry.most * MICROSECONDS[entry.unit]) if entry.before else 0
+    longest = min(entry.most * MICROSECONDS[entry.unit], _LONGEST)
+    return round(longest) if entry.before else 0

@@ -23,11 +23,11 @@ from minari.dataset.minari_storage import MinariStorage
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.base.processes import environment
-from primorl.config.datasets import MINARI_ID, EpisodeFilter, MinariDataset, ReplayDataset
+from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.d4rl import check_parts
 from primorl.data.sources.spaces import declared, needed, spaces_of
-from primorl.data.storage.schema import Array, Episode, Spaces
+from primorl.data.storage.schema import Array, Spaces, Transitions
 
 _AGAIN = "run `dvc repro collect` again"
 
@@ -59,7 +59,7 @@ class Minari:
             for file in (raw / part.id / "data").glob("*.hdf5"):
                 check_parts(file)
             storage = open_storage(raw / part.id / "data")
-            parts.append(Part(storage, f"{part.id}/", part.filter))
+            parts.append(Part(storage, f"{part.id}/"))
         order, spaces, horizon = parts[0].storage.observation_space, parts[0].spaces(), None
         if self.dataset.environment is not None:
             spaces, horizon, order = declared(self.dataset.environment)
@@ -181,12 +181,10 @@ class Part:
     Attributes:
         storage: of the dataset.
         prefix: stands before the episodes' numbers in their ids.
-        filter: the ranges of the episodes that belong to the mixture; None: every one.
     """
 
     storage: MinariStorage
     prefix: str = ""
-    filter: EpisodeFilter | None = None
 
     def name(self, index: int) -> str:
         """Return the id of an episode.
@@ -258,19 +256,12 @@ class MinariReader:
         """See `Reader.tables`; errors name the dataset and the episode."""
         yield from episode_tables(self.spaces, self._episodes())
 
-    def _episodes(self) -> Iterator[Episode]:
+    def _episodes(self) -> Iterator[Transitions]:
         for part in self._parts:
-            kept = 0
             for index, raw in enumerate(part.episodes()):
-                if part.filter is None or _passes(part.filter, index, raw["rewards"]):
-                    kept += 1
-                    yield self._episode(part, index, raw)
-            if kept == 0:
-                raise PipelineError(
-                    f"{part.storage.data_path}: no episode passes its filter; widen it"
-                )
+                yield self._episode(part, index, raw)
 
-    def _episode(self, part: Part, index: int, raw: dict[str, Any]) -> Episode:
+    def _episode(self, part: Part, index: int, raw: dict[str, Any]) -> Transitions:
         where = f"{part.storage.data_path}: episode {index}"
         try:
             observations = flattened(self._order, raw["observations"])
@@ -287,8 +278,7 @@ class MinariReader:
         if steps == 0 or lengths != [steps] * 4:
             allowed = "at least one, as many actions and flags, and one observation more"
             raise PipelineError(f"{where}: found {steps} rewards; allowed is {allowed}")
-        name = part.name(index)
-        return Episode(name, name, observations, actions, rewards, *flags)
+        return Transitions.of_episode(part.name(index), observations, actions, rewards, *flags)
 
 
 def flattened(space: Space[Any], values: Any) -> Array:
@@ -317,16 +307,3 @@ def _lengths(values: Any) -> Iterator[int]:
             yield from _lengths(part)
     else:
         yield len(values)
-
-
-def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
-    """Tell whether an episode lies in all ranges; ends belong to them and may be open."""
-    total = float(np.sum(rewards))
-    ranges = (wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total)
-    for bounds, value in ranges:
-        low, high = bounds or (None, None)
-        below, above = low is not None and value < low, high is not None and value > high
-        # `RowCheck` names what is not finite; a filter must not hide it.
-        if math.isfinite(value) and (below or above):
-            return False
-    return True

@@ -296,29 +296,6 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
 
 
 @dataclass(frozen=True)
-class Episode:
-    """One episode of T steps.
-
-    Attributes:
-        unit: the id of its privacy unit.
-        name: its own id.
-        observations: [T + 1, S], the true last one included: no transition crosses an end.
-        actions: [T, A], or whole numbers [T].
-        rewards: [T].
-        terminated: [T].
-        truncated: [T].
-    """
-
-    unit: str
-    name: str
-    observations: Array
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
-
-
-@dataclass(frozen=True)
 class Transitions:
     """R transitions of E whole trajectories, one after the other.
 
@@ -345,24 +322,28 @@ class Transitions:
     truncated: Array
 
     @classmethod
-    def of_episodes(cls, episodes: Sequence[Episode]) -> Self:
-        """Put episodes one after the other."""
-        lengths = np.array([len(each.rewards) for each in episodes])
-        seen = _float32(np.concatenate([each.observations for each in episodes]))
-        last = np.zeros(len(seen), dtype=bool)
-        last[np.cumsum(lengths) + np.arange(len(lengths))] = True
-        first = np.roll(last, 1)  # the row after a last observation opens the next episode
-        return cls(
-            [each.unit for each in episodes],
-            [each.name for each in episodes],
-            lengths,
-            seen[~last],
-            np.concatenate([each.actions for each in episodes]),
-            np.concatenate([each.rewards for each in episodes]),
-            seen[~first],
-            np.concatenate([each.terminated for each in episodes]),
-            np.concatenate([each.truncated for each in episodes]),
-        )
+    def of_episode(
+        cls,
+        name: str,
+        observations: Array,
+        actions: Array,
+        rewards: Array,
+        terminated: Array,
+        truncated: Array,
+    ) -> Self:
+        """Make the T transitions of one episode, which is a unit of its own.
+
+        ``observations`` are [T + 1, S], the true last one included: no transition crosses an end.
+        """
+        seen, after = observations[:-1], observations[1:]
+        lengths = np.array([len(rewards)])
+        return cls([name], [name], lengths, seen, actions, rewards, after, terminated, truncated)
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Put parts one after the other."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
 
     def table(self, spaces: Spaces) -> pa.Table:
         """Make one table in the dataset's schema."""

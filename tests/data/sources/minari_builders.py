@@ -70,18 +70,10 @@ def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
 
 
 def entry(
-    *parts: str | dict[str, Any], root: Path | None = None, remote: bool = False, **changes: Any
+    *parts: str, root: Path | None = None, remote: bool = False, **changes: Any
 ) -> MinariDataset:
-    """A dataset without an environment: parts are ids, or an id and a filter's ranges in one
-    dictionary.
-    """
-    none = dict.fromkeys(("returns", "lengths", "episodes"))
-    named: list[dict[str, Any]] = []
-    for part in parts:
-        own = {"id": part} if isinstance(part, str) else dict(part)
-        name = own.pop("id")
-        ranges = None if isinstance(part, str) else none | own
-        named.append({"id": name, "filter": ranges})
+    """A dataset without an environment, of parts by their ids."""
+    named = [{"id": part} for part in parts]
     options = {"root": None if root is None else str(root), "remote": remote, "parts": named}
     plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes
     return dataset(MinariDataset, "minari", options, **plain)

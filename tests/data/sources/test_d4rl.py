@@ -16,7 +16,7 @@ from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
 from primorl.data.sources import d4rl, source_of
 from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.schema import Episode, Transitions
+from primorl.data.storage.schema import Transitions
 from tests.data.builders import SPACES, dataset, snapshot
 
 Columns = dict[str, Any]
@@ -94,9 +94,7 @@ def expected(content: Columns, horizon: int | None = None) -> pa.Table:
             seen = np.stack([content["observations"][row], after[row]])
             done, earned = content["actions"][[row]], content["rewards"].ravel()[[row]]
             ends = np.array([last and ended]), np.array([last and not ended])
-            one = Transitions.of_episodes([Episode(name, name, seen, done, earned, *ends)]).table(
-                SPACES
-            )
+            one = Transitions.of_episode(name, seen, done, earned, *ends).table(SPACES)
             tables.append(one.set_column(2, "step", pa.array([step], pa.int32())))
     return pa.concat_tables(tables)
 

@@ -54,10 +54,6 @@ def refused(chosen: MinariDataset, message: str) -> None:
     assert not any(word in str(wrong.value) for word in ("\n", "71"))
 
 
-def names(table: pa.Table) -> list[str]:
-    return list(dict.fromkeys(table["trajectory_id"].to_pylist()))
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_every_format_gives_the_rows_that_were_written(project: Path, data_format: str) -> None:
     content = [mixed_episode(1 + 2 * i, seed=i) for i in range(4)]
@@ -117,36 +113,16 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
         flatten_rows(spaces["observation_space"], longer)
 
 
-def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path) -> None:
-    content = [box_episode(1 + 2 * i, seed=i) for i in range(4)]
-    for i, episode in enumerate(content):
-        episode.rewards[:] = 1.0 if i % 2 else -1.0
-    create(project / "minari", "tiny-v0", content, **box_spaces())
-    collected(entry("tiny-v0", root=project / "minari"))
-    for ranges, kept in (
-        ({}, [0, 1, 2, 3]),
-        ({"lengths": [3, 5]}, [1, 2]),
-        ({"episodes": [2, None]}, [2, 3]),
-        ({"returns": [0.0, None]}, [1, 3]),
-        ({"episodes": [0, 2], "lengths": [3, None]}, [1, 2]),
-    ):
-        table = ingested(entry({"id": "tiny-v0"} | ranges))
-        assert names(table) == [f"tiny-v0/{i:09d}" for i in kept]
-    refused(entry({"id": "tiny-v0", "lengths": [9, None]}), "no episode passes its filter")
-
-
-def test_a_mixture_keeps_its_parts_apart_and_their_filters(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mixture_keeps_its_parts_apart(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "_ROWS_PER_BATCH", 4)
     medium, expert = ([box_episode(1 + i, seed=i + shift) for i in range(4)] for shift in (0, 10))
     create(project / "minari", "hop/medium-v0", medium, **box_spaces())
     create(project / "minari", "hop/expert-v0", expert, "parquet", **box_spaces())
-    some = {"id": "hop/medium-v0", "episodes": [1, 2]}
-    table = ingested(collected(entry(some, "hop/expert-v0", root=project / "minari")))
-    kept = [("expert", i) for i in range(4)] + [("medium", 1), ("medium", 2)]
-    assert names(table) == [f"hop/{name}-v0/{i:09d}" for name, i in kept]
-    expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium[1:3])])
+    chosen = entry("hop/medium-v0", "hop/expert-v0", root=project / "minari")
+    table = ingested(collected(chosen))
+    names = [f"hop/{name}-v0/{i:09d}" for name in ("expert", "medium") for i in range(4)]
+    assert list(dict.fromkeys(table["trajectory_id"].to_pylist())) == names
+    expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium)])
     np.testing.assert_array_equal(vectors(table["observation"]), expected)
 
 
