@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
@@ -128,6 +128,7 @@ def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
     assert private.isdisjoint(public), "or every split would publish what was charged as private"
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     present=st.sets(st.text(min_size=1), min_size=1),
     extra=st.text(min_size=1),

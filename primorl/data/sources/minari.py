@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,16 +54,8 @@ class Minari:
         """Read the parts as one; without an environment in the spaces that the datasets themselves
         declare.
         """
-        parts = []
-        for part in self.dataset.options.parts:
-            for file in (raw / part.id / "data").glob("*.hdf5"):
-                check_parts(file)
-            storage = open_storage(raw / part.id / "data")
-            parts.append(Part(storage, f"{part.id}/"))
-        order, spaces, horizon = parts[0].storage.observation_space, parts[0].spaces(), None
-        if self.dataset.environment is not None:
-            spaces, horizon, order = declared(self.dataset.environment)
-        return MinariReader(raw, parts, spaces, horizon, order)
+        folders = {f"{part.id}/": raw / part.id / "data" for part in self.dataset.options.parts}
+        return MinariReader(raw, folders, self.dataset.environment)
 
 
 class Replay:
@@ -88,10 +80,7 @@ class Replay:
     def open(self, raw: Path) -> Reader:
         """Read that dataset; every episode is a privacy unit."""
         folder = next(raw.glob("*/data"), raw)  # one dataset, whatever its name
-        part = Part(open_storage(folder))
-        spaces, horizon, _ = declared(self._environment)
-        order = part.storage.observation_space
-        return MinariReader(folder, [part], spaces, horizon, order)
+        return MinariReader(folder, {"": folder}, self._environment)
 
 
 def describe(dataset_id: str) -> dict[str, Any]:
@@ -157,8 +146,11 @@ def open_storage(folder: Path) -> MinariStorage:
     """Open a dataset's ``data`` folder by Minari's storage class; no environment is built.
 
     Raises:
-        PipelineError: if there is no dataset with episodes, or it does not store its spaces.
+        PipelineError: if there is no dataset with episodes, its rows lie elsewhere, or it does not
+            store its spaces.
     """
+    for file in folder.glob("*.hdf5"):
+        check_parts(file)
     try:
         stored = MinariStorage.read_raw_metadata(folder).keys()
         # Without spaces Minari would build the environment, whose entry point may be any function
@@ -174,82 +166,31 @@ def open_storage(folder: Path) -> MinariStorage:
     return storage
 
 
-@dataclass(frozen=True)
-class Part:
-    """One dataset of a mixture.
-
-    Attributes:
-        storage: of the dataset.
-        prefix: stands before the episodes' numbers in their ids.
-    """
-
-    storage: MinariStorage
-    prefix: str = ""
-
-    def name(self, index: int) -> str:
-        """Return the id of an episode.
-
-        Numbers have one width in all datasets: were it the dataset's own, one more episode could
-        rename, and so move between private and public, all others.
-        """
-        return f"{self.prefix}{index:09d}"
-
-    def spaces(self) -> Spaces:
-        """Return the spaces that the dataset itself declares."""
-        own = self.storage
-        return spaces_of(str(own.data_path), own.observation_space, own.action_space)
-
-    def episodes(self) -> Iterator[dict[str, Any]]:
-        """Read all episodes as Minari stores them.
-
-        Raises:
-            PipelineError: if one is damaged; it names the file and the episode.
-        """
-        read = steps = 0
-        try:
-            for episode in self.storage.get_episodes(range(self.storage.total_episodes)):
-                yield episode
-                read, steps = read + 1, steps + len(episode["rewards"])
-            # Minari cuts an episode that it reads in two batches, and then leaves out the last.
-            if (read, steps) != (self.storage.total_episodes, self.storage.total_steps):
-                raise ValueError("other numbers than metadata.json has")
-        except Exception as broken:  # as in `open_storage`
-            where = f"{self.storage.data_path}: episode {read}"
-            found = f"missing or corrupt ({type(broken).__name__})"
-            raise PipelineError(f"{where}: {found}; {_AGAIN}") from None
-
-
 class MinariReader:
     """Episodes of Minari datasets, each a privacy unit; see `primorl.data.sources.Reader`.
 
     Args:
         path: the file or folder that errors name.
-        parts: the datasets.
-        spaces: of the mixture.
-        horizon: the step limit that is declared.
-        order: the observation space before it is flattened: the order of a Dict's entries.
+        folders: ``data`` of each dataset, by what stands before its episodes' numbers in their ids.
+        environment: whose spaces and limit are declared; None: the spaces of the first dataset.
 
     Raises:
-        PipelineError: if a part's spaces are not the mixture's.
+        PipelineError: a dataset is broken, or its spaces are not those that are declared.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        parts: Sequence[Part],
-        spaces: Spaces,
-        horizon: int | None,
-        order: Space[Any],
-    ):
-        self.path, self.spaces, self.horizon, self._order = path, spaces, horizon, order
-        self._parts = sorted(parts, key=lambda part: part.prefix)
-        self.files = len(parts)
-        for part in self._parts:
-            own = part.spaces()
+    def __init__(self, path: Path, folders: Mapping[str, Path], environment: str | None):
+        self.path, self.files = path, len(folders)
+        self._parts = {prefix: open_storage(folder) for prefix, folder in folders.items()}
+        own = [_spaces_of(part) for part in self._parts.values()]
+        first = next(iter(self._parts.values()))
+        self.spaces, self.horizon, self._order = own[0], None, first.observation_space
+        if environment is not None:
+            self.spaces, self.horizon, self._order = declared(environment)
+        for part, spaces in zip(self._parts.values(), own, strict=True):
             for what in ("observation_size", "action_size", "discrete_actions"):
-                found, allowed = getattr(own, what), getattr(spaces, what)
+                found, allowed = getattr(spaces, what), getattr(self.spaces, what)
                 if found != allowed:
-                    where = f"{part.storage.data_path}: {what}"
+                    where = f"{part.data_path}: {what}"
                     raise PipelineError(f"{where}: found {found}, declared is {allowed}")
 
     def tables(self) -> Generator[pa.Table]:
@@ -257,28 +198,45 @@ class MinariReader:
         yield from episode_tables(self.spaces, self._episodes())
 
     def _episodes(self) -> Iterator[Transitions]:
-        for part in self._parts:
-            for index, raw in enumerate(part.episodes()):
-                yield self._episode(part, index, raw)
+        for prefix, part in sorted(self._parts.items()):
+            read = steps = 0
+            try:
+                for raw in part.get_episodes(range(part.total_episodes)):
+                    # Numbers have one width in all datasets: were it the dataset's own, one more
+                    # episode could rename, and so move between private and public, all others.
+                    episode = self._episode(part, f"{prefix}{read:09d}", raw)
+                    yield episode
+                    read, steps = read + 1, steps + len(episode.reward)
+                # Minari cuts an episode that it reads in two batches, and then leaves out the last.
+                if (read, steps) != (part.total_episodes, part.total_steps):
+                    raise ValueError("other numbers than metadata.json has")
+            except PipelineError:
+                raise
+            except Exception as broken:  # as in `open_storage`
+                where = f"{part.data_path}: episode {read}"
+                found = f"missing, corrupt or not of the declared spaces ({type(broken).__name__})"
+                raise PipelineError(
+                    f"{where}: {found}; {_AGAIN}, or correct `environment` or the data"
+                ) from None
 
-    def _episode(self, part: Part, index: int, raw: dict[str, Any]) -> Transitions:
-        where = f"{part.storage.data_path}: episode {index}"
-        try:
-            observations = flattened(self._order, raw["observations"])
-            rewards = np.asarray(raw["rewards"], float).reshape(-1)
-            flags = [np.ravel(raw[name]).astype(bool) for name in ("terminations", "truncations")]
-            actions = np.asarray(raw["actions"])
-        except (KeyError, ValueError, TypeError, IndexError) as unfit:
-            raise PipelineError(
-                f"{where}: its arrays are not those of the declared spaces "
-                f"({type(unfit).__name__}); correct `environment`, or the data"
-            ) from None
-        steps = len(rewards)
+    def _episode(self, part: MinariStorage, name: str, raw: dict[str, Any]) -> Transitions:
+        """Make one episode of its arrays; raises any error where they are not as they should."""
+        space = part.observation_space
+        order = space if isinstance(space, Box) else self._order
+        observations = flattened(order, raw["observations"])
+        rewards = np.asarray(raw["rewards"], float).reshape(-1)
+        flags = [np.ravel(raw[key]).astype(bool) for key in ("terminations", "truncations")]
+        actions, steps = np.asarray(raw["actions"]), len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
+            where = f"{part.data_path}: episode {int(name[-9:])}"
             allowed = "at least one, as many actions and flags, and one observation more"
             raise PipelineError(f"{where}: found {steps} rewards; allowed is {allowed}")
-        return Transitions.of_episode(part.name(index), observations, actions, rewards, *flags)
+        return Transitions.of_episode(name, observations, actions, rewards, *flags)
+
+
+def _spaces_of(part: MinariStorage) -> Spaces:
+    return spaces_of(str(part.data_path), part.observation_space, part.action_space)
 
 
 def flattened(space: Space[Any], values: Any) -> Array:

@@ -203,14 +203,13 @@ def compress_unusually(file: h5py.File, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["observations", "rewards", "timeouts"])
 @pytest.mark.parametrize(
     "write", [link_out, link_folder_out, put_rows_beside, map_virtually, compress_unusually]
 )
 def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
-    project: Path, write: Callable[[h5py.File, str], None], name: str
+    project: Path, write: Callable[[h5py.File, str], None]
 ) -> None:
-    chosen = written(FULL)
+    chosen, name = written(FULL), "timeouts"
     with h5py.File("raw/data.hdf5", "r+") as file, h5py.File("raw/other.hdf5", "w") as other:
         del file[name]
         for array, values in FULL.items():

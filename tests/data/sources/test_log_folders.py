@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from primorl.base.errors import PipelineError
+from primorl.data.sources import source_of
 from primorl.data.sources.tabular.watch import find_files, log_files
 from tests.data.sources.tabular_builders import entry, row, rows, run, write
 
@@ -59,10 +60,13 @@ def folder(project: Path) -> Path:
 
 @pytest.mark.parametrize("files", ["log", "log/*", "log/**"])
 @pytest.mark.parametrize("make", [named("b.csv"), linked_folder])
-def test_a_folder_is_read_whole(folder: Path, files: str, make: Callable[[], None]) -> None:
+def test_a_folder_is_copied_whole(folder: Path, files: str, make: Callable[[], None]) -> None:
     make()
-    _, found = find_files(files)
+    Path("raw").mkdir()
+    source_of("log", entry(files=files)).collect(Path("raw"))
+    found = log_files(Path("raw"))
     assert [path.name for path in found] == ["a.csv", "b.csv"]
+    assert not any(path.is_symlink() for path in found)
 
 
 @pytest.mark.parametrize("what", REFUSED)

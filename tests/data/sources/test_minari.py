@@ -78,6 +78,7 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     assert len(spaces.one_hot) == 3  # the colour and the dials
     bounds = spaces.observation_low, spaces.observation_high
     assert bounds == (tuple(whole.low), tuple(whole.high))
+    assert {"colour=3", "grid_3", "dials_1=2", "arm/0"} < set(spaces.observation_names)
 
 
 class Ordered(gymnasium.Env[Any, Any]):
@@ -180,6 +181,21 @@ def test_a_choice_that_the_space_does_not_have_is_refused(project: Path) -> None
         with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
             file["episode_1/observations/colour"][2] = wrong
         refused(chosen, "episode 1: ")
+
+
+@pytest.mark.parametrize(
+    ("spaces", "says"),
+    [
+        ({"action_space": Box(-1, np.inf, (1,), np.float32)}, "a Box without finite bounds"),
+        ({"action_space": Box(-np.inf, np.inf, (1,), np.float32)}, "a Box without finite bounds"),
+        ({"observation_space": Dict({"a": Box(0, 1, (64, 65))})}, "found 4160 numbers"),
+    ],
+)
+def test_images_and_actions_without_bounds_are_refused(
+    project: Path, spaces: dict[str, Any], says: str
+) -> None:
+    create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces() | spaces)
+    refused(collected(entry("a-v0", root=project / "minari")), says)
 
 
 def test_parts_of_different_spaces_are_refused(project: Path) -> None:

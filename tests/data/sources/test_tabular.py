@@ -20,7 +20,6 @@ from primorl.config.datasets import TabularDataset
 from primorl.data.sources import source_of
 from primorl.data.sources.tabular import files as tabular_files
 from primorl.data.sources.tabular import source as tabular_sorting
-from primorl.data.sources.tabular.watch import log_files
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import arrow_schema
 from tests.data.sources.tabular_builders import (
@@ -297,17 +296,6 @@ def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: P
         for name in ("observation", "next_observation"):
             assert each[name] == [min(whole[name][0], 4.5), *whole[name][1:]]
         assert each["reward"] == min(whole["reward"], 4.0)
-
-
-def test_files_are_found_and_copied(project: Path) -> None:
-    path = write(rows())
-    target = project / "raw"
-    for files in ("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log")):
-        target.mkdir()
-        source_of("log", entry(files=files)).collect(target)
-        (copy,) = log_files(target)
-        assert (copy.is_symlink(), copy.read_bytes()) == (False, path.read_bytes())
-        shutil.rmtree(target)
 
 
 def slow(content: list[Row]) -> list[Row]:

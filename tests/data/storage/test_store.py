@@ -21,7 +21,6 @@ from primorl.data.private import open_units
 from primorl.data.storage import parquet, schema
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
-from primorl.data.storage.schema import DatasetInfo
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_parts
 
 
@@ -58,7 +57,10 @@ def test_files_do_not_depend_on_the_tables_that_rows_come_in(
             snapshot(write_parts(tmp_path / str(units), *tables, rows_per_group=rows_per_group))
         )
     assert all(each == found[0] for each in found)
-    assert pq.read_metadata(tmp_path / "1/rows.parquet").num_row_groups > 1
+    groups = list(PartReader(tmp_path / "1", made_by="ingest").tables())
+    assert len(groups) > 1
+    assert pa.concat_tables(groups).equals(whole)
+    assert sum(len(set(group["unit_id"].to_pylist())) for group in groups) == 90, "none is split"
 
 
 def check_units(store: UnitStore, rows: pa.Table, units: list[int]) -> None:
@@ -174,22 +176,6 @@ def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
     assert "1073741824" not in str(wrong.value)
 
 
-def test_row_groups_hold_whole_units_and_the_file_the_facts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
-    units = [table([each], names=[f"{i:03d}"]) for i, each in enumerate(episodes(12))]
-    rows = pa.concat_tables(units)
-    write_parts(tmp_path, *units, rows_per_group=8)
-    reader = PartReader(tmp_path, made_by="ingest")
-    assert (reader.info, reader.rows) == (INFO, rows.num_rows)
-    groups = list(reader.tables())
-    assert len(groups) > 2
-    assert pa.concat_tables(groups).equals(rows)
-    seen = [set(group["unit_id"].to_pylist()) for group in groups]
-    assert sum(map(len, seen)) == len(set.union(*seen)) == 12
-
-
 ORIGIN = Path("somewhere.hdf5")
 PEOPLE = ["ann smith", "bob jones"]
 
@@ -276,10 +262,3 @@ def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
     check(content, trajectories_per_person=3)
     with pytest.raises(PipelineError, match="number 3, step 0: found a person with more"):
         check(content, trajectories_per_person=2)
-
-
-def test_the_facts_travel_in_the_metadata() -> None:
-    assert DatasetInfo.from_metadata(INFO.to_metadata(), ORIGIN) == INFO
-    for metadata in (None, {}, {b"primorl": b"{}"}, {b"primorl": b"no json"}, {b"primorl": b"[]"}):
-        with pytest.raises(PipelineError, match="metadata missing or malformed"):
-            DatasetInfo.from_metadata(metadata, ORIGIN)
