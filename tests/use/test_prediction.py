@@ -125,7 +125,8 @@ def test_of_a_clone_in_a_box_mean_and_deviation_are_written(project: Path) -> No
     behaviour: BehaviourPolicy = clone(discrete=False)
     facts: Any = {"rounds": 1, "engine_version": 1}
     save(CLONE, behaviour, variant="private", environment=None, **facts)
-    policy, rows = load_policy(CLONE, against_advice=True), np.random.default_rng(0).normal(size=(50, 3))
+    policy = load_policy(CLONE, against_advice=True)
+    rows = np.random.default_rng(0).normal(size=(50, 3))
     table({f"observation_{i}": rows[:, i] for i in range(3)})
     found = predicted()
     for what, expected in zip(("mean", "std"), policy.mean_and_std(rows), strict=True):
