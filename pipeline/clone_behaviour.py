@@ -11,7 +11,7 @@ from primorl.config.params import Params
 from primorl.policy.config import BEHAVIOUR_FILE, write_nothing
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
-from primorl.work.jobs import Order, RunPlan
+from primorl.work.jobs import RunPlan
 
 
 def idle(_: Params) -> bool:
@@ -25,31 +25,26 @@ def idle(_: Params) -> bool:
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
     from primorl.privacy.composition import count_held, held_by_clone
-    from primorl.work import training
+    from primorl.stages import training
     from primorl.work.desk import Desk
-    from primorl.work.training import training_setup, write_clone
 
     with Desk.open(params, run) as desk:
-        data, manifest = desk.partitions, desk.partitions.manifest
-        job = RunPlan.read(params, data).clone
+        data, job = desk.partitions, desk.read_plan(params).clone
         assert job is not None
         run.params({"clone": to_json(job)})
-
-        setup = training_setup(job, data, params.compute)
+        setup = training.prepare_training(job, data, params.compute)
         training.check_before_charge(setup, BEHAVIOUR)
-        order = Order.of(job, data)
-        with desk.pay(order, training.begin(setup), training.restore_for(setup)) as paid:
+
+        order, begin = desk.order(job), training.begin(setup)
+        with desk.pay(order, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, run)
-            training.refuse_diverged(paid, trained, "behaviour")
-            engine = training.begun_by(paid)
-            own = paid.state_privacy(setup.mechanism, manifest.info.termination)
+            training.refuse_diverged(trained, "behaviour")
+            own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
-            paid.finish(
-                BEHAVIOUR,
-                count_held(own, held),
-                lambda folder: write_clone(folder, job, setup, trained, manifest, engine),
-                logged=["config.json", BEHAVIOUR_FILE],
-            )
+            logged = ["config.json", BEHAVIOUR_FILE]
+            with paid.result(BEHAVIOUR, count_held(own, held), logged) as folder:
+                engine = paid.state.engine
+                training.write_clone(folder, job, setup, trained, data.manifest, engine)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@ idle unless a question has a share of ε.
 """
 
 import sys
+from contextlib import ExitStack
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, MANIFEST, POLICY, PRIVATE_EVALUATION
+from primorl.base.paths import MANIFEST, POLICY, PRIVATE_EVALUATION
 from primorl.base.records import to_json
-from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import empty_evaluation
 from primorl.policy.config import PolicyConfig
 from primorl.tracking import StageRun
-from primorl.work.jobs import Order, RunPlan
+from primorl.work.jobs import RunPlan
 
 
 def idle(_: Params) -> bool:
@@ -32,41 +32,21 @@ def body(params: Params, run: StageRun) -> None:
     statements.
     """
     from primorl.base.processes import choose_device
-    from primorl.evaluate.private.actions import compare_actions
-    from primorl.evaluate.private.model_values import (
-        act_of,
-        load_clone,
-        roll_out,
-        values_in_model,
-    )
     from primorl.policy.exported import DeterministicPolicy
-    from primorl.work import asking
+    from primorl.stages import asking
     from primorl.work.desk import Desk
 
-    with Desk.open(params, run) as desk:
-        data = desk.partitions
-        jobs = RunPlan.read(params, data).questions
+    with Desk.open(params, run) as desk, ExitStack() as charges:
+        data, jobs = desk.partitions, desk.read_plan(params).questions
         run.params({job.question: to_json(job) for job in jobs})
-        policy = act_of(DeterministicPolicy.load(POLICY))
-        config = PolicyConfig.read(POLICY)
-        clone = load_clone(BEHAVIOUR, params.seed)
+        policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
         problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, config.ends)
-        files = asking.hash_files(cloned=clone is not None)
-        own, random = (
-            roll_out(problem, each, asking.ROLLOUTS) for each in (policy, problem.random_policy())
-        )
-        today = None if clone is None else roll_out(problem, clone, asking.ROLLOUTS)
-        free, conduct = values_in_model(own, random, today), None
-        if today is not None:
-            names = config.observation_names, config.action_names
-            paid, chosen = asking.read_paid_actions(problem), params.chosen
-            outcomes = chosen.bounds.outcomes or ()
-            ends = isinstance(chosen, TabularDataset) and chosen.options.end == "outcome"
-            conduct = compare_actions(problem, own, today, names, paid, outcomes, always_ends=ends)
+        files = asking.hash_files()
+        free, conduct = asking.compare_in_model(problem, params.chosen, config)
 
-        orders = [(job, Order.of(job, data)) for job in jobs]
         device = choose_device(params.compute.device, params.compute.threads)
-        answered = asking.ask_for(desk, orders, problem, files["model_sha256"], device)
+        model = files["model_sha256"]
+        answered = asking.ask_for(desk, charges, jobs, problem, model, device)
         record = asking.evaluation_record(problem, data, files, answered, free, conduct)
         record.write(PRIVATE_EVALUATION)
         for each in answered:

@@ -34,7 +34,7 @@ def body(params: Params, run: StageRun) -> None:
     from primorl.base.processes import choose_device
     from primorl.online.learning import OnlineState
     from primorl.privacy.composition import after_offline
-    from primorl.work import online
+    from primorl.stages import online
     from primorl.work.desk import Desk
 
     started = time.perf_counter()
@@ -43,20 +43,16 @@ def body(params: Params, run: StageRun) -> None:
     device = choose_device(params.compute.device, params.compute.threads)
     start = online.begin(learning)
     with Desk.open_for(params, run, learning.arrivals.version) as desk:
-        saved = start if learning.mechanism.is_private else None  # else nothing is resumed
-        with desk.pay(online.order_of(params, learning), saved, OnlineState.restore) as paid:
-            state = online.learn_for(paid, learning, start, device)
+        order = online.order_of(params, learning)
+        with desk.pay(order, start, OnlineState.restore) as paid:
+            state = online.learn_for(paid, learning, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]
             returns = online.evaluate_online(params, learning, state, policies)
             of_users = online.users_statement(params, learning)
             of_users = of_users.with_payment(paid.charge.id, paid.spent)
             statement = after_offline(learning.offline, of_users)
-            paid.finish(
-                ONLINE,
-                statement,
-                lambda folder: online.write_policies(folder, params, learning, policies),
-                logged=["config.json"],
-            )
+            with paid.result(ONLINE, statement) as folder:
+                online.write_policies(folder, params, learning, policies)
     seconds = time.perf_counter() - started
     summary = online.summarise_online(params, learning, of_users, statement, returns, seconds)
     write_online_results(summary, returns.users, returns.curve)

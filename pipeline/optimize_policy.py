@@ -18,8 +18,7 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import LEARNED
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
-from primorl.tracking import StageRun
-from primorl.work.policy import (
+from primorl.stages.policy import (
     PublicLog,
     clone_reference,
     decide_policy,
@@ -28,6 +27,7 @@ from primorl.work.policy import (
     planned_policy,
     sac_config,
 )
+from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:

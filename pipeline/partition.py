@@ -6,8 +6,8 @@ from pipeline.runner import run_stage
 from primorl.base.paths import PARTITIONS
 from primorl.config.params import Params
 from primorl.data.storage.schema import PUBLIC_BY
+from primorl.stages.splitting import split
 from primorl.tracking import StageRun
-from primorl.work.splitting import split
 
 
 def body(params: Params, run: StageRun) -> None:

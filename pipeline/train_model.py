@@ -8,11 +8,10 @@ from primorl.base.processes import is_worker
 from primorl.base.records import to_json
 from primorl.base.reporting import exit_status
 from primorl.config.params import Params, load
+from primorl.stages import training
+from primorl.stages.training import work_for_first
 from primorl.tracking import StageRun
-from primorl.work import training
 from primorl.work.desk import Desk
-from primorl.work.jobs import Order, RunPlan, paid_plan
-from primorl.work.training import training_setup, work_for_first, write_model
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -21,27 +20,20 @@ def body(params: Params, run: StageRun) -> None:
     Everything that can be refused without private data is refused before the ledger is asked.
     """
     with Desk.open(params, run) as desk:
-        data, manifest = desk.partitions, desk.partitions.manifest
-        plan = RunPlan.read(params, data)
-        order = Order.of(plan.model, data)
-        bill = desk.quote(params, plan)
-        if bill.orders[0] in bill.unpaid:  # a model that is paid for is restored at no cost
-            bill.refuse_beyond_budget()
-        plan.write(paid_plan(params, data))  # once paid, the stage `plan` keeps to these numbers
+        data, plan = desk.partitions, desk.read_plan(params)
         run.params({"model": to_json(plan.model)})
-
-        setup = training_setup(plan.model, data, params.compute)
+        setup = training.prepare_training(plan.model, data, params.compute)
         training.check_before_charge(setup, MODEL)
-        with desk.pay(order, training.begin(setup), training.restore_for(setup)) as paid:
+
+        plan.keep(params, data)
+        order, begin = desk.order(plan.model), training.begin(setup)
+        with desk.pay(order, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, run)
-            training.refuse_diverged(paid, trained, "dynamics")
-            engine = training.begun_by(paid)
-            paid.finish(
-                MODEL,
-                paid.state_privacy(setup.mechanism, manifest.info.termination),
-                lambda folder: write_model(folder, plan, setup, trained, manifest, engine),
-                logged=["config.json"],
-            )
+            training.refuse_diverged(trained, "dynamics")
+            statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
+            with paid.result(MODEL, statement) as folder:
+                engine = paid.state.engine
+                training.write_model(folder, plan, setup, trained, data.manifest, engine)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from primorl.evaluate.private.problem import Recordings
 from primorl.model.ensemble import Bounds
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.mechanism import Mechanism
+from primorl.stages.training import model_bounds
 from primorl.tracking import stage_run
 from primorl.work.desk import Desk, Paid
 from primorl.work.jobs import EVALUATE_PRIVATE, Order, digest
-from primorl.work.training import model_bounds
 from research import dptd
 from research.dptd_network import ValueNetwork
 
@@ -87,7 +87,6 @@ def evaluate(epsilon: float) -> None:
         begin = Learned(**algorithm.begin(network, params.seed), level=torch.zeros(1))
         with desk.pay(order, begin, Learned.restore) as paid:
             state = paid.state
-            assert state is not None
             if not paid.finished:
                 state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))
             value = state.level + network.values(state.theta.float(), starts[None]).mean(1)
@@ -97,12 +96,8 @@ def evaluate(epsilon: float) -> None:
                 "discount": dptd.DISCOUNT,
                 "network": state.theta[0].tolist(),
             }
-            paid.finish(
-                FOLDER,
-                paid.state_privacy(mechanism),
-                lambda folder: write_json(folder / "value.json", found),
-                ["value.json"],
-            )
+            with paid.result(FOLDER, paid.state_privacy(mechanism), ["value.json"]) as folder:
+                write_json(folder / "value.json", found)
     alone = found["of_the_mean_reward"]
     print(f"{FOLDER}: value {found['value']:.4g}, of the mean reward alone {alone:.4g}")
 

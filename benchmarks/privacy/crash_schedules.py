@@ -172,7 +172,7 @@ def process(world: World, identity: str) -> None:
     )
     with (
         closing(open_to_charge(params)) as ledger,
-        Desk(ledger, Budget(100.0, DELTA), DELTA, "data", VERSION, run, partitions).pay(
+        Desk(ledger, Budget(100.0, DELTA), DELTA, "data", VERSION, run, _partitions=partitions).pay(
             order, begin, restore
         ) as paid,
     ):
@@ -192,12 +192,9 @@ def process(world: World, identity: str) -> None:
             setup, source, None, state=paid.state, save_checkpoint=save, on_round=on_round
         )
         weights = trained.weights[0].numpy().tobytes()
-        paid.finish(
-            MODEL,
-            paid.state_privacy(world.mechanism, "none"),
-            lambda folder: (folder / WEIGHTS).write_bytes(weights),
-            [WEIGHTS],
-        )
+        statement = paid.state_privacy(world.mechanism, "none")
+        with paid.result(MODEL, statement, [WEIGHTS]) as folder:
+            (folder / WEIGHTS).write_bytes(weights)
     run.end("FINISHED")
     written = held(MODEL / WEIGHTS)
     must(

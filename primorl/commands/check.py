@@ -60,7 +60,7 @@ def check(
 def _settings(params: "Params") -> Iterator[str]:
     """Check settings that only a stage would find wrong."""
     if params.online.asked:
-        from primorl.work.online import Arrivals
+        from primorl.stages.online import Arrivals
 
         if params.chosen.environment is None:
             raise PipelineError(

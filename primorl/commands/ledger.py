@@ -71,7 +71,7 @@ def _publish(
 ) -> None:
     """Let people become public who were private before and never charged for; for ever."""
     from primorl.config.params import load
-    from primorl.work.splitting import confirm
+    from primorl.stages.splitting import confirm
 
     units = confirm(load(), word).public_units
     print(f"{units} units may be public now; `dvc repro partition` makes them so")

@@ -331,7 +331,7 @@ def _today_line(own: OwnRun) -> str | None:
 
 
 def _online_line(params: Params) -> str:
-    from primorl.work.online import Arrivals
+    from primorl.stages.online import Arrivals
 
     asked, arrivals = params.online, Arrivals.of(params)
     each = "no guarantee"

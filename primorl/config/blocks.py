@@ -239,7 +239,7 @@ class Evaluation(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Online(Block):
-    """Learning from users who come after training; each is met once. See `primorl.work.online`.
+    """Learning from users who come after training; each is met once. See `primorl.stages.online`.
 
     Attributes:
         users: N, how many come at most; None: none, or all of ``arrivals``.

@@ -11,6 +11,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from dp_accounting.dp_event import NonPrivateDpEvent
+
 from primorl.base.dvc import changed_stages
 from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.config.params import Params
@@ -107,8 +109,14 @@ class Bill:
 
     @property
     def unpaid(self) -> list[Order]:
-        """The orders that no earlier charge pays for."""
-        return [each for each in self.orders if each.identity not in self.paid]
+        """The orders that no earlier charge pays for; one without a guarantee is charged each time,
+        as it is never restored.
+        """
+        return [
+            each
+            for each in self.orders
+            if each.identity not in self.paid or isinstance(each.event, NonPrivateDpEvent)
+        ]
 
     @cached_property
     def spent(self) -> float:

@@ -1,28 +1,27 @@
-"""The desk: where a job is quoted, paid, given its rows, and committed.
+"""The desk: where a job is paid, given its rows, and committed.
 
 No other module reserves a charge or opens private rows; see the import contracts in pyproject.toml.
 Training the model and cloning go
 
     with Desk.open(params, run) as desk:
-        plan = RunPlan.read(params, desk.partitions)
-        order = Order.of(plan.model, desk.partitions)
+        plan = desk.read_plan(params)
+        order = desk.order(plan.model)
         with desk.pay(order, begin, restore) as paid:  # no private row was read before
             result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
-            paid.finish(folder, paid.state_privacy(mechanism), write, logged)  # commits
+            with paid.result(folder, paid.state_privacy(mechanism), logged) as fresh:
+                ...  # files are written; then the charge is committed
 
 Asking pays for each question, and commits all when the answers are written (`Paid.commit`).
 Learning online pays for users who arrive (`Desk.open_for`), whose rows are nowhere.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic
 
 import psutil
-from dp_accounting.dp_event import ComposedDpEvent
 
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
@@ -37,7 +36,7 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
-from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities
+from primorl.privacy.ledger.history import Budget, Charge, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -52,7 +51,14 @@ from primorl.work.data import (
     refuse_missing_charges,
     refuse_published,
 )
-from primorl.work.jobs import CLONE_BEHAVIOUR, EVALUATE_PRIVATE, TRAIN_MODEL, Order, RunPlan
+from primorl.work.jobs import (
+    CLONE_BEHAVIOUR,
+    EVALUATE_PRIVATE,
+    TRAIN_MODEL,
+    AnyJob,
+    Order,
+    RunPlan,
+)
 
 ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
 """Stages that may open private rows, each for a charge of its own."""
@@ -111,6 +117,7 @@ class Desk:
         dataset: name of the data.
         version: the units, as the ledger knows them.
         run: the stage's MLflow run; it gets the id of each charge.
+        bill: of all jobs of the run, once its plan is read.
     """
 
     ledger: Ledger
@@ -119,6 +126,7 @@ class Desk:
     dataset: str
     version: Version
     run: StageRun
+    bill: Bill | None = None
     _partitions: Partitions | None = None
     _keep_bytes: int = 0
     _rows: UnitStore | None = None
@@ -160,44 +168,55 @@ class Desk:
         assert self._partitions is not None, "users who arrive have no partitions"
         return self._partitions
 
-    def quote(self, params: Params, plan: RunPlan) -> Bill:
-        """Say which jobs of a plan are paid, and what is due."""
-        return Bill.of(params, plan, self.partitions, self.ledger)
-
-    def refuse_beyond_budget(self, orders: Sequence[Order]) -> None:
-        """Refuse orders of which not all that are still to be paid fit the budget together.
+    def read_plan(self, params: Params) -> RunPlan:
+        """Read the run's plan, and make the bill of its jobs, which must fit the budget together.
 
         Raises:
-            BudgetExceeded: they do not. Nothing was charged.
+            PipelineError: see `RunPlan.read`.
         """
-        known = paid_identities(self.ledger.charges())
-        due = [each for each in orders if each.identity not in known]
-        if due:
-            together = ComposedDpEvent(tuple(each.event for each in due))
-            self.ledger.dry_run(replace(self._request(due[0]), event=together), self.budget)
+        plan = RunPlan.read(params, self.partitions)
+        self.bill = Bill.of(params, plan, self.partitions, self.ledger)
+        return plan
+
+    def order(self, job: AnyJob) -> Order:
+        """Make the order of a job on the units of the partitions."""
+        return Order.of(job, self.partitions)
 
     @contextmanager
-    def pay(self, order: Order, begin: S | None, restore: Restore[S]) -> Iterator["Paid[S]"]:
+    def pay(self, order: Order, begin: S, restore: Restore[S]) -> Iterator["Paid[S]"]:
         """Resume or restore work that was paid for under this identity, or else reserve a charge.
 
-        Leaving the block frees the locks and commits nothing: `Paid.finish` or `Paid.commit` does.
+        Leaving the block frees the locks and commits nothing: `Paid.result` or `Paid.commit` does.
         After an error the charge stays spent; the next run under the same identity resumes it.
 
         Args:
             order: the job's event, ε and identity.
-            begin: the state before the first release; None: work without a guarantee, which is
-                neither saved nor resumed.
+            begin: the state before the first release. Work without a guarantee is neither saved nor
+                resumed.
             restore: rebuilds a state from a checkpoint's tensors and facts.
 
         Raises:
-            BudgetExceeded: the budget does not allow it. Nothing is spent.
+            BudgetExceeded: the budget does not allow it, or not all jobs of the run that are still
+                to be paid. Nothing is spent.
             PipelineError: one of the refusals of `pay_or_resume`. Nothing is spent.
         """
-        checkpoints, request = home() / CHECKPOINTS, self._request(order)
+        if self.bill is not None and order in self.bill.unpaid:  # what is paid is restored
+            self.bill.refuse_beyond_budget()
+        request = Request(
+            version=self.version,
+            dataset=self.dataset,
+            stage=order.name,
+            identity=order.identity,
+            event=order.event,
+            delta=order.delta,
+            git_commit=git_commit(),
+            mlflow_run=self.run.run_id,
+        )
+        checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:
             self.run.tag("charge", payment.charge.id)
-            yield Paid(self, payment)
+            yield Paid(payment.charge, payment.state, payment.write, desk=self)
 
     def open_rows(self, charge: Charge, own: slice = EVERY) -> UnitStore:
         """Open the private units for a granted charge, once a stage; see `open_private`."""
@@ -209,56 +228,21 @@ class Desk:
             raise ValueError(f"own: {self._own} are open, and not {own}")
         return self._rows
 
-    def _request(self, order: Order) -> Request:
-        return Request(
-            version=self.version,
-            dataset=self.dataset,
-            stage=order.name,
-            identity=order.identity,
-            event=order.event,
-            delta=order.delta,
-            git_commit=git_commit(),
-            mlflow_run=self.run.run_id,
-        )
-
 
 @dataclass(frozen=True)
-class Paid(Generic[S]):
+class Paid(Payment[S]):
     """A piece of paid work: model, clone, answer or online run; its charge is open.
 
     Attributes:
         desk: that it was paid at.
-        payment: the charge, and the state that it pays for.
     """
 
-    desk: Desk
-    payment: Payment[S]
-
-    @property
-    def charge(self) -> Charge:
-        """The charge in the ledger."""
-        return self.payment.charge
-
-    @property
-    def state(self) -> S | None:
-        """The state to go on from; None: work without a guarantee."""
-        return self.payment.state
-
-    @property
-    def finished(self) -> bool:
-        """Whether an earlier run completed the work, so that no private byte needs to be read."""
-        return self.payment.finished
+    desk: Desk = field(kw_only=True)
 
     @property
     def spent(self) -> SpentOnDataset:
         """Sum up everything spent on the same units so far, including this charge."""
         return spent_on_dataset(self.desk.ledger, self.desk.version, self.desk.delta)
-
-    def save(self, state: S) -> None:
-        """Write a state durably, before every release and after the last one; see
-        `Payment.save_checkpoint`.
-        """
-        self.payment.save_checkpoint(state)
 
     def open_rows(self, mechanism: Mechanism, own: slice = EVERY) -> UnitStore:
         """Open the private units for the mechanism that was charged.
@@ -300,28 +284,27 @@ class Paid(Generic[S]):
         )
         return statement.with_payment(self.charge.id, self.spent)
 
-    def finish(
-        self,
-        folder: Path,
-        statement: Statement,
-        write: Callable[[Path], object],
-        logged: Sequence[str],
-    ) -> None:
-        """Replace a folder by the files that ``write`` makes and their statement, log both, and
+    @contextmanager
+    def result(
+        self, folder: Path, statement: Statement, logged: Sequence[str] = ("config.json",)
+    ) -> Iterator[Path]:
+        """Replace a folder by the files that the block writes and their statement, log both, and
         commit the charge.
 
         The ledger gets the digest of every file. So a statement is bound to the bytes that it
-        speaks of.
+        speaks of. After an error in the block the old folder stays, and the charge stays open.
 
         Args:
             folder: to be replaced.
             statement: of the files.
-            write: writes them into the folder that it is given.
             logged: names of files that MLflow gets.
+
+        Yields:
+            The folder to write into.
         """
         run = self.desk.run
         with replaced_directory(folder) as fresh:
-            write(fresh)
+            yield fresh
             statement.write(fresh)
             for file in (*logged, "privacy.json"):
                 run.artifact(fresh / file)

@@ -48,7 +48,6 @@ from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
@@ -269,39 +268,6 @@ class QuestionJob:
     def event(self) -> DpEvent:
         """The event that it is charged as."""
         return Training(1.0, self.noise_multiplier, self.releases).event
-
-
-def solve_noise(
-    epsilon: float,
-    delta: float,
-    q: float,
-    rounds: int,
-    queries: tuple[float, ...] = (),
-    key: str = "params.yaml: privacy.target_epsilon",
-) -> float:
-    """Solve for the noise multiplier at which a mechanism costs this ε, a part of that of a key.
-
-    Raises:
-        PipelineError: none is enough.
-    """
-    try:
-        return solve_noise_multiplier(epsilon, delta, q, rounds, queries)
-    except ValueError as impossible:
-        raise PipelineError(
-            f"{key}: a job's part of it is {epsilon:.6g}: {impossible}; raise it"
-        ) from None
-
-
-def noise_of_share(epsilon: float, delta: float, share: float) -> float:
-    """Compute the noise multiplier of a query of all units that takes a share of this ε.
-
-    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and
-    rounds of all units.
-
-    Raises:
-        PipelineError: no noise is enough.
-    """
-    return float(f"{solve_noise(epsilon, delta, 1.0, 1) / math.sqrt(share):.4g}")
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -526,3 +492,9 @@ class RunPlan:
         """Write the file, atomically."""
         path.parent.mkdir(exist_ok=True)
         write_record(path, self)
+
+    def keep(self, params: Params, partitions: "Partitions") -> None:
+        """Keep the plan beside the ledger before it is paid, so that the stage ``plan`` stays with
+        these numbers afterwards.
+        """
+        self.write(paid_plan(params, partitions))

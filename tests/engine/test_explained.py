@@ -11,7 +11,7 @@ from primorl.engine.queries import ExplainedQuery
 from primorl.model.architecture import Architecture, Explained
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.privacy.mechanism.queries import ONE
-from primorl.work.training import warn_of_little
+from primorl.stages.training import warn_of_little
 from tests.units import Ragged, make_units
 
 UNITS, ROWS = 1000, 40

@@ -12,7 +12,7 @@ import pytest
 from pipeline import collect, ingest, partition
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.work.splitting import confirm
+from primorl.stages.splitting import confirm
 from tests.data.builders import episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
 from tests.pipeline.fakes import FakeRun

@@ -21,7 +21,7 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.work.resolve import epsilon_of
+from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
@@ -99,7 +99,7 @@ def test_learned_ends_that_rollouts_do_without_bar_a_trial(
 ) -> None:
     config = replace(ModelConfig.read(Path("models/dynamics")), termination=termination)
     stated = SimpleNamespace(read=lambda _: config)
-    monkeypatch.setattr("primorl.work.asking.ModelConfig", stated)
+    monkeypatch.setattr("primorl.stages.asking.ModelConfig", stated)
     verdict = evaluated(ready).verdict
     assert verdict is not None
     assert any("ends episodes" in veto.reason for veto in verdict.vetoes) is barred
@@ -120,7 +120,7 @@ def test_a_machine_whose_last_bits_depend_on_a_rows_place_is_not_charged(
 ) -> None:
     unopened(monkeypatch)
     factors = torch.linspace(1, 1 + 1e-12, BLOCK, dtype=torch.float64)[:, None]
-    monkeypatch.setattr("primorl.work.asking.mean_change", lambda ensemble, rows: rows * factors)
+    monkeypatch.setattr("primorl.stages.asking.mean_change", lambda ensemble, rows: rows * factors)
     refused(ready, "differ with its place among other rows")
     assert charged(ready) == []
 

@@ -117,8 +117,8 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     replace(found, model=model, jobs=jobs_).write()
     honest = spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
     with Desk.open(params, FakeRun()) as desk:
-        bill = desk.quote(params, RunPlan.read(params, desk.partitions))
-    assert f"charges train_model ({at_most(honest, 4)}): " in str(bill)
+        desk.read_plan(params)
+        assert f"charges train_model ({at_most(honest, 4)}): " in str(desk.bill)
     train_model.body(params, FakeRun())
     (charge,) = charged(params)
     assert charge.epsilon == pytest.approx(honest, rel=1e-3)
@@ -130,7 +130,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, FakeRun())
-    for name in ("fit_model", "model_job", "clone_job", "solve_noise", "check_choices"):
+    for name in ("fit_model", "model_job", "clone_job", "solve_noise", "find_objections"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
     quicker = edited(params, compute={"threads": 1})
     assert jobs.digest_of_settings(quicker) == RunPlan.load().asked

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from primorl.config.params import Params, plain
-from tests.data.builders import episodes
+from tests.data.builders import episode, episodes
 from tests.pipeline.conftest import small
 from tests.pipeline.training_project import charged, with_changes, write_partitions
 from tests.projects import ROOT, write_settings
@@ -35,7 +35,7 @@ def test_a_queue_of_two_trials_that_begin_together_pays_for_their_model_once(
 ) -> None:
     params = with_changes(small)
     write_settings(plain(params))
-    write_partitions(episodes(6), episodes(3))
+    write_partitions(episodes(6), [episode(7, 100 + i) for i in range(3)])
     shutil.copy(empty_store, "mlflow.db")
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES}), encoding="utf-8")
     Path(".gitignore").write_text(".primorl\nmlflow.db*\nmlruns\n__pycache__\n", encoding="utf-8")
@@ -63,4 +63,4 @@ def test_a_queue_of_two_trials_that_begin_together_pays_for_their_model_once(
     run("dvc", "exp", "run", "--run-all", "--jobs", "2")
     shown = json.loads(run("dvc", "exp", "show", "--json"))
     assert len(shown[1]["experiments"]) == 2
-    assert [charge.state for charge in charged(params)] == ["committed"]
+    assert len(charged(params)) == 1, "the model comes to nothing in both, and is paid for once"

@@ -28,11 +28,11 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
-from primorl.work.policy import PublicLog
-from primorl.work.resolve import epsilon_of
+from primorl.work.model_rules import epsilon_of
 from tests.data.builders import episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun

@@ -19,7 +19,7 @@ from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.work import resolve
+from primorl.work import clone_rules, model_rules, resolve
 from primorl.work.desk import open_to_charge
 from primorl.work.jobs import MechanismNumbers
 from tests.data.builders import table
@@ -77,7 +77,7 @@ def noise_of_model(
         asked = dict.fromkeys(mechanism.queries, queries)
         return replace(mechanism, noise_multiplier=multiplier, queries=asked)
 
-    monkeypatch.setattr(resolve, "_with_noise", known)
+    monkeypatch.setattr(model_rules, "_with_noise", known)
     monkeypatch.setattr(resolve, "cost_of", lambda *_: 0.0)
 
 
@@ -85,15 +85,15 @@ def quick_clone(
     monkeypatch: pytest.MonkeyPatch, rounds: int, q: float, noise: Callable[[float], float]
 ) -> None:
     """Let a clone's network take few rounds; its noise multiplier at an ε costs no time."""
-    solved = resolve.solve_noise
+    solved = clone_rules.solve_noise
 
     def known(epsilon: float, delta: float, *sampled: Any) -> float:
         clone = sampled[:2] == (q, rounds)
         return noise(epsilon) if clone else solved(epsilon, delta, *sampled)
 
-    monkeypatch.setattr(resolve, "_CLONE_ROUNDS", rounds)
-    monkeypatch.setattr(resolve, "_CLONE_Q", q)
-    monkeypatch.setattr(resolve, "solve_noise", known)
+    monkeypatch.setattr(clone_rules, "_CLONE_ROUNDS", rounds)
+    monkeypatch.setattr(clone_rules, "_CLONE_Q", q)
+    monkeypatch.setattr(clone_rules, "solve_noise", known)
 
 
 @contextmanager

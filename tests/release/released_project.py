@@ -23,8 +23,9 @@ from primorl.config.params import Params
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import Trained
 from primorl.model.architecture import PublicLosses
+from primorl.stages import training
+from primorl.stages.training import write_model
 from primorl.work.jobs import RunPlan
-from primorl.work.training import write_model
 from tests.data.builders import episode, write_raw
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings
@@ -99,7 +100,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
         with (
             mock.patch.object(PublicLosses, "diverged", False),
-            mock.patch.object(train_model, "write_model", write_as_good),
+            mock.patch.object(training, "write_model", write_as_good),
         ):
             before = (ingest, partition, plan, train_model, clone_behaviour)
             for stage in (*before, optimize_policy, evaluate_private, evaluate):

@@ -21,13 +21,13 @@ import pytest
 import torch
 import yaml
 
-from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.base.files import write_json
 from primorl.commands.main import main
 from primorl.engine import linear
 from primorl.model.architecture import PublicLosses
 from primorl.privacy.accounting import figures
+from primorl.stages import training
 from tests.data.builders import episode, write_raw
 from tests.projects import ROOT, inside, write_settings
 from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good
@@ -199,10 +199,10 @@ def outputs(
         patched.delenv("DVC_ROOT", raising=False)
         # Few rounds on few people do not find what is asked of them otherwise.
         patched.setattr(PublicLosses, "diverged", False)
-        patched.setattr(train_model, "write_model", write_as_good)
+        patched.setattr(training, "write_model", write_as_good)
         # Computed from released things alone, and slow.
         patched.setattr(linear, "_TEACHING_STEPS", 10)
-        patched.setattr("primorl.work.asking.ROLLOUTS", 64)
+        patched.setattr("primorl.stages.asking.ROLLOUTS", 64)
         patched.setattr(figures, "figures", _figures)
         patched.setattr(figures, "GROUP_SIZES", ())
         Path(".primorl").mkdir(mode=0o700)

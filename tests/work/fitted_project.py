@@ -13,8 +13,8 @@ from primorl.config.params import RULED, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import public
-from primorl.work import resolve
-from primorl.work.resolve import Fit
+from primorl.work import model_rules
+from primorl.work.model_rules import Fit
 from tests.data.builders import INFO, episode
 from tests.pipeline.training_project import write_partitions
 from tests.projects import write_settings
@@ -32,7 +32,7 @@ def write_data(public: int = 10) -> None:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "_COMMON", COMMON)
+    monkeypatch.setattr(model_rules, "_COMMON", COMMON)
     pooled = dataclasses.replace(public._POOLED, max_epochs=3)
     monkeypatch.setattr(public, "_POOLED", pooled)
 
@@ -57,4 +57,4 @@ def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
     manifest = Manifest.load(MANIFEST)
     if units is not None:
         manifest = dataclasses.replace(manifest, private_units=units)
-    return resolve.fit_model(params, manifest, UnitStore.open(PUBLIC))
+    return model_rules.fit_model(params, manifest, UnitStore.open(PUBLIC))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
-from primorl.work.online import Arrivals, in_cohorts
+from primorl.stages.online import Arrivals, in_cohorts
 from tests.data.builders import episode, table
 from tests.projects import project_settings, write_settings
 

@@ -9,8 +9,8 @@ import torch
 
 from primorl.base.processes import choose_device, is_worker
 from primorl.config.blocks import Compute
+from primorl.stages.training import choose_execution
 from primorl.work.desk import rows_in_memory
-from primorl.work.training import choose_execution
 from tests.projects import ROOT
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}

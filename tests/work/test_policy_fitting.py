@@ -15,7 +15,7 @@ from primorl.model.architecture import TERMINATION_GAIN, Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
 from primorl.model.termination import LEARNED, NONE
-from primorl.work.policy import PublicLog, decide_policy, find_ends, is_undecided
+from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from tests.data.builders import episode, table
 from tests.pipeline.tiny_policy import write_partition
 from tests.projects import from_plain, project_settings
@@ -70,7 +70,7 @@ def test_learned_ends_are_used_where_episodes_then_last_as_the_peoples_do(
     still = SimpleNamespace(policies=1, act=lambda seen: torch.zeros(1, seen.shape[1], 1))
     tenth = 0.9 ** torch.arange(40, dtype=torch.float64)
     at_once = (torch.arange(40) < 12).double()
-    place = "primorl.work.policy."
+    place = "primorl.stages.policy."
     monkeypatch.setattr(place + "BehaviourPolicy.load", lambda *_: None)
     monkeypatch.setattr(place + "SampledClone", lambda *_: still)
     monkeypatch.setattr(place + "_noise_of_lengths", lambda: 0.0)
@@ -97,7 +97,7 @@ def test_people_who_consented_do_not_stand_for_those_who_were_asked(
     public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "primorl.work.policy.open_public", lambda _: UnitStore.open(tmp_path / "public")
+        "primorl.stages.policy.open_public", lambda _: UnitStore.open(tmp_path / "public")
     )
     for first_states, expected in ((True, None), (False, 2)):
         monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)

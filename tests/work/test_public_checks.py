@@ -12,7 +12,7 @@ from primorl.base.paths import MANIFEST, PUBLIC
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.work.resolve import Objections, find_objections
+from primorl.work.objections import Objections, find_objections
 from tests.data.builders import episode
 from tests.pipeline.training_project import (
     with_changes,

@@ -41,38 +41,37 @@ _ANOTHER_DRAW = (
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Payment(Generic[S]):
     """A charge, and the state of the work that it pays for.
 
     Attributes:
         charge: in the ledger.
-        state: to go on from; None for work without a guarantee, which is never written to disk.
-        file: the checkpoint; None without a guarantee.
-        save: writes a state to the checkpoint; None without a guarantee, and for finished work.
+        state: to go on from.
+        write: writes a state to the checkpoint; None without a guarantee, and for finished work.
     """
 
     charge: Charge
-    state: S | None
-    file: Path | None = None
-    save: Callable[[State], None] | None = None
+    state: S
+    write: Callable[[State], None] | None = None
 
     @property
     def finished(self) -> bool:
         """Whether an earlier run completed the work, so that no private byte needs to be read."""
-        return self.state is not None and self.state.finished
+        return self.state.finished
 
-    def save_checkpoint(self, state: S) -> None:
+    def save(self, state: S) -> None:
         """Write the checkpoint, durably, and count it in the ledger's database (`Progress`).
 
-        Call it before every release and after the last one.
+        Call it before every release and after the last one. Work without a guarantee is never
+        written to disk.
 
         Raises:
             PipelineError: the release must not be made, because the database cannot be used, or
                 another process has resumed the charge from a copy.
         """
-        if self.save is not None:
-            self.save(state)
+        if self.write is not None:
+            self.write(state)
 
 
 def _writer(
@@ -96,7 +95,7 @@ def pay_or_resume(
     request: Request,
     budget: Budget | None,
     checkpoints: Path,
-    begin: S | None,
+    begin: S,
     restore: Restore[S],
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new
@@ -132,20 +131,16 @@ def pay_or_resume(
         request: to be reserved.
         budget: the limit; None counts without one.
         checkpoints: folder of the checkpoints, one file for each charge.
-        begin: state to begin from; None for work without a guarantee, which is neither saved nor
-            resumed.
+        begin: state to begin from. Work without a guarantee is neither saved nor resumed.
         restore: rebuilds a state from a checkpoint.
 
     Raises:
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
-        ValueError: ``begin`` is given for an event without a guarantee.
         PipelineError: one of the refusals above, or the checkpoint to resume from is damaged.
             Nothing is spent.
     """
-    if begin is not None and isinstance(request.event, dp_event.NonPrivateDpEvent):
-        raise ValueError("begin: work without a guarantee must not be saved; give None")
-    if begin is None:
-        yield Payment(ledger.reserve(request, budget), None)
+    if isinstance(request.event, dp_event.NonPrivateDpEvent):
+        yield Payment(ledger.reserve(request, budget), begin)
         return
     said = False
     while True:
@@ -188,7 +183,7 @@ def _restored(
         if charge.state == "committed" and file.exists():
             found = read_checkpoint(file, restore, charge.id)
             if found.state.finished:
-                return Payment(charge, found.state, file)
+                return Payment(charge, found.state)
     return None
 
 
@@ -211,7 +206,7 @@ def _resumed(
         if found.state.finished:  # killed between the last checkpoint and the commit
             # Or killed just before it did so, and after the commit this state must stay.
             sync(file.parent)
-            return Payment(charge, found.state, file)
+            return Payment(charge, found.state)
         last = ledger.last_take(charge.id)
         old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)
         if found.state.lost and not old:
@@ -228,7 +223,7 @@ def _resumed(
                 f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its "
                 "rounds; nothing more is spent"
             )
-            return Payment(charge, found.state, file, save)
+            return Payment(charge, found.state, save)
         refusals.append(_refusal(charge, file, "an old copy"))
     if refusals:
         raise refusals[0]
@@ -280,7 +275,7 @@ def _reserved(
         else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
     )
     _say(f"{request.stage}: charge {name} reserved: {cost}")
-    return Payment(charge, begin, file, _writer(file, (NEVER_RESUMED,), ledger.progress, mark))
+    return Payment(charge, begin, _writer(file, (NEVER_RESUMED,), ledger.progress, mark))
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:

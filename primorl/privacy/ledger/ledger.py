@@ -191,13 +191,6 @@ class Ledger:
         self._refresh()
         refuse_published(dataset, version, Roster.of(version), self._directory)
 
-    def dry_run(self, request: Request, budget: Budget | None) -> None:
-        """Raise the errors of `reserve` for this request now, and write nothing: for work charged
-        in parts.
-        """
-        self._refresh()
-        self._refuse(request, budget, Roster.of(request.version))
-
     def _refuse(self, request: Request, budget: Budget | None, roster: Roster) -> None:
         account = account_of(self._directory, request.version, roster)
         refuse_published(request.dataset, request.version, roster, self._directory)

@@ -71,14 +71,13 @@ class Place:
             ) as payment,
         ):
             state = payment.state
-            assert state is not None
             while not state.finished and state.started < ROUNDS:
                 state = replace(state, started=state.started + 1)
-                payment.save_checkpoint(state)
+                payment.save(state)
                 each(state.started)
                 self.release(state.started)
                 state = replace(state, total=state.total + 1)
-            payment.save_checkpoint(replace(state, finished=True))
+            payment.save(replace(state, finished=True))
             book.commit(payment.charge.id)
 
     def refusal(self) -> str:

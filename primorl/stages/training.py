@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from primorl.engine.rounds import check_setup
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Message, Processes
-from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, serve, train
+from primorl.engine.training import OnRound, Trained, TrainingState, serve, train
 from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     CloneNetwork,
@@ -58,49 +58,72 @@ _SURE = 2.0  # standard errors of what is explained of the reward, up to which i
 # ---- a job's training
 
 
-def training_setup(
+def prepare_training(
     job: ModelJob | CloneJob, partitions: Partitions, compute: Compute
 ) -> TrainingSetup:
     """Set up a job's training on the data that the partitions describe.
+
+    Where rounds begin with public weights, these are trained here, on the public split.
 
     Raises:
         PipelineError: the clone takes the scales of a released model, which is missing or another
             one.
     """
-    manifest, public = partitions.manifest, partitions.public
-    spaces = manifest.info.spaces
-    common: dict[str, Any] = {
-        "mechanism": job.build_mechanism(manifest),
-        "bounds": model_bounds(job.bounds, manifest, public),
-        "columns": ObservationColumns(
-            spaces.observation_size, spaces.one_hot, spaces.discrete_actions
-        ),
-        "local": job.local,
-        "server": job.server,
-        "seed": job.seed,
-        "execution": choose_execution(compute),
-    }
-    setup: TrainingSetup
-    scales: Any = job.normaliser
+    execution = choose_execution(compute)
     if isinstance(job, ModelJob):
-        setup = TrainingSetup(
-            architecture=job.architecture(manifest),
-            normaliser=scales,
-            horizon=manifest.info.horizon,
-            **common,
-        )
+        setup = _prepare_model(job, partitions, execution)
     else:
-        if scales == "model":
-            scales = _released_scales(job.scaled_by, partitions)
-        setup = CloningSetup(
-            architecture=job.network(manifest), normaliser=scales, taught=job.taught, **common
-        )
+        setup = _prepare_clone(job, partitions, execution)
     if job.start != "public":
         return setup
+    public = partitions.public
     normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
     view, beta = setup.view(public), job.local.beta_nll
     start = make_start(setup.architecture, normaliser, view, job.seed, beta)
     return replace(setup, start=start)
+
+
+def _prepare_model(job: ModelJob, partitions: Partitions, execution: Execution) -> TrainingSetup:
+    manifest = partitions.manifest
+    assert job.normaliser != "model", "a model's scales are its own"
+    return TrainingSetup(
+        mechanism=job.build_mechanism(manifest),
+        architecture=job.architecture(manifest),
+        bounds=model_bounds(job.bounds, manifest, partitions.public),
+        columns=_observation_columns(manifest),
+        normaliser=job.normaliser,
+        local=job.local,
+        server=job.server,
+        seed=job.seed,
+        execution=execution,
+        horizon=manifest.info.horizon,
+    )
+
+
+def _prepare_clone(job: CloneJob, partitions: Partitions, execution: Execution) -> CloningSetup:
+    manifest = partitions.manifest
+    scales: Literal["public", "private"] | Normaliser
+    if job.normaliser == "model":
+        scales = _released_scales(job.scaled_by, partitions)
+    else:
+        scales = job.normaliser
+    return CloningSetup(
+        mechanism=job.build_mechanism(manifest),
+        architecture=job.network(manifest),
+        bounds=model_bounds(job.bounds, manifest, partitions.public),
+        columns=_observation_columns(manifest),
+        normaliser=scales,
+        local=job.local,
+        server=job.server,
+        seed=job.seed,
+        execution=execution,
+        taught=job.taught,
+    )
+
+
+def _observation_columns(manifest: Manifest) -> ObservationColumns:
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
 def choose_execution(compute: Compute) -> Execution:
@@ -158,10 +181,8 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
 
 
-def begin(setup: TrainingSetup) -> TrainingState | None:
-    """Return the state before the first release; None: of a training without a guarantee."""
-    if not setup.mechanism.is_private:
-        return None
+def begin(setup: TrainingSetup) -> TrainingState:
+    """Return the state before the first release."""
     return TrainingState.begin(setup.first_weights(), setup.digest)
 
 
@@ -205,9 +226,8 @@ def train_for(
             file=sys.stderr,
         )
     several = setup.execution.ranks > 1
-    started = paid.state.started if paid.state else 0
     with (
-        training_report(run, setup, stage, started) as report,
+        training_report(run, setup, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
     ):
         rows = None
@@ -253,7 +273,7 @@ def work_for_first(params: Params, folder: Path) -> None:
             )
         partitions = Partitions.read(folder, None)
         job = RunPlan.read(params, partitions).model
-        setup = training_setup(job, partitions, params.compute)
+        setup = prepare_training(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)
         if not torch.equal(_digest_agreement(identity, setup), granted):
             raise PipelineError(
@@ -290,14 +310,13 @@ def _digest_agreement(identity: str, setup: TrainingSetup) -> Tensor:
     return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
-def refuse_diverged(paid: Paid[TrainingState], trained: Trained, key: str) -> None:
+def refuse_diverged(trained: Trained, key: str) -> None:
     """Refuse weights that are not finite, or no better than a constant; the charge stays spent.
 
     Of random actions no clone beats a constant, and it is one all the same.
 
     Args:
-        paid: for the training; it is committed where it is refused.
-        trained: its result.
+        trained: result of a training that was paid for.
         key: of params.yaml: ``dynamics`` of a model, ``behaviour`` of a clone.
 
     Raises:
@@ -316,13 +335,10 @@ def refuse_diverged(paid: Paid[TrainingState], trained: Trained, key: str) -> No
             f"constant {loss.constant:.4g}; lower dynamics.learning_rate, raise "
             "privacy.sampling_probability or the target ε, or train a smaller dynamics.hidden"
         )
-    if why is None:
-        return
-    paid.commit()
-    again = "" if paid.payment.file is None else ", and the same settings cost nothing again"
-    raise PipelineError(
-        f"params.yaml: {key}: {why}. The last good one is untouched; the charge stays spent{again}"
-    )
+    if why is not None:
+        raise PipelineError(
+            f"params.yaml: {key}: {why}. The last good one is untouched; the charge stays spent"
+        )
 
 
 @contextmanager
@@ -510,8 +526,3 @@ def write_clone(
         rounds=trained.rounds,
         engine_version=engine_version,
     )
-
-
-def begun_by(paid: Paid[TrainingState]) -> int:
-    """Return the version of the engine that began the training."""
-    return paid.state.engine if paid.state else ENGINE_VERSION

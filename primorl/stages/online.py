@@ -57,7 +57,8 @@ from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, GymBatch
 from primorl.tracking import StageRun
 from primorl.work.desk import Paid
-from primorl.work.jobs import Order, digest, solve_noise
+from primorl.work.jobs import Order, digest
+from primorl.work.multipliers import solve_noise
 
 STAGE = "online"
 STANDARD_DEVIATION = 1.0
@@ -313,9 +314,7 @@ def begin(run: OnlineRun) -> OnlineState:
     return OnlineState.begin(first, cohorts, every, run.sha256)
 
 
-def learn_for(
-    paid: Paid[OnlineState], run: OnlineRun, begin: OnlineState, device: torch.device
-) -> OnlineState:
+def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> OnlineState:
     """Meet the users that a charge has left, and learn; or restore what an earlier run learned.
 
     A run that was killed goes on with the users after those that it met, or may have met.
@@ -323,8 +322,8 @@ def learn_for(
     Raises:
         PipelineError: the charge paid for learning from another offline policy.
     """
-    state = paid.state or begin
-    if state.about != begin.about:
+    state = paid.state
+    if state.about != run.sha256:
         raise PipelineError(
             f"{POLICY}: charge {paid.charge.id} of {paid.charge.time} paid for learning "
             "that began with another offline policy of the same settings (an edit of code, or "

@@ -5,6 +5,7 @@ answers with their statements.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,13 +17,19 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.blocks import EstimatorName
+from primorl.config.datasets import AnyDataset, TabularDataset
 from primorl.engine.heads import SCALES
-from primorl.evaluate.private.actions import PaidActions
+from primorl.evaluate.private.actions import PaidActions, compare_actions
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.model_values import signs_against
+from primorl.evaluate.private.model_values import (
+    act_of,
+    load_clone,
+    roll_out,
+    signs_against,
+    values_in_model,
+)
 from primorl.evaluate.private.problem import (
-    Act,
     Problem,
     PublicTrajectories,
     Recordings,
@@ -43,11 +50,13 @@ from primorl.evaluate.private.results import (
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import Ends
+from primorl.policy.config import BehaviourConfig, PolicyConfig
+from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import EVALUATE_PRIVATE, Order, QuestionJob
+from primorl.work.jobs import EVALUATE_PRIVATE, QuestionJob
 
 BEHAVIOUR_RETURNS = Behaviour(levels=9)
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
@@ -62,7 +71,7 @@ ROLLOUTS = 512
 def evaluation_problem(
     job: QuestionJob,
     partitions: Partitions,
-    policy: Act,
+    policy: DeterministicPolicy,
     seed: int,
     ends: Ends = None,
 ) -> Problem:
@@ -87,7 +96,7 @@ def evaluation_problem(
         delta=job.delta,
         horizon=manifest.info.horizon,
         discount=job.discount,
-        policy=policy,
+        policy=act_of(policy),
         ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
         starts=recordings.first_states(seed),
         seed=seed,
@@ -118,10 +127,31 @@ def read_paid_actions(problem: Problem) -> PaidActions | None:
     return PaidActions(problem.ensemble.normaliser.input_mean[problem.observation_size :], None)
 
 
-def hash_files(*, cloned: bool) -> dict[str, str | None]:
-    """Hash the files that questions and free values are about; ``cloned`` tells whether there is a
-    clone.
+def compare_in_model(
+    problem: Problem, dataset: AnyDataset, config: PolicyConfig
+) -> tuple[tuple[Answer, ...], Conduct | None]:
+    """Compare the policy with random actions and with the clone in the released model, for free.
+
+    Returns:
+        Their values, and what policy and clone do; None: no clone was made.
     """
+    own = roll_out(problem, problem.policy, ROLLOUTS)
+    random = roll_out(problem, problem.random_policy(), ROLLOUTS)
+    clone = load_clone(BEHAVIOUR, problem.seed)
+    if clone is None:
+        return values_in_model(own, random, None), None
+    today = roll_out(problem, clone, ROLLOUTS)
+    names = config.observation_names, config.action_names
+    outcomes = dataset.bounds.outcomes or ()
+    ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
+    paid = read_paid_actions(problem)
+    conduct = compare_actions(problem, own, today, names, paid, outcomes, always_ends=ends)
+    return values_in_model(own, random, today), conduct
+
+
+def hash_files() -> dict[str, str | None]:
+    """Hash the files that questions and free values are about; None: there is no clone."""
+    cloned = BehaviourConfig.read(BEHAVIOUR).made
     return {
         "model_sha256": file_sha256(MODEL / "model.safetensors"),
         "policy_sha256": file_sha256(POLICY / "policy.safetensors"),
@@ -148,7 +178,8 @@ class Answered:
 
 def ask_for(
     desk: Desk,
-    orders: Sequence[tuple[QuestionJob, Order]],
+    charges: ExitStack,
+    jobs: Sequence[QuestionJob],
     problem: Problem,
     model_sha256: str | None,
     device: torch.device,
@@ -160,7 +191,8 @@ def ask_for(
 
     Args:
         desk: where they are paid.
-        orders: the questions, and what each is charged as.
+        charges: holds them open until the answers are written.
+        jobs: the questions.
         problem: their subject.
         model_sha256: of the model in question.
         device: that asks.
@@ -172,48 +204,49 @@ def ask_for(
     exact = in_float64(problem.ensemble, device)
     inputs = problem.observation_size + problem.action_size
     check_blocks(partial(mean_change, exact), inputs, device)
-    desk.refuse_beyond_budget([order for _, order in orders])
-    rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
-    ends = (*rewards, problem.return_low, problem.return_high)
-    bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
-    if problem.return_is_sum:
-        bounds += ", sums of rewards"
-    model = f"model {model_sha256}"
-    if problem.bounds.angles:
-        model += f" angles {problem.bounds.angles}"
     answered = []
-    for job, order in orders:
+    for job in jobs:
         question = QUESTIONS[job.question]
         mechanism = question.build_mechanism(problem, job.noise_multiplier, job.releases)
-        about = f"{model} {bounds}" if question.about_model else bounds
-        about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
-        if isinstance(question, ModelCheck) and problem.bounds.before_end is not None:
-            about += ", rewards within their range"
+        about = _describe_subject(question, problem, model_sha256)
         begin = Asked(torch.empty(0, dtype=torch.float64), about)
-        with desk.pay(order, begin, Asked.restore) as paid:
-            state = _check_state(question.name, paid, about)
-            if not paid.finished:
-                state = ask(
-                    question,
-                    problem,
-                    mechanism,
-                    paid.open_rows(mechanism),
-                    state,
-                    save_checkpoint=paid.save,
-                    device=device,
-                )
-            answered.append(Answered(question, mechanism, state.released, paid))
+        paid = charges.enter_context(desk.pay(desk.order(job), begin, Asked.restore))
+        _check_state(question.name, paid, about)
+        state = paid.state
+        if not paid.finished:
+            rows = paid.open_rows(mechanism)
+            state = ask(
+                question, problem, mechanism, rows, state, save_checkpoint=paid.save, device=device
+            )
+        answered.append(Answered(question, mechanism, state.released, paid))
     return answered
 
 
-def _check_state(name: str, own: Paid[Asked], about: str) -> Asked:
-    """Check the state that is begun, resumed or restored, and return it.
+def _describe_subject(question: Question, problem: Problem, model_sha256: str | None) -> str:
+    """Say what a question is about: a paid answer is restored for the same subject only."""
+    rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
+    ends = (*rewards, problem.return_low, problem.return_high)
+    about = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
+    if problem.return_is_sum:
+        about += ", sums of rewards"
+    if question.about_model:
+        model = f"model {model_sha256}"
+        if problem.bounds.angles:
+            model += f" angles {problem.bounds.angles}"
+        about = f"{model} {about}"
+    about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
+    if isinstance(question, ModelCheck) and problem.bounds.before_end is not None:
+        about += ", rewards within their range"
+    return about
+
+
+def _check_state(name: str, own: Paid[Asked], about: str) -> None:
+    """Check the state that is begun, resumed or restored.
 
     Raises:
         PipelineError: it is about another model or other bounds, or its answer is lost.
     """
     state, paid = own.state, f"charge {own.charge.id} of {own.charge.time}"
-    assert state is not None
     remedy = "to pay for another answer, set evaluation.private.draw in params.yaml to a new number"
     if state.about != about:
         raise PipelineError(
@@ -232,7 +265,6 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> Asked:
             f"{EVALUATE_PRIVATE}: {name}: {paid} has paid for this answer: it is restored",
             file=sys.stderr,
         )
-    return state
 
 
 def evaluation_record(

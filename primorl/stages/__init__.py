@@ -1,0 +1,1 @@
+"""What each stage does: splitting, training, cloning, asking, the policy, learning online."""

@@ -1,0 +1,194 @@
+"""How the clone of the behaviour is decided: its class, clip and noise."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from primorl.base.errors import PipelineError
+from primorl.config.params import Params
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.engine import heads
+from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
+from primorl.work.jobs import CloneJob, MechanismNumbers
+from primorl.work.model_rules import epsilon_of, noise_share, round_to
+from primorl.work.multipliers import noise_of_share, solve_noise
+
+_MOST_ROWS = 256  # of a unit and round of linear heads
+_CLONE_Q, _CLONE_ROUNDS = 0.3, 40
+_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
+_LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
+"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those
+of the public split; see `clipping_norm`."""
+# One step on all rows of a unit: with several, each unit moves towards its own habits, and their
+# mean is too sure.
+_CLONE_LOCAL = LocalTraining(
+    learning_rate=1.0,
+    batch_size=_MOST_ROWS,
+    local_epochs=1,
+    weight_decay=0.0,
+    max_transitions_per_unit=_MOST_ROWS,
+    beta_nll=0.0,
+)
+_CLONE_SERVER = ServerTraining(
+    server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
+)
+_HEADS_LOCAL = replace(
+    _CLONE_LOCAL,
+    learning_rate=heads.RATE,
+    batch_size=heads.ROWS,
+    max_transitions_per_unit=heads.ROWS,
+)
+_LOGIT_RATE = 4 * heads.RATE  # the curvature of a softmax is a quarter of a square's, at most
+_NOISE_OF_LOGITS, _NORMS_OF_LOGITS = 0.01, (0.05, 1.0)
+"""s C, of which C of logits is made, and its range. Nearly every update is clipped, so C is how far
+rounds go."""
+_NOISE_OF_SQUARES = 0.01
+"""s up to which logits have features of degree 2: with more noise, those of degree 1 cloned better.
+"""
+_HEADS_SERVER = replace(
+    _CLONE_SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING
+)
+_LOGITS_SERVER = replace(_HEADS_SERVER, server_momentum=0.9)
+"""The squares' momentum left a clone of nine doses half way after all rounds."""
+_RESIDUALS_SHARE = 0.1
+
+
+def clone_job(
+    params: Params, manifest: Manifest, public: UnitStore, model_identity: str
+) -> CloneJob | None:
+    """Make the job of the clone; None: none is asked for.
+
+    Raises:
+        PipelineError: no noise is enough for its ε, or leaves a clip.
+    """
+    if not params.clones:
+        return None
+    public_scales = params.normaliser == "public"
+    make = _clone_of_network if public_scales else _clone_of_heads
+    job = make(params, manifest, public)
+    if params.dynamics.variant != "private":
+        silent = dict.fromkeys(job.mechanism.queries, 0.0)
+        norm = None if params.dynamics.variant == "no_clip" else job.mechanism.clipping_norm
+        mechanism = replace(job.mechanism, noise_multiplier=0.0, queries=silent, clipping_norm=norm)
+        job = replace(job, mechanism=mechanism)
+    return replace(job, scaled_by=model_identity) if job.normaliser == "model" else job
+
+
+def _clone(params: Params, **own: Any) -> CloneJob:
+    """Make a clone's job of what is decided for its class, and of the settings."""
+    return CloneJob(
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        draw=params.privacy.draw,
+        bounds=params.chosen.bounds,
+        log_variance_bounds=params.behaviour.log_variance_bounds,
+        scaled_by=None,
+        **own,
+    )
+
+
+def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
+    """Decide for a network in public scales, whose clip is what its noise leaves room for."""
+    epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
+    begun = public.units >= LEAST_UNITS
+    noise = solve_noise(epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
+    mechanism = MechanismNumbers(
+        sampling_probability=_CLONE_Q,
+        noise_multiplier=noise,
+        clipping_norm=1.0,
+        clipping="flat",
+        rounds=_CLONE_ROUNDS,
+        delta=delta,
+        queries={},
+    )
+    job = _clone(
+        params,
+        model="network",
+        degree=None,
+        hidden=params.behaviour.hidden,
+        taught=(),
+        start="public" if begun else "random",
+        normaliser="public",
+        local=replace(_CLONE_LOCAL, learning_rate=0.1) if begun else _CLONE_LOCAL,
+        server=_CLONE_SERVER,
+        mechanism=mechanism,
+    )
+    walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK
+    network = job.network(manifest)
+    norm = clipping_norm(network.parameters, manifest.private_units, noise, walk)
+    if norm < _SMALLEST_NORM:
+        raise PipelineError(
+            f"params.yaml: behaviour.hidden: found {list(network.hidden)}, {network.parameters} "
+            f"weights, whose noise leaves a clip of {norm:g} with {manifest.private_units} "
+            "units; make it smaller, or raise privacy.target_epsilon"
+        )
+    return replace(job, mechanism=replace(mechanism, clipping_norm=norm))
+
+
+def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float) -> float:
+    """Choose a clone's C: the largest at which the noise of all rounds moves the weights by at most
+    ``walk``, up to 0.2.
+
+    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β))
+    away from where they began. K, the number of units, is public.
+
+    Args:
+        parameters: d, of the network.
+        units: K.
+        noise_multiplier: z.
+        walk: the norm of the noise of all rounds.
+    """
+    carried = 1 / (1 - _CLONE_SERVER.server_momentum)
+    of_one = noise_multiplier * math.sqrt(parameters * _CLONE_ROUNDS) / (_CLONE_Q * units) * carried
+    return float(f"{min(_LARGEST_NORM, walk / of_one):.4g}")
+
+
+def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
+    """Decide for linear heads in the scales of the released model, of the largest degree that the
+    noise leaves room for.
+
+    Logits of discrete actions gained nothing from cubes, and noise is no share of their variance.
+    They have no spread to ask for.
+    """
+    epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
+    spaces = manifest.info.spaces
+    discrete, (least, most) = spaces.discrete_actions, _NORMS_OF_LOGITS
+    queries = {}
+    if not discrete:
+        queries = {heads.RESIDUALS: noise_of_share(epsilon, delta, _RESIDUALS_SHARE)}
+    noise = solve_noise(epsilon, delta, 1.0, heads.ROUNDS, tuple(queries.values()))
+    job = _clone(
+        params,
+        model="linear",
+        degree=2,
+        hidden=(),
+        taught=params.behaviour.hidden,
+        start="random",
+        normaliser="model",
+        local=replace(_HEADS_LOCAL, learning_rate=_LOGIT_RATE) if discrete else _HEADS_LOCAL,
+        server=_LOGITS_SERVER if discrete else _HEADS_SERVER,
+        mechanism=MechanismNumbers(
+            sampling_probability=1.0,
+            noise_multiplier=noise,
+            clipping_norm=heads.NORM,
+            clipping="flat",
+            rounds=heads.ROUNDS,
+            delta=delta,
+            queries=queries,
+        ),
+    )
+    if discrete:
+        share = noise_share(job.build_mechanism(manifest), job.network(manifest))
+        if share > _NOISE_OF_SQUARES:
+            job = replace(job, degree=1)
+            share = noise_share(job.build_mechanism(manifest), job.network(manifest))
+        norm = min(max(_NOISE_OF_LOGITS / max(share, 1e-9), least), most)
+        return replace(job, mechanism=replace(job.mechanism, clipping_norm=round_to(norm, 2)))
+    for degree in heads.degrees(spaces.observation_size, spaces.one_hot, cubes=True):
+        job = replace(job, degree=degree)
+        network = job.network(manifest)
+        lost = heads.lost_to_noise(job.build_mechanism(manifest), job.server, heads.RATE, network)
+        if heads.affords(lost, network):
+            break
+    return job

@@ -1,0 +1,354 @@
+"""How the model is decided where settings leave it open: its class, sizes, cohorts, clip and noise.
+
+The noise of all rounds over what all rounds can move, s = z √d / (q K √T), must be small, or of
+linear heads the variance that the noise adds to predictions (docs/fitted-plan.md).
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from primorl.config.blocks import JobName
+from primorl.config.params import RULED, Params, found_in
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.engine import heads
+from primorl.engine.settings import LEAST_UNITS, LocalTraining, ServerTraining
+from primorl.model.architecture import CanLearn, Network
+from primorl.model.termination import LEARNED
+from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
+from primorl.privacy.mechanism.mechanism import Mechanism
+from primorl.work.jobs import MechanismNumbers, ModelJob
+from primorl.work.multipliers import noise_of_share, solve_noise
+from primorl.work.objections import check_choices
+
+_COMMON: dict[str, Any] = {
+    "dynamics.ensemble_size": 3,
+    "dynamics.log_variance_bounds": (-5.0, 3.0),
+    "dynamics.server_momentum": 0.6,
+    "dynamics.server_averaging": 0.9,
+}
+_SMALL = ((64, 64), (32, 32), (32,), (16,))
+_FROM_SCRATCH: dict[str, Any] = {
+    "dynamics.start": "random",
+    "dynamics.beta_nll": 0.0,
+    "dynamics.log_variance_bounds": (-10.0, 0.5),
+    "privacy.rounds": 200,
+}
+"""Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves
+room for.
+"""
+_COHORT, _LONGEST = 300, 250  # people of a round, and rows of each
+_WAY, _SHORT_WAY = 0.12, 0.06
+"""Learning rate times local steps of a unit, where there is little noise and where there is
+much."""
+_NOISE_OF_CLIP = 0.12
+"""s C, of which C is made: at most 1."""
+_FROM_PUBLIC: dict[str, Any] = {
+    "dynamics.start": "public",
+    "dynamics.beta_nll": 1.0,
+    "dynamics.learning_rate": 0.0003,
+    "privacy.rounds": 20,
+    "privacy.clipping_norm": 0.02,
+}
+"""Where public units make first weights: a few small steps from there."""
+_MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
+_MOST_ROUNDS, _ROWS = 60, 64  # of a training, of one unit and round
+_LINEAR: dict[str, Any] = {
+    "dynamics.start": "random",
+    "dynamics.hidden": (),
+    "dynamics.beta_nll": 0.0,
+    "dynamics.learning_rate": heads.RATE,
+    "dynamics.ensemble_size": 5,
+    "dynamics.log_variance_bounds": (-12.0, 4.0),
+    "dynamics.server_momentum": heads.MOMENTUM,
+    "dynamics.server_averaging": heads.AVERAGING,
+    "dynamics.max_transitions_per_unit": heads.ROWS,
+    "privacy.rounds": heads.ROUNDS,
+    "privacy.clipping_norm": heads.NORM,
+}
+"""Settings of linear heads; their degree is the largest whose noise is small enough."""
+_MOST_ROWS_OF_HEADS = 1.2e8  # that all rounds read
+_SHARES = 0.05, 0.5
+_BLURRED_YES, _BLURRED_NO = 0.35, 1.0
+"""Noise of the variances that scale the features, as a share of them: up to which heads learn, and
+from which not.
+"""
+_LOST_NO = 1.0
+"""Share of a target's variance that the noise adds to predictions, from which heads do not learn
+(`heads.LOST_YES`).
+"""
+_MANY_ROWS = 1e6
+"""Rows of all people from which on networks learned more than linear heads, where s is small."""
+_NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
+"""s up to which runs learned, up to which most did, and from which none did."""
+_FULL_ROWS = 32  # of a unit that counts in full where trajectories end, at most
+
+
+def epsilon_of(params: Params, job: JobName) -> float:
+    """Compute the ε of a job: its share of `Privacy.target_epsilon`.
+
+    A Gaussian release of mean μ costs ε(μ, δ), and means add in squares: a share s of ε(μ, δ) is
+    ε(√s μ, δ).
+    """
+    epsilon, delta = params.privacy.target_epsilon, params.privacy.delta
+    share = params.privacy.shares[job]
+    if share == 1:
+        return epsilon
+    return float(f"{gaussian_epsilon(math.sqrt(share) * gaussian_mean(epsilon, delta), delta):.6g}")
+
+
+class Fit(NamedTuple):
+    """The expected success of a training.
+
+    Attributes:
+        answer: whether these settings can learn.
+        reason: why, in one line.
+    """
+
+    answer: CanLearn
+    reason: str
+
+
+def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
+    """Decide the model's class and its settings where they are left open, and judge all of them.
+
+    The class is an ensemble of networks where the noise leaves room for one and the people have
+    many rows, as far as is declared; else linear heads, which are made of far fewer noised numbers.
+
+    Returns:
+        The choices with decided values in place, and their expected success.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier
+            reaches the target ε.
+    """
+    left_open = params.dynamics.model is None
+    heads_instead = params.with_decided({"dynamics.model": "linear"})
+    rows = manifest.private_units * (manifest.info.horizon or 0)
+    if params.dynamics.model == "linear" or (left_open and rows < _MANY_ROWS):
+        return _of_heads(heads_instead, manifest, public)
+    network = params.with_decided({"dynamics.model": "network"})
+    chosen, noise = _of_network(network, manifest, public)
+    if left_open and noise > _NOISE_SOME:
+        return _of_heads(heads_instead, manifest, public, noise_of_network=noise)
+    answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
+    why = (
+        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
+        f"{_NOISE_NO})"
+    )
+    return chosen, _judge(answer, why)
+
+
+def model_job(params: Params, manifest: Manifest) -> ModelJob:
+    """Make the job of a model whose settings are decided.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    privacy, dynamics = params.privacy, params.dynamics
+    decided = _list_decided(params)
+    linear = decided["dynamics.model"] == "linear"
+    names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
+    names += [heads.RESIDUALS] if linear else []
+    names += [heads.EXPLAINED]
+    names += [heads.FIRST_STATES] if params.asks_starts else []
+    names += [heads.LENGTHS] if params.asks_starts and params.chosen.horizon is not None else []
+    mechanism = MechanismNumbers(
+        sampling_probability=decided["privacy.sampling_probability"],
+        noise_multiplier=0.0,
+        clipping_norm=None if dynamics.variant == "no_clip" else decided["privacy.clipping_norm"],
+        clipping=privacy.clipping,
+        rounds=decided["privacy.rounds"],
+        delta=privacy.delta,
+        queries=dict.fromkeys(names, 0.0),
+    )
+    if dynamics.variant == "private":
+        mechanism = _with_noise(params, mechanism)
+    return ModelJob(
+        variant=dynamics.variant,
+        seed=params.seed,
+        draw=privacy.draw,
+        bounds=params.chosen.bounds,
+        model=decided["dynamics.model"],
+        degree=decided["dynamics.degree"] if linear else None,
+        hidden=() if linear else decided["dynamics.hidden"],
+        members=decided["dynamics.ensemble_size"],
+        log_variance_bounds=decided["dynamics.log_variance_bounds"],
+        start=decided["dynamics.start"],
+        normaliser=params.normaliser,
+        local=count_rows(_local_training(params), manifest),
+        server=ServerTraining(
+            server_momentum=decided["dynamics.server_momentum"],
+            server_averaging=decided["dynamics.server_averaging"],
+            early_stopping=dynamics.early_stopping,
+        ),
+        mechanism=mechanism,
+    )
+
+
+def _list_decided(params: Params) -> dict[str, Any]:
+    """Return what rules may decide, by dotted key."""
+    return {key: found_in(params, key) for key in RULED}
+
+
+def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
+    """Solve for the noise of a model's rounds and queries."""
+    epsilon, delta = epsilon_of(params, "model"), params.privacy.delta
+    queries = {
+        name: noise_of_share(epsilon, delta, heads.SHARES[name]) for name in mechanism.queries
+    }
+    q, rounds = mechanism.sampling_probability, mechanism.rounds
+    solved = solve_noise(epsilon, delta, q, rounds, tuple(queries.values()))
+    return replace(mechanism, noise_multiplier=solved, queries=queries)
+
+
+def count_rows(local: LocalTraining, manifest: Manifest) -> LocalTraining:
+    """Let units count by their rows where trajectories end by themselves.
+
+    Those that end early have few rows, of which one is an end. If all counted alike, a model would
+    have twice as many ends as there are.
+    """
+    if manifest.info.termination != LEARNED:
+        return local
+    return replace(local, full_rows=min(manifest.info.horizon or _FULL_ROWS, _FULL_ROWS))
+
+
+def _local_training(params: Params) -> LocalTraining:
+    """Return a unit's local steps; of linear heads one, on all rows that take part."""
+    dynamics, decided = params.dynamics, _list_decided(params)
+    rows = decided["dynamics.max_transitions_per_unit"]
+    linear = dynamics.model == "linear"
+    return LocalTraining(
+        learning_rate=decided["dynamics.learning_rate"],
+        batch_size=rows if linear else dynamics.batch_size,
+        local_epochs=1 if linear else dynamics.local_epochs,
+        weight_decay=dynamics.weight_decay,
+        max_transitions_per_unit=rows,
+        beta_nll=0.0 if linear else decided["dynamics.beta_nll"],
+    )
+
+
+def noise_share(mechanism: Mechanism, shape: Network) -> float:
+    """Return the noise norm of all rounds over the most that all rounds can move: s = z √d / (q K
+    √T).
+    """
+    return (
+        mechanism.noise_multiplier
+        * math.sqrt(shape.parameters / mechanism.rounds)
+        / mechanism.expected_cohort
+    )
+
+
+def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, float]:
+    """Decide for the largest network that the noise leaves room for; return its `noise_share`,
+    too.
+    """
+    from_public = (
+        public.units >= LEAST_UNITS
+        and params.normaliser == "public"
+        and ("dynamics.start" in params.undecided or params.dynamics.start == "public")
+    )
+    units = manifest.private_units
+    if from_public:
+        usual = min(_ROWS, math.ceil(public.size / public.units))
+        rows, share = _ROWS, _MOST_TRANSITIONS / (units * usual * _MOST_ROUNDS)
+        common = _COMMON | _FROM_PUBLIC
+        share = min(max(share, _SHARES[0]), _SHARES[1])
+    else:
+        rows = min(_LONGEST, manifest.info.horizon or _ROWS)
+        common, share = _COMMON | _FROM_SCRATCH, min(_COHORT / units, _SHARES[1])
+        steps = math.ceil(rows / params.dynamics.batch_size) * params.dynamics.local_epochs
+        common["dynamics.learning_rate"] = round_to(_WAY / steps, 2)
+        common["privacy.clipping_norm"] = 1.0
+    common["dynamics.max_transitions_per_unit"] = rows
+    common["privacy.sampling_probability"] = round_to(share, 2)
+    check_choices(params.with_decided(common), manifest, public)
+    chosen, noise = params, math.inf
+    for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
+        chosen = params.with_decided(common | {"dynamics.hidden": hidden})
+        job = model_job(chosen, manifest)
+        noise = noise_share(job.build_mechanism(manifest), job.architecture(manifest))
+        if noise <= _NOISE_SOME:
+            break
+    if not from_public:  # the noise does not depend on these
+        common["dynamics.hidden"] = chosen.dynamics.hidden
+        if noise > _NOISE_YES:
+            common["dynamics.learning_rate"] = round_to(_SHORT_WAY / steps, 2)
+        common["privacy.clipping_norm"] = round_to(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 2)
+        chosen = params.with_decided(common)
+    return chosen, noise
+
+
+def _of_heads(
+    params: Params, manifest: Manifest, public: UnitStore, noise_of_network: float | None = None
+) -> tuple[Params, Fit]:
+    """Decide for linear heads: features of the largest degree at which the noise is small enough,
+    or else of degree 1.
+
+    Where they stand in for a network, for which there are rows and too much noise, they may learn
+    little: long tasks of so many rows were beyond polynomials.
+
+    Degree 3 makes members disagree away from the data, which holds policies back: it is tried where
+    no environment can tell a wrong policy from a good one.
+    """
+    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
+    common = _LINEAR | {"privacy.sampling_probability": round_to(everybody, 2)}
+    check_choices(params.with_decided(common), manifest, public)
+    chosen, lost, blurred = params, math.inf, None
+    spaces = manifest.info.spaces
+    sizes = spaces.observation_size + spaces.action_size, spaces.one_hot
+    degrees = heads.degrees(*sizes, cubes=params.chosen.environment is None)
+    for degree in degrees if "dynamics.degree" in params.undecided else (params.dynamics.degree,):
+        chosen = params.with_decided(common | {"dynamics.degree": degree})
+        job = model_job(chosen, manifest)
+        mechanism, shape = job.build_mechanism(manifest), job.architecture(manifest)
+        blurred = heads.noise_in_scales(mechanism)
+        lost = heads.lost_to_noise(mechanism, job.server, job.local.learning_rate, shape)
+        if heads.affords(lost, shape):
+            break
+    why = (
+        f"the noise in what linear heads predict has {lost:.2g} of the variance of the target "
+        f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before small weights are shrunk; "
+        "whether polynomials fit these data is known after training"
+    )
+    blur = 0.0
+    if blurred is not None:
+        blur = blurred
+        why += (
+            f"; the variances that scale their features have a noise of {blur:.0%} (yes to "
+            f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
+        )
+    answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
+    if noise_of_network is not None:
+        why = (
+            f"the people have rows for a network, and its noise would be {noise_of_network:.2f} of "
+            f"what the rounds can move (allowed to {_NOISE_SOME}); {why}"
+        )
+    elif lost <= heads.LOST_YES and blur <= _BLURRED_YES:
+        answer = "yes"
+    return chosen, _judge(answer, why)
+
+
+def say_least_spread(params: Params, mechanism: Mechanism) -> str:
+    """Say how much numbers must vary to be seen beside the noise; nothing where public rows tell
+    scales.
+    """
+    least, reward = heads.least_spread(mechanism), params.chosen.bounds.reward
+    if least is None or isinstance(reward, str):
+        return ""
+    return (
+        "; the noise hides a reward whose standard deviation is below "
+        f"{least * (reward[1] - reward[0]) / 2:.2g}, and a column below {least / 2:.1%} of its "
+        "declared range"
+    )
+
+
+def _judge(answer: CanLearn, why: str) -> Fit:
+    words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}
+    return Fit(answer, f"these settings {words[answer]}: {why}")
+
+
+def round_to(number: float, digits: int) -> float:
+    """Round a number to significant digits, as plans state settings."""
+    return float(f"{number:.{digits}g}")
