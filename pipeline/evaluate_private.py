@@ -10,7 +10,7 @@ from primorl.base.paths import MANIFEST, POLICY, PRIVATE_EVALUATION
 from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.results import empty_evaluation
+from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.policy.config import PolicyConfig
 from primorl.tracking import StageRun
 from primorl.work.jobs import RunPlan
@@ -22,8 +22,13 @@ def idle(_: Params) -> bool:
         return False
     manifest = Manifest.load(MANIFEST)
     info = manifest.info
-    nothing = empty_evaluation(info.dataset, info.unit, manifest.private_units, info.horizon)
-    nothing.write(PRIVATE_EVALUATION)
+    PrivateEvaluation(
+        dataset=info.dataset,
+        unit=info.unit,
+        units=manifest.private_units,
+        horizon=info.horizon,
+        discount=1.0,
+    ).write(PRIVATE_EVALUATION)
     return True
 
 

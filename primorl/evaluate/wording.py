@@ -109,12 +109,6 @@ def stop_rule(advice: Mapping[str, Any], today: Shown | None, units: str) -> str
     )
 
 
-def is_believed(summary: Mapping[str, Any]) -> bool:
-    """Tell whether values in the model may be shown; see `Verdict.believed`."""
-    verdict = Verdict.of(summary.get("model_verdict"))
-    return verdict is None or verdict.believed
-
-
 @dataclass(frozen=True)
 class ExplainedColumn:
     """Share of a column's variance that a model explains; None: the noise hides it."""

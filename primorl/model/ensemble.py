@@ -457,41 +457,13 @@ class GaussianEnsemble:
         return cls(shape, weights, normaliser, bounds, config.termination)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """How well the public split supports a learned termination.
-
-    Attributes:
-        terminations: public steps that ended their episode.
-        loss: mean cross-entropy of the members' mean probability there; NaN: nothing is public.
-        constant: the same of the public rate of terminations.
-    """
-
-    terminations: int
-    loss: float
-    constant: float
-
-    @property
-    def supports(self) -> bool:
-        """Whether there are `FEWEST_ENDS` or more, and the head beats their rate by the share
-        `END_MARGIN`.
-        """
-        return self.terminations >= FEWEST_ENDS and self.loss <= (1 - END_MARGIN) * self.constant
-
-    @property
-    def why(self) -> str:
-        """The figures, for a log."""
-        return (
-            f"{self.terminations} public terminations (needed {FEWEST_ENDS}), cross-entropy "
-            f"{self.loss:.4g} against {self.constant:.4g} of a constant rate (needed "
-            f"{1 - END_MARGIN:g} of it)"
-        )
-
-
 @torch.no_grad()
-def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> Evidence:
-    """Judge the learned termination of a model on the CPU, since a predicted end avoids all costs
-    that would follow.
+def judge_ends(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> tuple[bool, str]:
+    """Tell whether public rows support the learned termination of a model on the CPU, since a
+    predicted end avoids all costs that would follow; and the figures, for a log.
+
+    They do with `FEWEST_ENDS` or more, if the cross-entropy of the members' mean probability beats
+    that of their rate by the share `END_MARGIN`.
 
     ``inputs [R, S + A]`` are public, and so is ``terminated``, bool ``[R]``: whether a step ended
     its episode.
@@ -503,7 +475,12 @@ def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> 
     rate = flags.mean().expand_as(flags)
     said = ends.mean(0).clamp(_RAREST, 1 - _RAREST)
     loss, constant = (float(binary_cross_entropy(p, flags)) for p in (said, rate))
-    return Evidence(int(terminated.sum()), loss, constant)
+    count = int(terminated.sum())
+    why = (
+        f"{count} public terminations (needed {FEWEST_ENDS}), cross-entropy {loss:.4g} against "
+        f"{constant:.4g} of a constant rate (needed {1 - END_MARGIN:g} of it)"
+    )
+    return count >= FEWEST_ENDS and loss <= (1 - END_MARGIN) * constant, why
 
 
 def load_model(folder: str | os.PathLike[str], device: str = "cpu") -> GaussianEnsemble:

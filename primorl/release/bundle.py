@@ -25,7 +25,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite
 from primorl.engine import heads
-from primorl.evaluate.private.results import PrivateEvaluation, empty_evaluation
+from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.composition import BEFOREHAND, check_held, check_parts, held_by_clone
@@ -340,7 +340,8 @@ def _check_recommendation(bundle: Bundle) -> None:
     advice = bundle.evaluation.recommendation
     if advice is None:
         return
-    answers = bundle.answers or empty_evaluation("", "", 1, None)
+    nothing = PrivateEvaluation(dataset="", unit="", units=1, discount=1.0, horizon=None)
+    answers = bundle.answers or nothing
     path = bundle.folder / f"{EVALUATION}: recommendation"
     _refuse_other(path, advice, vars(recommend(answers)), f"the answers in {ANSWERS}")
 

@@ -33,7 +33,6 @@ from primorl.evaluate.wording import (
     describe_public,
     gain,
     guarantee,
-    is_believed,
     list_explained,
     model_check,
     plural,
@@ -172,7 +171,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     answers, declared = content.get(ANSWERS), content.get(DECLARED, {})
     clone = content.get(CLONE)
     asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
-    verdict = Verdict.of(answers["verdict"]) if answers else None
+    verdict = Verdict.of(answers.get("verdict")) if answers else None
     believed = verdict is None or verdict.believed
     estimates = [each for each in asked if believed or each["estimator"] != "model"]
     estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
@@ -250,12 +249,13 @@ def write_meaning(statement: Content, studied: str) -> Section:
     return _section("meaning", bundle=statement, studied=studied, units=units)
 
 
-def write_practice(summary: Content, discount: float = 1.0) -> Section:
+def write_practice(summary: Content, discount: float = 1.0, *, believed: bool = True) -> Section:
     """Write the section on what the comparison with today's practice does not show.
 
     Args:
         summary: ``evaluation.json`` or ``metrics/summary.json``.
         discount: γ of the private units' answers.
+        believed: whether values in the model may be shown.
     """
     rows = comparable(summary, discount)
     answers = summary.get("private_evaluation") or ()
@@ -268,7 +268,7 @@ def write_practice(summary: Content, discount: float = 1.0) -> Section:
         known=MEAN_RETURN in told or summary.get("public_return_ci95") is not None,
         today=today,
         policy=next((row.ends for row in rows if row.of_policy), None),
-        modelled=modelled[0] if modelled and MEAN_RETURN in told and is_believed(summary) else None,
+        modelled=modelled[0] if modelled and MEAN_RETURN in told and believed else None,
         counted=told[MEAN_RETURN]["value"] if MEAN_RETURN in told else None,
     )
 

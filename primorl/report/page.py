@@ -53,6 +53,7 @@ def write_page(facts: Facts) -> str:
     leading = facts.released if facts.released["private"] else summary
     verdict, stated = Verdict.of(summary.get("model_verdict")), facts.training.to_json()
     advised = summary.get("recommendation")
+    believed = verdict is None or verdict.believed
     today = next((row for row in comparable(summary, facts.discount) if not row.of_policy), None)
     return _template().render(
         facts=facts,
@@ -84,13 +85,13 @@ def write_page(facts: Facts) -> str:
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict),
         meaning=write_meaning(facts.released, facts.counted),
-        practice=write_practice(summary, facts.discount),
+        practice=write_practice(summary, facts.discount, believed=believed),
         conduct=write_conduct(
             facts.conduct,
             facts.model,
             today,
             plural(facts.statement.unit),
-            believed=verdict is None or verdict.believed,
+            believed=believed,
         ),
         responsible=[
             (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()

@@ -45,7 +45,6 @@ from primorl.evaluate.private.results import (
     PrivateEvaluation,
     Verdict,
     Veto,
-    empty_evaluation,
 )
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
@@ -276,10 +275,6 @@ def evaluation_record(
     conduct: Conduct | None = None,
 ) -> PrivateEvaluation:
     """Make the file's content. A learned termination that rollouts do without bars a trial."""
-    info = partitions.manifest.info
-    record = empty_evaluation(
-        info.dataset, info.unit, problem.units, info.horizon, problem.discount
-    )
     check = None
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []
@@ -299,8 +294,13 @@ def evaluation_record(
         )
     warned = [Veto(kind="warned", reason=line) for line in lines]
     vetoes = (*signs_against(problem, free), *warned)
-    return replace(
-        record,
+    info = partitions.manifest.info
+    return PrivateEvaluation(
+        dataset=info.dataset,
+        unit=info.unit,
+        units=problem.units,
+        horizon=info.horizon,
+        discount=problem.discount,
         estimates=(*answers, *(each for each in free if each.finite)),
         statements=statements,
         verdict=Verdict(check=check, vetoes=vetoes),

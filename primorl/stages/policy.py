@@ -20,7 +20,7 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
-from primorl.model.ensemble import GaussianEnsemble, evidence
+from primorl.model.ensemble import GaussianEnsemble, judge_ends
 from primorl.model.numerics import SeedGenerators
 from primorl.model.starts import survival_of
 from primorl.model.termination import LEARNED, NONE, Ends
@@ -154,8 +154,7 @@ def find_ends(
     found: Ends = None
     if public.public is not None:
         inputs, targets = public.public.flat()
-        judged = evidence(model, inputs, targets[:, -1] > 0)
-        supported, why = judged.supports, judged.why
+        supported, why = judge_ends(model, inputs, targets[:, -1] > 0)
     elif near_clone and (lengths := survival_of(MODEL, by_model=False)) is not None:
         found, gap = _fit_ends(params, public.begin(params), model, lengths)
         allowed = _GAP + _OF_NOISE * _noise_of_lengths()

@@ -57,10 +57,8 @@ def found(
         answer("policy", BEYOND, beyond),
     )
     asked: dict[str, Any] = {"dataset": "log", "unit": "person", "units": 1000}
-    asked |= {"discount": 1.0, "horizon": 60}
-    unknown = dict.fromkeys(("total", "model_sha256", "policy_sha256", "clone_sha256"))
     return PrivateEvaluation(
-        **asked, **unknown, estimates=estimates, verdict=verdict, statements={}
+        **asked, discount=1.0, horizon=60, estimates=estimates, verdict=verdict
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, Evidence, GaussianEnsemble, Normaliser, evidence
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, judge_ends
 from tests.model.models import CPU, ends_where_positive
 
 
@@ -120,16 +120,13 @@ def rows(count: int = 400) -> tuple[Tensor, Tensor]:
 
 def test_a_head_is_believed_where_it_beats_the_rate_of_ends() -> None:
     inputs, ended = rows()
-    share = ended.float().mean()
-    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
     for sharpness, believed in ((3.0, True), (0.05, False), (-3.0, False)):
-        found = evidence(ends_where_positive(sharpness), inputs, ended)
-        assert found.constant == pytest.approx(float(entropy), rel=1e-4)
-        assert found.terminations == int(ended.sum())
-        assert found.supports is believed
+        supported, why = judge_ends(ends_where_positive(sharpness), inputs, ended)
+        assert supported is believed
+        assert why.startswith(f"{int(ended.sum())} public terminations")
     few = ended & (ended.cumsum(0) <= 19)
-    assert not evidence(ends_where_positive(3.0), inputs[few | ~ended], few[few | ~ended]).supports
-    assert not Evidence(0, float("nan"), float("nan")).supports
+    some = few | ~ended
+    assert not judge_ends(ends_where_positive(3.0), inputs[some], few[some])[0]
 
 
 def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> None:

@@ -19,7 +19,6 @@ from primorl.evaluate.private.results import (
     Check,
     PrivateEvaluation,
     Verdict,
-    empty_evaluation,
 )
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
@@ -57,7 +56,13 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), ROWS, DATA)
-    empty_evaluation("pendulum-replay", "trajectory", 9, DATA.horizon).write(PRIVATE_EVALUATION)
+    PrivateEvaluation(
+        dataset="pendulum-replay",
+        unit="trajectory",
+        units=9,
+        discount=1.0,
+        horizon=DATA.horizon,
+    ).write(PRIVATE_EVALUATION)
     return folder_with_store
 
 

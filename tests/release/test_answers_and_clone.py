@@ -281,7 +281,7 @@ FORGED: list[tuple[Change, str]] = [
     (
         together(
             in_answers("estimates", lambda found: [*found[:1], found[-1]]),
-            in_answers("verdict", None),
+            without(ANSWERS, "verdict"),
         ),
         "found a charge without an answer",
     ),

@@ -7,14 +7,13 @@ today, from the kept answers of each run.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
 from scipy.stats import t as student
 
 from benchmarks.machine import RESULTS_PAGE, put, read
-from primorl.evaluate.private.results import Answer, Verdict, empty_evaluation
+from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, recommend
 
 EPSILON = "privacy.target_epsilon"
@@ -50,11 +49,19 @@ def advice(row: Row) -> Recommendation | None:
     if row["policy"] is None or not row["answers"]:
         return None
     kept = row["answers"]
-    bare = empty_evaluation(row["log"], "person", row["people"], None)
     estimates = tuple(Answer(covers="-", bias="-", **each) for each in kept["estimates"])
     bounds = kept.get("return_bounds")  # rows that are older have none
-    told = replace(bare, verdict=Verdict.of(kept["verdict"]), return_bounds=bounds)
-    return recommend(replace(told, estimates=estimates))
+    about: dict[str, Any] = {"dataset": row["log"], "unit": "person", "units": row["people"]}
+    return recommend(
+        PrivateEvaluation(
+            **about,
+            discount=1.0,
+            horizon=None,
+            estimates=estimates,
+            verdict=Verdict.of(kept["verdict"]),
+            return_bounds=bounds,
+        )
+    )
 
 
 def table(rows: list[Row]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -239,20 +240,20 @@ class PrivateEvaluation:
     """γ of the values."""
     horizon: Annotated[int, Within(ge=1)] | None
     """Steps of a trajectory at most."""
-    estimates: tuple[Answer, ...]
+    estimates: tuple[Answer, ...] = ()
     """The answers; empty where nothing was asked."""
-    verdict: Verdict | None
-    """Whether the model can be believed; `null`: nothing was asked."""
-    statements: dict[Line, Statement]
+    verdict: Verdict | None = None
+    """Whether the model can be believed; `null`, as what follows: nothing was asked."""
+    statements: dict[Line, Statement] = field(default_factory=dict)
     """Privacy statement of each estimator that was charged, by its name."""
-    total: SpentOnDataset | None
-    """Everything charged on the same units so far; `null` where nothing was asked."""
-    model_sha256: Hexadecimal | None
-    """SHA-256 of the model's file; `null` where nothing was asked."""
-    policy_sha256: Hexadecimal | None
-    """SHA-256 of the policy's file; `null` where nothing was asked."""
-    clone_sha256: Hexadecimal | None
-    """SHA-256 of the clone's file; `null`: none was made, or nothing was asked."""
+    total: SpentOnDataset | None = None
+    """Everything charged on the same units so far."""
+    model_sha256: Hexadecimal | None = None
+    """SHA-256 of the model's file."""
+    policy_sha256: Hexadecimal | None = None
+    """SHA-256 of the policy's file."""
+    clone_sha256: Hexadecimal | None = None
+    """SHA-256 of the clone's file; `null`: none was made."""
     conduct: Conduct | None = None
     """What the policy does; `null`: no clone was made, or nothing was asked."""
     return_bounds: tuple[float, float] | None = None
@@ -335,23 +336,3 @@ class PrivateEvaluation:
             PipelineError: missing, of another format version, or not as declared. One line.
         """
         return read_record(path, cls, "run `dvc repro evaluate_private`")
-
-
-def empty_evaluation(
-    dataset: str, unit: str, units: int, horizon: int | None, discount: float = 1.0
-) -> PrivateEvaluation:
-    """Make the file's content where no question was asked."""
-    return PrivateEvaluation(
-        dataset=dataset,
-        unit=unit,
-        units=units,
-        discount=discount,
-        horizon=horizon,
-        estimates=(),
-        verdict=None,
-        statements={},
-        total=None,
-        model_sha256=None,
-        policy_sha256=None,
-        clone_sha256=None,
-    )
