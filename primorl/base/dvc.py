@@ -31,19 +31,6 @@ Without these words DVC does nothing: to it, no input has changed.
 """
 
 
-_TIPS = frozenset(
-    {
-        "",
-        "To track the changes with git, run:",
-        "git add dvc.lock",
-        "To enable auto staging, run:",
-        "dvc config core.autostage true",
-        "Use `dvc push` to send your updates to remote storage.",
-    }
-)
-"""DVC's advice after a run, which no setting of it switches off."""
-
-
 def show_dvc(*words: str) -> None:
     """Run ``dvc WORDS`` in the working directory, and print what it prints as it comes.
 
@@ -65,8 +52,7 @@ def show_dvc(*words: str) -> None:
     ) as process:
         try:
             for line in process.stdout or ():
-                if line.strip() not in _TIPS:
-                    print(line, end="", flush=True)
+                print(line, end="", flush=True)
                 if line.lower().startswith("error: "):
                     errors.append(line[len("error: ") :].strip())
         except KeyboardInterrupt:  # a notebook interrupts its own process alone

@@ -11,22 +11,19 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import CHECKPOINTS, PARAMS, PARENTS, PIPELINE
+from primorl.base.paths import PARAMS, PARENTS, PIPELINE
 
 _EXPERIMENTS = ".dvc/tmp/exps"
 _COPY = re.compile(rf"/{re.escape(_EXPERIMENTS)}/(?:standalone/)?[^/]+/")
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
 _TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-")
-# a younger lock file may belong to a run that is about to write its first checkpoint
-_LOCK_SECONDS = 3600.0
 
 
 def workspace() -> Path:
@@ -184,21 +181,10 @@ def _temporary(target: Path) -> str:
 def sweep_leftovers(root: Path) -> list[Path]:
     """Delete leftovers of killed processes of this machine below ``root``; return the paths.
 
-    Left over are temporary outputs, which may hold private rows, and lock files without their
-    checkpoint. Files of living processes and of other machines stay.
+    Left over are temporary outputs, which may hold private rows. Files of living processes and of
+    other machines stay.
     """
-    swept = [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
-    for lock in sorted((root / CHECKPOINTS).glob("*.lock")):
-        if (
-            lock.with_suffix(".safetensors").exists()
-            or time.time() - lock.stat().st_mtime < _LOCK_SECONDS
-        ):
-            continue
-        with locked(lock) as free:
-            if free:
-                lock.unlink()
-                swept.append(lock)
-    return swept
+    return [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
 
 
 def _sweep(folder: Path, target: str | None = None) -> list[Path]:

@@ -68,13 +68,7 @@ def _content(text: str) -> Any:
 
 def shown(value: Any) -> str:
     """A value as an error quotes it: at most 80 characters."""
-    if isinstance(value, str):
-        text = repr(value[:100])
-    else:
-        try:
-            text = repr(value)
-        except ValueError:  # Python prints no integer of thousands of digits
-            return "a number of thousands of digits"
+    text = repr(value[:100] if isinstance(value, str) else value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -141,8 +135,6 @@ def explain(key: str, error: Any) -> str:
         message = re.split(r", unable| after validation|, got", allowed)[0]
     if kind == "literal_error" and "word" in error["loc"]:
         message += ", or numbers"
-    if found == "auto":
-        message += "; leave it empty to have it decided"
     # A rule about several keys says itself what it found; a store's address may carry a password.
     quiet = (
         isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")

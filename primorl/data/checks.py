@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.data.storage.schema import DatasetInfo, trajectory_starts, vectors, whole
+from primorl.data.storage.schema import DatasetInfo, first_repeat, trajectory_starts, vectors, whole
 
 _RELATIVE_TOLERANCE = 1e-5  # a bound comes back this close from float32 and a rescaling
 
@@ -62,11 +62,12 @@ class RowCheck:
         Raises:
             PipelineError: if two units have a trajectory of the same id.
         """
-        ids, self._trajectories = pa.chunked_array(self._trajectories, pa.string()), []
-        if self._ascending or pc.count_distinct(ids).as_py() == len(ids):
+        if (
+            self._ascending
+            or (places := first_repeat(pa.concat_arrays(self._trajectories))) is None
+        ):
             return
-        again = int(ids.to_pandas().duplicated().to_numpy().argmax())
-        first = pc.index(ids, ids[again]).as_py()
+        first, again = places
         raise PipelineError(
             f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
             f"(number {first + 1} has the same id); correct the unit column, or, where "

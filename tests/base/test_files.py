@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -150,22 +149,6 @@ def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project
     gone[-1].write_text("private")
     assert set(sweep_leftovers(project)) == {*gone}
     assert all(path.exists() for path in stays)
-
-
-def test_locks_without_a_checkpoint_go_unless_they_are_held_or_new(project: Path) -> None:
-    folder = project / paths.CHECKPOINTS
-    folder.mkdir(parents=True)
-    names = ("orphan", "held", "kept", "new")
-    orphan, held, kept, new = (folder / f"{name}.lock" for name in names)
-    for file in (orphan, held, kept, new):
-        file.touch()
-        os.utime(file, (time.time() - (60.0 if file == new else 24 * 3600.0),) * 2)
-    kept.with_suffix(".safetensors").touch()
-    with held.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert sweep_leftovers(project) == [orphan]
-    assert not orphan.exists()
-    assert all(path.exists() for path in (held, new, kept))
 
 
 def test_a_lock_on_a_file_that_was_deleted_is_taken_again(

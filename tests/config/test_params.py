@@ -122,7 +122,6 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("privacy.clipping_norm", 1e300, "privacy.clipping_norm"),
     ("dynamics.hidden", [10**9], "dynamics.hidden"),
     ("chosen.bounds.reward", [-1e300, 1e300], "bounds.reward"),
-    ("seed", 10**5000, "seed"),
 )
 
 

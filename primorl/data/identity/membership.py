@@ -24,6 +24,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.base.paths import SECRET
 from primorl.data.storage.schema import (
+    first_repeat,
     row_numbers,
     trajectory_bytes,
     trajectory_starts,
@@ -249,18 +250,15 @@ class DuplicateCheck:
             PipelineError: if two are equal. They are named by their numbers, counted from 1 in the
                 order of the data: an id may name a person.
         """
-        words = np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
-        order = np.lexsort((words[:, 1], words[:, 0]))
-        equal = (words[order[1:]] == words[order[:-1]]).all(axis=1)
-        if equal.any():
-            # lexsort is stable: of equal ones the first in the order of the data comes first.
-            pairs = np.stack([order[1:][equal], order[:-1][equal]], axis=1)
-            again, first = pairs[np.argmin(pairs[:, 0])] + 1
+        count, content = len(self._digests) // DIGEST_BYTES, pa.py_buffer(self._digests)
+        digests = pa.Array.from_buffers(pa.binary(DIGEST_BYTES), count, [None, content])
+        if (places := first_repeat(digests)) is not None:
+            first, again = places
             raise PipelineError(
-                f"{self._origin}: trajectory number {again}: found the same rows as in trajectory "
-                f"number {first}; allowed: every trajectory once, or its owner counts twice; drop "
-                "it, or set ingestion.duplicates: allow in the dataset's file where different "
-                "people may have equal records"
+                f"{self._origin}: trajectory number {again + 1}: found the same rows as in "
+                f"trajectory number {first + 1}; allowed: every trajectory once, or its owner "
+                "counts twice; drop it, or set ingestion.duplicates: allow in the dataset's file "
+                "where different people may have equal records"
             )
 
 

@@ -261,6 +261,15 @@ def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return changed
 
 
+def first_repeat(values: pa.Array) -> tuple[int, int] | None:
+    """Find the first value that was there before: the place where it was, and its own; None: all
+    values differ.
+    """
+    codes = numbers(values.dictionary_encode().indices)  # numbered as they are met
+    again = np.flatnonzero(codes != np.arange(len(codes)))
+    return (int(codes[again[0]]), int(again[0])) if len(again) else None
+
+
 def id_text(ids: pa.Array) -> pa.Array:
     """Ids as text.
 

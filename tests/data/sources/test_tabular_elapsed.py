@@ -74,7 +74,7 @@ def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the
 def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     write(charted())
     bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, 30.0]}, "reward": "public"}
-    with pytest.raises(PipelineError, match=r"bounds.observation: found \[0, 30\] for dimension 2"):
+    with pytest.raises(PipelineError, match=r"bounds.observation: found \[0, 30\] for 'minutes"):
         run(entry({"observation": ["x", SINCE]}, bounds=bounds))
     for columns, expected in (
         ({"observation": ["x", SINCE | {"most": 0}]}, "most"),
@@ -108,7 +108,7 @@ def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(
     assert spaces.observation_names == ("dose", "x", "x_age")
     with pytest.raises(PipelineError, match=r"row 4: .*\(in 'x'\)"):
         run(entry({"observation": ["dose", carried]}))
-    for first, highest, found in ((None, 30.0, r"\[0, 30\] for dimension 3"), (-2.0, 60.0, "'x'")):
+    for first, highest, found in ((None, 30.0, r"\[0, 30\] for 'x_age'"), (-2.0, 60.0, "'x'")):
         own = carried if first is None else carried | {"first": first}
         bounds = {"observation": {"low": [0.0] * 3, "high": [9.0, 9.0, highest]}}
         with pytest.raises(PipelineError, match=found):

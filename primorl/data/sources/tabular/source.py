@@ -21,7 +21,7 @@ from primorl.config.tabular import (
     Categorical,
     CountedActions,
     Elapsed,
-    ObservationColumn,
+    TabularColumns,
 )
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, LogFiles, fields_of
@@ -189,7 +189,7 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         choices = range(action.count) if isinstance(action, CountedActions) else action.categories
         actions = tuple(str(choice) for choice in choices)
     if isinstance(dataset.bounds.observation, DeclaredBounds):
-        _check_bounds(name, dataset.bounds.observation, columns.observation, names)
+        _check_bounds(name, dataset.bounds.observation, columns)
     horizon = None
     if dataset.environment is not None:
         spaces, horizon, _ = declared(dataset.environment)
@@ -204,30 +204,29 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
     return replace(spaces, observation_names=names, action_names=actions), horizon
 
 
-def _check_bounds(
-    name: str, bounds: DeclaredBounds, entries: Sequence[ObservationColumn], names: Sequence[str]
-) -> None:
+def _check_bounds(name: str, bounds: DeclaredBounds, columns: TabularColumns) -> None:
     """Compare the bounds in the dataset's file with the dimensions of the observation."""
     key = f"datasets/{name}.yaml: bounds.observation"
-    if len(bounds.low) != len(names):
+    dimensions = columns.dimensions
+    if len(bounds.low) != len(dimensions):
         raise PipelineError(
-            f"{key}: found {len(bounds.low)} dimensions, allowed are the {len(names)} of "
+            f"{key}: found {len(bounds.low)} dimensions, allowed are the {len(dimensions)} of "
             "options.columns.observation (a category is one, a carried column is two)"
         )
-    for entry in entries:
+    found = zip(bounds.low, bounds.high, strict=True)
+    ends = {own: pair for (own, _, _), pair in zip(dimensions, found, strict=True)}
+    for entry in columns.observation:
         if not isinstance(entry, Elapsed | Carried):
             continue
         own = entry.elapsed if isinstance(entry, Elapsed) else entry.age
-        place = names.index(own)
-        low, high = bounds.low[place], bounds.high[place]
+        low, high = ends[own]
         if (low, high) != (0, entry.most):
             raise PipelineError(
-                f"{key}: found [{low:g}, {high:g}] for dimension {place + 1}, {own!r}; allowed is "
-                f"[0, {entry.most:g}], as `most` declares"
+                f"{key}: found [{low:g}, {high:g}] for {own!r}; allowed is [0, {entry.most:g}], as "
+                "`most` declares"
             )
         if isinstance(entry, Carried) and entry.first is not None:
-            # Its value comes before its age.
-            low, high = bounds.low[place - 1], bounds.high[place - 1]
+            low, high = ends[entry.carried]
             if not low <= entry.first <= high:
                 raise PipelineError(
                     f"{key}: found [{low:g}, {high:g}] for {entry.carried!r}, allowed are bounds "

@@ -10,7 +10,6 @@ import glob
 import hashlib
 import itertools
 import os
-import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,8 +42,8 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
 
 
 def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
-    """List the log files under ``folder``, also behind links, part 2 before part 10, without names
-    that begin with a dot or underscore.
+    """List the log files under ``folder``, also behind links, without names that begin with a dot
+    or underscore.
 
     Raises:
         PipelineError: a folder or file cannot be read, is there twice, or is no log.
@@ -60,7 +59,7 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
         found += [Path(where) / name for name in names if name[0] not in "._"]
     for path in found:
         _refuse_unread(path, endings)
-    return sorted(found, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
+    return sorted(found)
 
 
 def _match(wanted: Path) -> list[Path]:
@@ -95,13 +94,6 @@ def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     else:
         return
     raise PipelineError(f"{path}: {found}")
-
-
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    parts = re.split(r"(\d+)", str(path))
-    digits = [part.isascii() and part.isdigit() for part in parts]
-    pairs = zip(parts, digits, strict=True)
-    return [(1, int(part), "") if digit else (0, 0, part) for part, digit in pairs]
 
 
 def _source_of(
