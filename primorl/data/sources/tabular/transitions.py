@@ -12,7 +12,14 @@ from primorl.base.records import TimeUnit
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.tabular import Carried
 from primorl.data.sources.tabular.files import Field, LogFiles
-from primorl.data.storage.schema import Spaces, Transitions, changes, id_text, numbers
+from primorl.data.storage.schema import (
+    Spaces,
+    Transitions,
+    changes,
+    id_text,
+    numbers,
+    whole,
+)
 
 MICROSECONDS: dict[TimeUnit, float] = {
     "seconds": 1e6,
@@ -83,15 +90,8 @@ class TransitionMaker:
         rows = rows.combine_chunks()
         starts = np.flatnonzero(changes(rows[self._unit]) | changes(rows["trajectory"]))
         lasts = np.append(starts[1:], rows.num_rows) - 1
-        chosen = pa.array(starts)
-        trajectories = units = id_text(rows["trajectory"].take(chosen).combine_chunks())
-        if self._unit != "trajectory":
-            units = id_text(rows[self._unit].take(chosen).combine_chunks())
-        if self._options.trajectory_ids == "per_unit":
-            trajectories = pc.binary_join_element_wise(units, trajectories, "/")
         self._check_order(rows, starts)
-        terminated, truncated = self._ends(rows, starts, lasts)
-
+        terminated, truncated = self._ends(rows, lasts)
         observation = self._matrix(rows, "observation", starts)
         observation = self._check(rows, observation, "observation")
         if self._has_next:
@@ -99,10 +99,44 @@ class TransitionMaker:
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
-        lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
+        cut = ~terminated[lasts] & (not self._has_next)
+        lengths = self._lengths(rows, starts, lasts, cut)
+        truncated[lasts[cut] - 1] = True
+        if self._learned:  # an end at the horizon is no business of the state that it comes in
+            full = lasts[terminated[lasts] & (lengths == self._horizon)]
+            terminated[full], truncated[full] = False, True
+        keep, ended = np.ones(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
+        keep[lasts[cut]], ended[lasts[~cut]] = False, True
+        unit, name = self._ids(rows, pa.array(starts))
+        rows, after = rows.filter(pa.array(keep)), after[keep]
+        if self._has_next:
+            after = self._check(rows, after, "next_observation")
+        return Transitions(
+            unit=unit,
+            name=name,
+            lengths=lengths,
+            observation=observation[keep],
+            action=self._action(rows),
+            reward=self._rewards(rows, ended[keep]),
+            next_observation=after,
+            terminated=terminated[keep],
+            truncated=truncated[keep],
+        ).table(self._spaces)
+
+    def _ids(self, rows: pa.Table, starts: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Give the ids of the unit and of the trajectory that begin at some rows."""
+        trajectories = units = id_text(whole(rows["trajectory"]).take(starts))
+        if self._unit != "trajectory":
+            units = id_text(whole(rows[self._unit]).take(starts))
+        if self._options.trajectory_ids == "per_unit":
+            trajectories = pc.binary_join_element_wise(units, trajectories, "/")
+        return units, trajectories
+
+    def _lengths(self, rows: pa.Table, starts: Places, lasts: Places, cut: Flags) -> Places:
+        """Count the transitions of trajectories, the last rows of some of which are ``cut``."""
         self._log.refuse(
             rows,
-            starts[cut & (lengths == 1)],
+            starts[cut & (lasts == starts)],
             "a trajectory of this one row, whose outcome was not recorded: no transition",
             "two rows or more, a terminated one, or next_observation columns; drop the trajectory",
         )
@@ -111,44 +145,29 @@ class TransitionMaker:
             found = "a reward in the last row of a trajectory that does not terminate"
             allowed = "an empty cell, or options.end: outcome where it is an outcome's score"
             self._log.refuse(rows, lasts[earned], found, allowed)
-        lengths = lengths - cut
+        lengths = lasts - starts + 1 - cut
         if self._horizon is not None:
             allowed = f"at most as many steps as `horizon` says; or split it{self._or_merged}"
             too_long = starts[lengths > self._horizon]
             self._log.refuse(rows, too_long, "a trajectory longer than the horizon", allowed)
-        truncated[lasts[cut] - 1] = True
-        if self._learned:  # an end at the horizon is no business of the state that it comes in
-            full = lasts[terminated[lasts] & (lengths == self._horizon)]
-            terminated[full], truncated[full] = False, True
-        keep = np.ones(rows.num_rows, dtype=bool)
-        keep[lasts[cut]] = False
-        ended = np.zeros(rows.num_rows, dtype=bool)
-        ended[lasts[~cut]] = True
-        rows, after = rows.filter(pa.array(keep)), after[keep]
+        return lengths
+
+    def _rewards(self, rows: pa.Table, ended: Flags) -> Floats:
+        """Give the rewards, [rows], which must lie within the declared bounds; ``ended`` tells the
+        rows that end their trajectory.
+        """
         reward = self._check(rows, numbers(rows["reward"])[:, None], "reward")[:, 0]
         if self._bounds.before_end is not None:
             low, high = self._bounds.before_end
-            wrong = ~ended[keep] & ((reward < low) | (reward > high))
+            wrong = ~ended & ((reward < low) | (reward > high))
             found = "a reward outside bounds.before_end in a row that ends no trajectory"
             self._log.refuse(rows, np.flatnonzero(wrong), found, f"{low:g} to {high:g}")
         if self._bounds.outcomes is not None:
-            named = np.isin(reward, self._bounds.reward)
+            unnamed = ended & ~np.isin(reward, self._bounds.reward)
             found = "a reward that bounds.outcomes does not name in a row that ends its trajectory"
             allowed = "the least or the largest of bounds.reward; or declare no outcomes"
-            self._log.refuse(rows, np.flatnonzero(ended[keep] & ~named), found, allowed)
-        if self._has_next:
-            after = self._check(rows, after, "next_observation")
-        return Transitions(
-            unit=units,
-            name=trajectories,
-            lengths=lengths,
-            observation=observation[keep],
-            action=self._action(rows),
-            reward=reward,
-            next_observation=after,
-            terminated=terminated[keep],
-            truncated=truncated[keep],
-        ).table(self._spaces)
+            self._log.refuse(rows, np.flatnonzero(unnamed), found, allowed)
+        return reward
 
     def _check_order(self, rows: pa.Table, starts: Places) -> None:
         order = rows["order"].to_numpy()
@@ -163,7 +182,7 @@ class TransitionMaker:
             allowed = f"{ZONE}; {allowed}"
         self._log.refuse(rows, again, "an order that is not after that of the row before", allowed)
 
-    def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
+    def _ends(self, rows: pa.Table, lasts: Places) -> tuple[Flags, Flags]:
         flags = {name: np.zeros(rows.num_rows, bool) for name in ("terminated", "truncated")}
         for name in flags.keys() & set(rows.column_names):
             flags[name] = rows[name].to_numpy().copy()
