@@ -235,52 +235,39 @@ def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
         collected(entry(project / "x.hdf5"))
 
 
-@pytest.fixture
-def names(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts an address in the place of that of D4RL's name ``tiny-medium-v0``."""
-    monkeypatch.setenv("D4RL_DATASET_DIR", str(project / "d4rl"))
-    monkeypatch.setattr(d4rl, "NAMES", project / "names.csv")
-
-    def put(address: str) -> None:
-        d4rl.NAMES.write_text(f"name,address,low,high\ntiny-medium-v0,{address},-1,1\n")
-
-    return put
-
-
-def test_a_name_finds_the_file_here_or_fetches_it(
-    project: Path, names: Callable[[str], None]
-) -> None:
-    written(FULL)
-    body = Path("x.hdf5").read_bytes()
-    there = Path("sets/tiny.hdf5")
-    there.parent.mkdir()
-    there.write_bytes(body)
-    names(there.absolute().as_uri())
-    with pytest.raises(PipelineError, match=r"tiny\.hdf5 is not there; set options\.remote"):
-        collected(entry(name="tiny-medium-v0"))
-    collected(entry(name="tiny-medium-v0", remote=True))
-    there.unlink()
-    assert Path("raw/data.hdf5").read_bytes() == body
-    assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
-    chosen = collected(entry(name="tiny-medium-v0"))  # from the disk
-    assert ingested(chosen).equals(expected(FULL))
-
-
 class Short(io.BytesIO):
     """An answer that is cut short."""
 
     headers: ClassVar = {"Content-Length": "1000"}
 
 
-def test_a_name_that_cannot_be_had_is_one_clear_error(
-    project: Path, names: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_a_name_finds_the_file_here_or_fetches_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names("https://localhost/tiny.hdf5")
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Short(b"short"))
-    for name, found in (("tiny-x-v0", "found 'tiny-x-v0'"), ("tiny-medium-v0", "fetched")):
-        with pytest.raises(PipelineError, match=found):
-            collected(entry(name=name, remote=True))
+    written(FULL)
+    body = Path("x.hdf5").read_bytes()
+    there = Path("sets/tiny.hdf5")
+    there.parent.mkdir()
+    there.write_bytes(body)
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(project / "d4rl"))
+    monkeypatch.setattr(d4rl, "NAMES", project / "names.csv")
+    address = there.absolute().as_uri()
+    d4rl.NAMES.write_text(f"name,address,low,high\ntiny-medium-v0,{address},-1,1\n")
+    for name, remote, says in (
+        ("tiny-medium-v0", False, r"tiny\.hdf5 is not there; set options\.remote"),
+        ("tiny-x-v0", True, "found 'tiny-x-v0'; allowed are D4RL's, as tiny-medium-v0"),
+    ):
+        with pytest.raises(PipelineError, match=says):
+            collected(entry(name=name, remote=remote))
+    with monkeypatch.context() as patch:
+        patch.setattr("urllib.request.urlopen", lambda *_, **__: Short(b"short"))
+        with pytest.raises(PipelineError, match="could not be fetched"):
+            collected(entry(name="tiny-medium-v0", remote=True))
     assert snapshot(project / "d4rl") == {}
+    collected(entry(name="tiny-medium-v0", remote=True))
+    there.unlink()
+    assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
+    assert ingested(collected(entry(name="tiny-medium-v0"))).equals(expected(FULL))
 
 
 def test_the_table_has_d4rls_reference_scores_and_our_files_use_them() -> None:

@@ -177,10 +177,9 @@ def test_an_episode_that_minari_reads_in_part_is_refused(project: Path, data_for
 def test_a_choice_that_the_space_does_not_have_is_refused(project: Path) -> None:
     create(project / "minari", "tiny-v0", [mixed_episode(3, 0), mixed_episode(3, 1)], **SPACES)
     chosen = collected(entry("tiny-v0", root=project / "minari"))
-    for wrong in (0, 4):
-        with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
-            file["episode_1/observations/colour"][2] = wrong
-        refused(chosen, "episode 1: ")
+    with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
+        file["episode_1/observations/colour"][2] = 4
+    refused(chosen, "episode 1: ")
 
 
 @pytest.mark.parametrize(
@@ -220,17 +219,6 @@ def test_a_dataset_without_spaces_is_refused_and_its_environment_is_never_built(
     assert not Path("executed").exists()
 
 
-def test_a_dataset_that_is_not_here_is_named(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create(project / "minari", "hop/medium-v0", [box_episode(3, 0)], **box_spaces())
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "minari"))
-    with pytest.raises(PipelineError, match="no Minari dataset 'hop/expert-v0'"):
-        collected(entry("hop/expert-v0"))
-    shutil.rmtree("raw")
-    collected(entry("hop/medium-v0"))
-
-
 @pytest.mark.parametrize(
     "stored", ["main_data.hdf5", "metadata.json.part", "episode_0/data.arrow", "data.zip"]
 )
@@ -261,8 +249,11 @@ def test_a_dataset_that_is_not_here_is_fetched_once(
         source_of("small", chosen).collect(Path("raw"))
 
     monkeypatch.setattr(minari, "download_dataset", download)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "minari"))
     (project / "raw").mkdir()
     (project / "minari").mkdir()
+    with pytest.raises(PipelineError, match="no Minari dataset 'hop/expert-v0'"):
+        source_of("small", entry("hop/expert-v0")).collect(Path("raw"))
     with pytest.raises(PipelineError, match=r"hop/expert-v0'.*could not be fetched"):
         collect("hop/expert-v0")
     assert snapshot(Path("raw")) == {}

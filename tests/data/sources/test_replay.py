@@ -17,7 +17,7 @@ from tests.data.builders import dataset, snapshot
 
 def options(**changes: Any) -> ReplayOptions:
     learner = {"algorithm": "ddpg", "hidden": [8], "learning_rate": 0.001, "action_noise": 0.2}
-    small = {"episodes": 5, "runs": 1, "num_envs": 3, "learning_starts": 450, "seed": 0} | learner
+    small = {"episodes": 5, "runs": 1, "num_envs": 3, "learning_starts": 1000, "seed": 0} | learner
     return checked(ReplayOptions, small | changes)
 
 
@@ -25,9 +25,8 @@ def recorded(folder: str) -> list[minari.EpisodeData]:
     return list(minari.MinariDataset(f"{folder}/x-v0/data").iterate_episodes())
 
 
-@pytest.mark.parametrize("algorithm", ["ddpg", "sac"])
-def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: str) -> None:
-    record_training("Pendulum-v1", options(algorithm=algorithm), Path("raw"), "x-v0")
+def test_every_recorded_transition_obeys_the_pendulum(project: Path) -> None:
+    record_training("Pendulum-v1", options(), Path("raw"), "x-v0")
     episodes = recorded("raw")
     assert len(episodes) == 5
     for episode in episodes:
