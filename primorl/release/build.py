@@ -186,7 +186,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         ledger.verify()
         refuse_missing_charges(ledger)
         account = ledger.account(version_in(PARTITIONS, run.manifest))
-    made = _find_made(run, {charge.id: charge for charge in account.charges})
+    _check_made(run, {charge.id: charge for charge in account.charges})
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
@@ -210,17 +210,14 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
                 unit=charge.unit,
                 same_unit=same_unit,
-                made=made.get(charge.id),
             )
             for charge, same_unit in ((one.charge, one.same_unit) for one in account.entries)
         ),
     )
 
 
-def _find_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> dict[str, dict[str, str]]:
-    """Find the digests of what each charge made, as the ledger has them: those of the files that
-    are here, if the charge made them.
-    """
+def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
+    """Refuse files that are not what the ledger says that their charges made."""
     own = [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()]
     here = [(MODELS / MODEL[2], run.model, {file.name: file_sha256(file) for file in own})]
     if run.clone is not None:
@@ -228,16 +225,14 @@ def _find_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> dict[str, dic
         here.append((MODELS / CLONE, run.clone, cloned))
     for name, statement in run.answers.statements.items():
         here.append((paths.PRIVATE_EVALUATION, statement, run.answers.made(name)))
-    found = {}
     for place, statement, digests in here:
         charge = charges.get(str(statement.charge))
-        if charge is None or not charge.made:
+        if charge is None or digests not in charge.made:
             raise PipelineError(
-                f"{place}: charge {statement.charge}: the ledger has no record for these data of "
-                "what it made; `dvc repro -f -s STAGE` restores it for free from its checkpoint"
+                f"{place}: charge {statement.charge}: by the ledger it made other files than "
+                "these: damaged, edited or of another run; `dvc repro -f -s STAGE` restores them "
+                "for free from the charge's checkpoint"
             )
-        found[charge.id] = digests if digests in charge.made else charge.made[-1]
-    return found
 
 
 def _refuse_unkeyed_hashes(fresh: Path) -> None:

@@ -42,11 +42,11 @@ from primorl.evaluate.wording import (
     today_note,
     value,
 )
-from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
-from primorl.privacy.composition import count_once, joint_event
+from primorl.privacy.composition import count_once
 from primorl.release.contents import (
     ANSWERS,
     CARD,
@@ -72,7 +72,6 @@ _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS, _MOST_ACTIONS = 60, 12
-_CLONING = "clone_behaviour"  # the stage of its charges
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
 _LINK = re.compile(r"https?:|www\.", re.IGNORECASE)  # becomes a link by itself in many readers
 _BAR = "\x1f"  # stands for a bar within a value
@@ -119,7 +118,7 @@ def _read(folder: Path) -> dict[str, Content]:
 def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
     """Compute the guarantee of a bundle, and name what it counts beside the model."""
     ledger, answers = content[LEDGER], content.get(ANSWERS)
-    clone = count_clone(content.get(CLONE), ledger)
+    clone = content.get(CLONE)
     included = [] if clone is None else ["clone of the behaviour"]
     included += [] if answers is None else ["private evaluation"]
     return combine(content[MODEL[2]], clone, answers, ledger["delta"]), included
@@ -363,33 +362,6 @@ def _group_charges(ledger: Content) -> list[tuple[Content, list[str]]]:
 # The guarantee as a whole
 
 
-def count_clone(clone: Content | None, ledger: Content) -> Content | None:
-    """Return the clone that a guarantee counts: the bundle's, or else all that the ledger has on
-    these data.
-
-    A policy shows by itself no more of the clone that it was made near than its ``config.json``
-    says, which a stranger may have changed. So a clone that was paid for is counted also where the
-    bundle lacks its statement.
-
-    Args:
-        clone: ``privacy.json`` of the clone; None: the bundle has none.
-        ledger: ``ledger-statement.json``.
-
-    Returns:
-        The keys that `combine` needs of a statement; None: no clone with a guarantee was paid for.
-    """
-    if clone is not None:
-        return clone
-    events = []
-    for record in ledger["records"]:
-        private = record["same_version"] and record["epsilon"] is not None
-        if private and record["stage"] == _CLONING:
-            events.append(record["event"])
-    if not events:
-        return None
-    return {"event": event_to_json(joint_event(events)), "private": True, "void": []}
-
-
 def combine(
     statement: Content, clone: Content | None, answers: Content | None, delta: float
 ) -> Content:
@@ -402,7 +374,7 @@ def combine(
 
     Args:
         statement: ``privacy.json`` of the model.
-        clone: the same of the clone of the behaviour, or see `count_clone`; None: none was made.
+        clone: the same of the clone of the behaviour; None: none was made.
         answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
     """

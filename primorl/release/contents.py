@@ -6,7 +6,6 @@ mechanism's output, params.yaml, the environment, the public split, declared fac
 """
 
 import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +54,6 @@ OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 
 Content = TypeVar("Content")
 _SIGNATURE_BYTES = 64
-_MOST_BYTES, _MOST_BYTES_OF_TENSORS = 1 << 24, 1 << 30
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
 _Count = Annotated[int, Within(ge=1)]
@@ -89,11 +87,6 @@ class ChargeRecord:
     """What one unit of privacy was."""
     same_unit: bool
     """False: of another kind of unit, so nothing is guaranteed of all charges together."""
-    made: dict[Line, Hexadecimal] | None = None
-    """SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or of an
-    estimator's answers, or of every file of the clone; only of the charges that paid for this
-    release.
-    """
 
 
 @record
@@ -328,7 +321,7 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     """Check the files of a bundle; return their names, without manifest and signature.
 
     Raises:
-        PipelineError: a file is missing, too many, too large, not the one that the manifest lists,
+        PipelineError: a file is missing, too many, not the one that the manifest lists,
             or no signature.
     """
     if not folder.is_dir() or folder.is_symlink():
@@ -342,11 +335,6 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
         raise PipelineError(
             f"{folder}: {printable(name)} {what}; allowed are {', '.join(sorted(allowed))}"
         )
-    for name in sorted(found):  # before anything is read
-        size = (folder / name).stat().st_size
-        most = _MOST_BYTES_OF_TENSORS if name.endswith(".safetensors") else _MOST_BYTES
-        if size > most:
-            raise PipelineError(f"{folder / name}: found {size} bytes, allowed are up to {most}")
     if SIGNATURE in found and (folder / SIGNATURE).stat().st_size != _SIGNATURE_BYTES:
         raise PipelineError(
             f"{folder / SIGNATURE}: found something else than an Ed25519 signature of "
@@ -360,8 +348,6 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
             raise PipelineError(
                 f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged"
             )
-        if zipfile.is_zipfile(folder / name):
-            raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in")
     return frozenset(listed)
 
 

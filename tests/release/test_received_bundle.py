@@ -2,16 +2,17 @@
 it runs.
 """
 
-import os
 import pickle
+import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import write_json
+from primorl.base.files import read_json, write_json
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.release import bundle
 from primorl.release.contents import (
@@ -32,8 +33,10 @@ from tests.release.bundles import (
     each_refused,
     edit,
     edit_tensors,
-    in_tensor,
+    leaves,
     made,
+    refusal,
+    renew_card,
     together,
 )
 from tests.release.released_project import run_stages, tiny_params
@@ -59,11 +62,10 @@ def archive(mode: str) -> Change:
 
 
 FORGED = [
-    (archive("a"), "policy/policy.safetensors: is a ZIP archive"),
+    (archive("a"), "policy.safetensors: not a policy"),
     # Two readers of one file may see two guarantees.
     (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "a key is given twice"),
     (in_text(MODEL[1], "-10.0", "-1e999"), "found -1e999, which is too large"),
-    (at(LEDGER, "records.0.event.count", 10**12), "not as declared: records.0.event"),
     (in_text("card.md", "trajectory", "person"), "card.md: not the card that the figures"),
     (lambda folder: edit(folder / LEDGER, **{"x\nerror: well\x1b[2J": 1}), "x?error: well?[2J"),
     (lambda folder: write_json(folder / DECLARED, {"format": 1}), DECLARED),
@@ -80,7 +82,6 @@ AS_IT_CAME: list[tuple[Change, str]] = [
     (lambda folder: (folder / "policy/setup.py").touch(), "policy/setup.py does not belong"),
     (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
     (linked, "card.md is a link"),
-    (lambda folder: os.truncate(folder / "card.md", 1 << 30), "card.md: found 1073741824 bytes"),
     (lambda folder: (folder / SIGNATURE).write_bytes(bytes(10 << 20)), "an Ed25519 signature"),
 ]
 
@@ -96,6 +97,34 @@ def test_a_strangers_bundle_is_refused_in_one_line(
     assert list(Path().iterdir()) == []
     with pytest.raises(PipelineError, match="not a folder"):
         bundle.verify(released / "card.md")
+
+
+def lower(name: str, path: tuple[Any, ...], value: float) -> Iterator[tuple[Change, str]]:
+    """A figure 0.1% off, and as little less as no rounding explains."""
+    total = path in (("spent_on_dataset", "epsilon"), ("epsilon",) if name == LEDGER else ())
+    for factor in (0.999, 1 - (3e-5 if total else 1e-8), 1.001):
+        yield at(name, path, value * factor), name
+
+
+def test_a_figure_that_is_not_the_accountants_is_refused(original: Path, tmp_path: Path) -> None:
+    """At every ε and δ of the ledger and of the model's statement, with the policy's alike.
+
+    Twin: the bundle itself, with its card made again, is sound.
+    """
+
+    def renew(folder: Path) -> None:
+        shutil.copyfile(folder / MODEL[2], folder / POLICY[2])
+        renew_card(folder)
+
+    table: list[tuple[Change, str]] = []
+    for name in (MODEL[2], LEDGER):
+        for path, value in leaves(read_json(original / name)):
+            curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
+            if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
+                table += lower(name, path, value)
+    assert len(table) > 30
+    each_refused(original, tmp_path, table, renew)
+    assert refusal(shutil.copytree(original, tmp_path / "copy"), renew) is None
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +158,11 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
         (in_both("epsilon", 0.5), f"epsilon: {less}"),
         (in_both("queries.1.epsilon", 0.1), f"epsilon: {less}"),
         (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
-        (in_both("queries.0.what", "wages"), "not as declared: queries.0.what"),
         (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing"),
         (
             lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}),
             "holds more than we read",
         ),
-        (in_tensor(STARTS, "high", lambda high: high.add_(1)), "high: found other numbers"),
     ]
     assert set(snapshot(asked_first)) == NEEDED | {MANIFEST, STARTS}
     statement = bundle.verify(asked_first)
