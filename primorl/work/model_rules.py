@@ -130,8 +130,14 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
         return _of_heads(heads_instead, manifest, public)
     network = params.with_decided({"dynamics.model": "network"})
     chosen, noise = _of_network(network, manifest, public)
-    if left_open and noise > _NOISE_SOME:
-        return _of_heads(heads_instead, manifest, public, noise_of_network=noise)
+    # At 0.36 two of two networks lost a pendulum that heads swing up.
+    allowed = _NOISE_SOME if chosen.dynamics.start == "public" else _NOISE_YES
+    if left_open and noise > allowed:
+        why = (
+            f"the people have rows for a network, and its noise would be {noise:.2f} of what the "
+            f"rounds can move (allowed to {allowed})"
+        )
+        return _of_heads(heads_instead, manifest, public, instead=why)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     why = (
         f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
@@ -281,13 +287,13 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
 
 
 def _of_heads(
-    params: Params, manifest: Manifest, public: UnitStore, noise_of_network: float | None = None
+    params: Params, manifest: Manifest, public: UnitStore, instead: str | None = None
 ) -> tuple[Params, Fit]:
     """Decide for linear heads: features of the largest degree at which the noise is small enough,
     or else of degree 1.
 
-    Where they stand in for a network, for which there are rows and too much noise, they may learn
-    little: long tasks of so many rows were beyond polynomials.
+    Where they stand in for a network, ``instead`` says why. They may learn little then: long tasks
+    of so many rows were beyond polynomials.
 
     Degree 3 makes members disagree away from the data, which holds policies back: it is tried where
     no environment can tell a wrong policy from a good one.
@@ -320,11 +326,8 @@ def _of_heads(
             f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
         )
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
-    if noise_of_network is not None:
-        why = (
-            f"the people have rows for a network, and its noise would be {noise_of_network:.2f} of "
-            f"what the rounds can move (allowed to {_NOISE_SOME}); {why}"
-        )
+    if instead is not None:
+        why = f"{instead}; {why}"
     elif lost <= heads.LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
     return chosen, _judge(answer, why)
