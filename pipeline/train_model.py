@@ -17,7 +17,7 @@ from primorl.work.desk import Desk
 def body(params: Params, run: StageRun) -> None:
     """Pay, train, then write ``models/dynamics`` with its privacy statement.
 
-    Everything that can be refused without private data is refused before the ledger is asked.
+    Everything that can be refused without private data is refused before anybody is charged.
     """
     with Desk.open(params, run) as desk:
         data, plan = desk.partitions, desk.read_plan(params)
