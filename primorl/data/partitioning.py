@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory, replaced_file, write_json
-from primorl.data.identity.consent import PublicRule
+from primorl.base.paths import CONSENT
+from primorl.data.identity.consent import IdList, draw_public, read_ids
 from primorl.data.identity.membership import (
     NOBODY,
     Fingerprint,
@@ -63,12 +67,14 @@ def partition(
             consent does not fit it, or if a partition would be empty; the content of ``target`` is
             untouched.
     """
-    if public is not None:
-        rule = PublicRule.by_file(public)
-    elif public_fraction is not None:
-        rule = PublicRule.by_hash(public_fraction)
-    else:
+    if public is None and public_fraction is None:
         raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
+    ids = None
+    if public is not None:
+        ids = IdList(read_ids(public, CONSENT, "params.yaml: partition.public.file"), public)
+    choose = (
+        partial(draw_public, public_fraction=public_fraction or 0) if ids is None else ids.contains
+    )
     reader = PartReader(source, made_by="ingest")
     secret, schema = project_secret(), reader.info.schema
     whose = secret, reader.info.population
@@ -90,8 +96,10 @@ def partition(
             # private ones.
             by_rows = reader.info.duplicates == "refuse"
             shown = _Side(public_writer, Membership(*whose, by_rows=by_rows))
-            _divide(source, reader, rule, private, shown)
-            _refuse_empty(rule, {"private": private.units, "public": shown.units})
+            _divide(source, reader, choose, private, shown)
+            if ids is not None:
+                ids.check_all_met()
+            _refuse_empty(public_fraction, public, private.units, shown.units)
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)
         if private.members.shares_with(shown.members):
@@ -101,7 +109,8 @@ def partition(
                 "is that of another unit, give it one of its own (in a log: set "
                 "options.trajectory_ids: per_unit)"
             )
-        manifest = Manifest(reader.info, private.units, shown.units, rule.by, secret_check(secret))
+        by = "hash" if ids is None else "file"
+        manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
         of_private, of_public = private.members.to_bytes(), shown.members.to_bytes()
         if check_units is not None:
             check_units(manifest, of_private, of_public)
@@ -111,22 +120,34 @@ def partition(
     return manifest
 
 
-def _refuse_empty(rule: PublicRule, counts: dict[str, int]) -> None:
-    """Refuse a split that leaves one side without units."""
-    for side, count in counts.items():
-        if count == 0 and not (side == "public" and rule.may_be_none):
-            raise PipelineError(f"params.yaml: {rule.repair.format(side=side)}")
+def _refuse_empty(fraction: float | None, file: str | None, private: int, public: int) -> None:
+    """Refuse a split that leaves one side without units; a fraction of 0 asks for no public one."""
+    if private > 0 and (public > 0 or (file is None and fraction == 0)):
+        return
+    side = "private" if private == 0 else "public"
+    if file is not None:
+        raise PipelineError(
+            f"params.yaml: partition.public.file: found {file!r}, which leaves no {side} unit"
+        )
+    raise PipelineError(
+        f"params.yaml: partition.public_fraction: found {fraction}, which leaves no {side} unit; "
+        "allowed is 0, or a share that leaves both partitions at least one"
+    )
 
 
 def _divide(
-    source: Path, reader: PartReader, rule: PublicRule, private: _Side, public: _Side
+    source: Path,
+    reader: PartReader,
+    choose: Callable[[pa.Array], npt.NDArray[np.bool_]],
+    private: _Side,
+    public: _Side,
 ) -> None:
     """Write every row to the side of its unit; all must be those that ingest checked."""
     fingerprint = Fingerprint(reader.info.schema)
     for table in reader.tables():
         fingerprint.update(table)
         units = whole(table["unit_id"]).dictionary_encode()
-        drawn = rule.chosen(units.dictionary)
+        drawn = choose(units.dictionary)
         public.units += int(drawn.sum())
         private.units += int((~drawn).sum())
         mask = pa.array(drawn[units.indices.to_numpy()])
@@ -134,5 +155,3 @@ def _divide(
         private.add(table.filter(pc.invert(mask)))
     if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
         raise PipelineError(f"{source}: rows or secret are not the ingested ones; run {REMAKE}")
-    if rule.ids is not None:
-        rule.ids.check_all_met()

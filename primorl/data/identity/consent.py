@@ -3,11 +3,8 @@ the ids of people who consented, in ``data/consent``.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import CONSENT
-from primorl.data.storage.schema import PublicBy, id_text, numbers, whole
+from primorl.data.storage.schema import id_text, numbers, whole
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids
 _HASH_BITS = 64
@@ -109,39 +105,3 @@ def draw_public(units: pa.Array, public_fraction: float) -> npt.NDArray[np.bool_
     salted = [_SALT + unit.encode() for unit in units.to_pylist()]
     drawn = b"".join([hashlib.sha256(each).digest()[: _HASH_BITS // 8] for each in salted])
     return np.frombuffer(drawn, ">u8") < np.uint64(int(public_fraction * 2**_HASH_BITS))
-
-
-@dataclass(frozen=True)
-class PublicRule:
-    """Decides which units are public. A unit's own id or consent decides, never another unit.
-
-    Attributes:
-        by: how, for the manifest.
-        repair: the remedy where a partition would be empty: a key and the value found.
-        chosen: which of some units, ids that are all different, are public.
-        ids: of those who consented; None: units are drawn.
-        may_be_none: whether it is in order that no unit is public.
-    """
-
-    by: PublicBy
-    repair: str
-    chosen: Callable[[pa.Array], npt.NDArray[np.bool_]]
-    ids: IdList | None = None
-    may_be_none: bool = False
-
-    @classmethod
-    def by_hash(cls, public_fraction: float) -> Self:
-        """Draw units; 0: none is public."""
-        repair = (
-            f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; "
-            "allowed is 0, or a share that leaves both partitions at least one"
-        )
-        draw = partial(draw_public, public_fraction=public_fraction)
-        return cls("hash", repair, draw, may_be_none=public_fraction == 0)
-
-    @classmethod
-    def by_file(cls, file: str) -> Self:
-        """Read the ids of a file in ``data/consent``, one a line; see `read_ids` for its errors."""
-        ids = IdList(read_ids(file, CONSENT, "params.yaml: partition.public.file"), file)
-        repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit"
-        return cls("file", repair, ids.contains, ids)
