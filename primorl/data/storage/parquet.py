@@ -2,7 +2,7 @@
 once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,8 +15,7 @@ from primorl.base.errors import PipelineError
 from primorl.data.storage.schema import DatasetInfo, run_starts
 
 FILE = "rows.parquet"
-ROWS_PER_GROUP = 2**16  # or one whole unit, if it is longer
-ROWS_PER_BATCH = 2**16
+ROWS_PER_GROUP = ROWS_PER_BATCH = 2**16
 _PAGE_BYTES = 2**23  # pages of the usual size cost a third of the time to write
 _IDS = ["unit_id", "trajectory_id"]
 
@@ -30,8 +29,7 @@ class PartWriter(ExitStack):
     Args:
         folder: an empty folder.
         schema: of the dataset.
-        rows_per_group: how many rows a row group has at least, unless it is the last. Each holds
-            whole units.
+        rows_per_group: how many rows a row group has, unless it is the last.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = ROWS_PER_GROUP):
@@ -54,7 +52,7 @@ class PartWriter(ExitStack):
     def write(self, table: pa.Table) -> None:
         """Append a table of whole units."""
         self._waiting.append(table)
-        if sum(table.num_rows for table in self._waiting) >= ROWS_PER_BATCH:
+        if sum(table.num_rows for table in self._waiting) >= self._rows_per_group:
             self._encode(rest=False)
 
     def finish(self, info: DatasetInfo) -> None:
@@ -69,19 +67,28 @@ class PartWriter(ExitStack):
         rows tell how many private ones lie between them.
         """
         batch = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks()
-        self._waiting = []
-        starts = run_starts(batch["unit_id"])
-        ends = np.append(starts[1:], batch.num_rows)
-        first = 0
-        while first < len(starts):
-            begin = int(starts[first])
-            if not rest and batch.num_rows - begin < self._rows_per_group:
-                self._waiting = [batch.slice(begin)]
-                return
-            last = int(np.searchsorted(ends, min(begin + self._rows_per_group, batch.num_rows)))
-            rows = int(ends[last]) - begin
-            self._file.write_table(batch.slice(begin, rows), row_group_size=rows)
-            first = last + 1
+        rows = batch.num_rows
+        if not rest:
+            rows -= rows % self._rows_per_group
+        self._waiting = [batch.slice(rows)]
+        if rows > 0:
+            self._file.write_table(batch.slice(0, rows), row_group_size=self._rows_per_group)
+
+
+def whole_units(batches: Iterable[pa.Table], unit: str) -> Iterator[pa.Table]:
+    """Cut rows where a unit ends: no unit is in two tables."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        starts = run_starts(batch[unit])
+        if waiting and batch[unit][0] != waiting[-1][unit][-1]:
+            yield pa.concat_tables(waiting)
+            waiting = []
+        if starts[-1] > 0:
+            yield pa.concat_tables([*waiting, batch.slice(0, starts[-1])])
+            waiting = []
+        waiting.append(batch.slice(starts[-1]))
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 class PartReader:
@@ -112,28 +119,28 @@ class PartReader:
             raise PipelineError(f"{self._path}: columns are not the dataset's; {self._repair}")
         self.rows = self._file.metadata.num_rows
 
-    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Read whole row groups, about ``ROWS_PER_BATCH`` rows each, of all or some columns; the
-        metadata is left behind.
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Read whole units, about ``ROWS_PER_BATCH`` rows at a time.
+
+        Args:
+            columns: of the tables, ``unit_id`` among them; None: all.
 
         Raises:
             PipelineError: if they cannot be decoded.
         """
-        groups = self._file.num_row_groups
-        sizes = [self._file.metadata.row_group(group).num_rows for group in range(groups)]
-        ends = np.cumsum([0, *sizes])
-        first = 0
-        while first < groups:
-            last = min(int(np.searchsorted(ends, ends[first] + ROWS_PER_BATCH)), groups)
-            try:
-                table = self._file.read_row_groups(range(first, last), columns=columns)
-            except pa.ArrowMemoryError:
-                raise
-            except (OSError, pa.ArrowException):
-                where = f"{self._path}: row groups {first} to {last - 1}"
-                raise PipelineError(f"{where}: found corrupt pages; {self._repair}") from None
-            yield table.replace_schema_metadata(None)
-            first = last
+        return whole_units(self._batches(columns), "unit_id")
+
+    def _batches(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        rows = 0
+        try:
+            for batch in self._file.iter_batches(ROWS_PER_BATCH, columns=columns):
+                yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+                rows += batch.num_rows
+        except pa.ArrowMemoryError:
+            raise
+        except (OSError, pa.ArrowException):
+            found = f"found corrupt pages after row {rows}"
+            raise PipelineError(f"{self._path}: {found}; {self._repair}") from None
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Count the rows of each unit, in order: no unit is in two tables."""

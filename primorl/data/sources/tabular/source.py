@@ -29,9 +29,9 @@ from primorl.data.sources.tabular.transitions import (
     MICROSECONDS,
     ZONE,
     TransitionMaker,
-    whole_units,
 )
 from primorl.data.sources.tabular.watch import find_files, record_files
+from primorl.data.storage.parquet import whole_units
 from primorl.data.storage.schema import Spaces, id_text, whole
 
 _HOUR = int(MICROSECONDS["hours"])

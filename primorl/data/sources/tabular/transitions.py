@@ -1,6 +1,6 @@
 """Rows of a log, in order, become transitions in the dataset's schema."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -32,22 +32,6 @@ ZONE = "times with their zone, as a local hour comes twice when summer time ends
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
-
-
-def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
-    """Cut the rows where a unit ends: no unit is in two tables."""
-    waiting: list[pa.Table] = []
-    for batch in batches:
-        starts = np.flatnonzero(changes(batch[unit]))
-        if waiting and batch[unit][0] != waiting[-1][unit][-1]:
-            yield pa.concat_tables(waiting)
-            waiting = []
-        if starts[-1] > 0:
-            yield pa.concat_tables([*waiting, batch.slice(0, starts[-1])])
-            waiting = []
-        waiting.append(batch.slice(starts[-1]))
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 class TransitionMaker:
