@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from pipeline import collect
-from primorl.base.files import write_json
-from primorl.base.paths import COPIES
 from primorl.commands.main import main
 from primorl.config.params import Params
 from primorl.data.sources.tabular.watch import changed
@@ -91,12 +89,3 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert changed(project.dataset, project.chosen) is None, (
         "a log that was moved away tells nothing"
     )
-
-
-@pytest.mark.parametrize("files", [["log-1.csv"], {"log-1.csv": "f00d"}, None])
-def test_what_another_version_collected_is_told_in_one_line(
-    project: Params, files: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_json(COPIES, {"dataset": project.dataset, "files": files})
-    assert main(["check"]) == 1
-    assert f"{COPIES}: not of this version" in capsys.readouterr().err

@@ -135,8 +135,7 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     """Say how the files of a log differ from those that ``data/raw`` was made of.
 
     None: they do not; or nothing of this dataset was collected; or no file is where the entry says,
-    as with a log that was moved away; or one cannot be read. What ``data/raw`` says in the format
-    of another version cannot be compared, which is said too.
+    as with a log that was moved away; or one cannot be read.
     """
     if not isinstance(dataset, TabularDataset | MedsDataset) or not COPIES.exists():
         return None
@@ -152,11 +151,6 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
         return None
     except PipelineError as refused:
         return str(refused)
-    except (AttributeError, KeyError, TypeError):
-        return (
-            f"{COPIES}: not of this version, so whether the source changed is unknown; `dvc repro "
-            "-f collect` reads it again"
-        )
     gone, new = len(before.keys() - now.keys()), len(now.keys() - before.keys())
     if not (gone or new or edited):
         return None
