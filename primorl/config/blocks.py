@@ -262,7 +262,7 @@ class Online(Block):
     appearances: Annotated[int, Within(ge=1, le=64)] = 1
     cohort: Annotated[int, Within(ge=1, le=10**6)] = 250
     target_epsilon: Epsilon | None = 1.0
-    algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"] = "dppg"
+    algorithm: Literal["dp-pg", "dppg"] = "dppg"
     learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)] = 5.0
     clipping_norm: ClippingNorm = 0.1
     steps: Steps | None = None

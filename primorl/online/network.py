@@ -264,22 +264,6 @@ class StepGradients:
             parts += [torch.bmm(weighted.mT, signal).flatten(1), weighted.sum(1)]
         return torch.cat([*parts, (self.spread * weights.unsqueeze(1)).sum(-1)], 1)
 
-    def products(self, direction: Tensor) -> Tensor:
-        """Compute wᵀψ_t: ``[d]`` to ``[U, t]``."""
-        layers = [
-            part.expand(len(self.logs), -1, -1)
-            for part in self.network._layers(direction.unsqueeze(0))
-        ]
-        products = torch.zeros_like(self.logs)
-        for weight, bias, error, signal in zip(
-            layers[::2], layers[1::2], self.errors, self.signals, strict=True
-        ):
-            moved = torch.baddbmm(bias, signal, weight.mT, out=self._scratch(error))
-            products += moved.mul_(error).sum(-1)
-        if self.spread.shape[1]:
-            products += (self.spread * self.network._log_scales(direction.unsqueeze(0)).mT).sum(1)
-        return products
-
     def _scratch(self, like: Tensor) -> Tensor:
         return self.workspace.take("scratch", 0, tuple(like.shape))
 

@@ -16,7 +16,6 @@ from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, fi
 from primorl.online.network import PolicyNetwork, StepGradients
 
 _LEAST_SCALE = 1e-6
-_STEPS = 2  # noisy steps of the updates that take several
 _RIDGE = 1e-3
 
 
@@ -106,15 +105,6 @@ def _features(network: PolicyNetwork, observations: Tensor, time: Tensor) -> Ten
     shape = (*observations.shape[:-1], 1)
     clock = time.double().view(1, -1, 1).expand(shape)
     return torch.cat([standardised, standardised.square(), clock, torch.ones_like(clock)], -1)
-
-
-def own_mean(values: Tensor, valid: Tensor) -> Tensor:
-    """Average over each user's own valid steps: ``[U, T]`` to ``[U, 1]``; 0 for a user without
-    steps.
-    """
-    return torch.where(valid, values, 0.0).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(
-        min=1
-    )
 
 
 def own_weights(valid: Tensor) -> Tensor:
@@ -358,161 +348,22 @@ class PolicyGradient(ReturnBasedUpdate):
         return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regression(ReturnBasedUpdate):
-    """Base of updates that take K noisy steps on one cohort.
-
-    A user is in each: the mechanism composes K releases.
-
-    Attributes:
-        clipping_norm: S.
-        steps: K.
-        step_size: α.
-    """
-
-    clipping_norm: float
-    steps: int
-    step_size: float
-
-    @property
-    def releases(self) -> int:
-        """K."""
-        return self.steps
-
-    def ascend(
-        self,
-        cohort: Cohort,
-        point: Tensor,
-        gradients: Callable[[Tensor], Tensor | Iterator[Tensor]],
-        ball: float = float("inf"),
-    ) -> Tensor:
-        """Take K steps: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to
-        norm at most ``ball``.
-        """
-        for _ in range(self.steps):
-            step = cohort.noisy_mean(gradients(point), self.clipping_norm)
-            point = within(point + self.step_size * step, ball)
-        return point
-
-
-@dataclass(frozen=True, kw_only=True)
-class NaturalGradientByDescent(Regression):
-    """DP-NPG (private policy optimisation, Algorithm 3) by clipped noisy gradient steps over a
-    ball, for networks.
-
-    From w = 0, K times: w ← Π_B(w + α · noisy mean of Σ_t (Â_t - wᵀψ_t) ψ_t / n), each user's term
-    clipped to S. Then θ ← θ + η w. wᵀψ is a product with the Jacobian and the sum one with its
-    transpose, so no ψ is ever stored.
-
-    Attributes:
-        learning_rate: η.
-        ball: B.
-    """
-
-    name: ClassVar[str] = "dp-npg-descent"
-
-    learning_rate: float
-    ball: float
-
-    def apply(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> Values:
-        """See `Update.apply`."""
-        parameters, advantages = values[PARAMETERS], self.advantages(met)
-
-        def gradients(direction: Tensor) -> Iterator[Tensor]:
-            of_piece = partial(_sum_regression_gradients, network, parameters, direction)
-            return by_pieces(of_piece, met, advantages)
-
-        direction = self.ascend(cohort, torch.zeros_like(parameters), gradients, self.ball)
-        return {PARAMETERS: parameters + self.learning_rate * direction}
-
-
-def _sum_regression_gradients(
-    network: PolicyNetwork,
-    parameters: Tensor,
-    direction: Tensor,
-    own: Trajectories,
-    advantages: Tensor,
-    workspace: Workspace,
-    number: int,
-) -> Tensor:
-    """Compute Σ_t (Â_t - wᵀψ_t) ψ_t / n of every user, ``[U, d]``. Sensitive."""
-    here = parameters.unsqueeze(0)
-    steps = network.step_gradients(here, own.observations, own.actions, workspace)
-    return steps.sums((advantages - steps.products(direction)) * own_weights(own.valid))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rebel(Regression):
-    """DP-REBEL (private policy optimisation, Algorithm 5).
-
-    θ_{t+1} approximates argmin_θ E[(q(s, a) - q(s', a') - (Â - Â'))²], q(s, a) = (1/η) ln π_θ(a |
-    s) / π_t(a | s), where (s, a) and (s', a') are two decisions. The paper pairs two answers to one
-    prompt; here all pairs of one user's own decisions are taken. Their mean is twice the variance
-    of q - Â inside her data, so her gradient is Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n with e = Â -
-    q, of n steps. K steps of length α go up the noisy mean of these gradients, clipped to S. The
-    paper leaves the oracle open.
-
-    Attributes:
-        temperature: η. The larger, the farther θ may go from θ_t.
-    """
-
-    name: ClassVar[str] = "dp-rebel"
-
-    temperature: float
-
-    def apply(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> Values:
-        """See `Update.apply`."""
-        advantages = self.advantages(met)
-        old: dict[int, Tensor] = {}  # log π_t, from the first step, which begins at θ_t
-
-        def gradients(parameters: Tensor) -> Iterator[Tensor]:
-            of_piece = partial(self._sum_gradients, network, parameters, old)
-            return by_pieces(of_piece, met, advantages)
-
-        return {PARAMETERS: self.ascend(cohort, values[PARAMETERS], gradients)}
-
-    def _sum_gradients(
-        self,
-        network: PolicyNetwork,
-        parameters: Tensor,
-        old: dict[int, Tensor],
-        own: Trajectories,
-        advantages: Tensor,
-        workspace: Workspace,
-        number: int,
-    ) -> Tensor:
-        """Compute Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n of every user, ``[U, d]``. Sensitive."""
-        here = parameters.unsqueeze(0)
-        steps = network.step_gradients(here, own.observations, own.actions, workspace)
-        log_ratios = steps.logs - old.setdefault(number, steps.logs)
-        errors = advantages - log_ratios / self.temperature
-        return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))
-
-
 def make_update(
     algorithm: str, *, learning_rate: float, clipping_norm: float, discount: float
-) -> DPPG | PolicyGradient | NaturalGradientByDescent | Rebel:
+) -> DPPG | PolicyGradient:
     """Make the update that ``algorithm`` of online.yaml names (`dppg` is measured in
     benchmarks/results.md).
     """
-    shared = {"clipping_norm": clipping_norm, "discount": discount}
     if algorithm == "dp-pg":
-        return PolicyGradient(learning_rate=learning_rate, **shared)
-    if algorithm == "dppg":
-        return DPPG(
-            local_learning_rate=1.0,
-            epochs=4,
-            minibatches=1,
-            decay=0.97,
-            learning_rate=learning_rate,
-            **shared,
+        return PolicyGradient(
+            learning_rate=learning_rate, clipping_norm=clipping_norm, discount=discount
         )
-    if algorithm == "dp-rebel":
-        return Rebel(temperature=10.0, step_size=learning_rate, steps=_STEPS, **shared)
-    return NaturalGradientByDescent(
-        learning_rate=learning_rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared
+    return DPPG(
+        local_learning_rate=1.0,
+        epochs=4,
+        minibatches=1,
+        decay=0.97,
+        learning_rate=learning_rate,
+        clipping_norm=clipping_norm,
+        discount=discount,
     )

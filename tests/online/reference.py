@@ -11,8 +11,9 @@ from torch import Tensor
 
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, Values
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
+from primorl.online.updates import DPPG, PolicyGradient
 from research.paper_mode import AdamDPPG
+from research.regression import NaturalGradientByDescent, Rebel
 
 
 class Policy:

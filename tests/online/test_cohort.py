@@ -15,8 +15,8 @@ from primorl.online.learning import (
     learn,
     online_mechanism,
 )
-from primorl.online.updates import Rebel
 from primorl.privacy.mechanism.mechanism import Mechanism
+from research.regression import Rebel
 from tests.online.cohorts import network
 
 SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
