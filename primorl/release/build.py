@@ -4,7 +4,6 @@ else.
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import fields
@@ -43,7 +42,6 @@ from primorl.release.contents import (
     LedgerStatement,
     ReleasedResult,
     is_bundle,
-    list_files,
     make_manifest,
 )
 from primorl.run import VerifiedRun
@@ -94,7 +92,6 @@ def release(
         try:
             (fresh / CARD).write_text(render(fresh), encoding="utf-8")
             write_record(fresh / MANIFEST, make_manifest(fresh))
-            _refuse_unkeyed_hashes(fresh)
             released = bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
@@ -176,6 +173,7 @@ def _quote(summary: Summary) -> ReleasedResult:
 def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / MODEL[2]
+    budget = params.privacy.budget.epsilon
     delta = given(place, "spent_on_dataset", statement.spent_on_dataset).delta
     with read_ledger(params) as ledger:
         if ledger is None:
@@ -195,9 +193,9 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         # by this version, as whoever checks the bundle does
         epsilon=finite(account.epsilon(delta)),
         delta=delta,
-        budget=params.privacy.budget.epsilon,
+        budget=budget,
         charges=len(account.entries),
-        budget_changes=tuple(map(str, list_budget_changes(account.charges))),
+        budget_changes=tuple(map(str, list_budget_changes(account.charges, budget))),
         records=tuple(
             ChargeRecord(
                 id=charge.id,
@@ -232,17 +230,4 @@ def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
                 f"{place}: charge {statement.charge}: by the ledger it made other files than "
                 "these: damaged, edited or of another run; `dvc repro -f -s STAGE` restores them "
                 "for free from the charge's checkpoint"
-            )
-
-
-def _refuse_unkeyed_hashes(fresh: Path) -> None:
-    """Refuse hashes that DVC recorded of private files: they tell neighbouring datasets apart."""
-    if not paths.LOCK.exists():
-        return
-    hashes = re.findall(r"\b[0-9a-f]{32}\b", paths.LOCK.read_text(encoding="utf-8"))
-    for name in sorted(name for name in list_files(fresh) if not name.endswith(".safetensors")):
-        text = (fresh / name).read_text(encoding="utf-8").lower()
-        if any(known in text for known in hashes):
-            raise PipelineError(
-                f"{name}: holds an unkeyed hash of private data; find what wrote it there"
             )

@@ -73,6 +73,9 @@ _PATH = re.compile(
     r"|(?<!\w)(?:data/(?:raw|trajectories|partitions|consent|withdrawals)|\.dvc\b|\.primorl|dvc\.lock|units\.bin|mlruns|mlflow\.db)"
 )
 
+# Not all digits of an MD5: the first two may stand apart, as in DVC's cache.
+_DIGEST = re.compile(r"[0-9a-fA-F]{24,}")
+
 
 def verify(folder: Path, *, key: Path | None = None) -> Statement:
     """Check a bundle, one's own or a stranger's; run nothing that is in it, and open no file
@@ -107,6 +110,7 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_ledger(bundle)
     _check_charged(bundle)
     _check_policy_statement(bundle)
+    _check_digests(bundle)
     if _read_text(folder / CARD) != render(folder):
         raise PipelineError(
             f"{folder / CARD}: not the card that the figures of this bundle make; do not believe it"
@@ -238,6 +242,22 @@ def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
             raise PipelineError(
                 f"{path}: holds more than we read of it: a tensor, metadata or padding of its own"
+            )
+
+
+def _check_digests(bundle: Bundle) -> None:
+    """Refuse a digest of anything but the files here and the clone's weights: an unkeyed one of
+    private data, such as DVC's, tells neighbouring datasets apart.
+    """
+    known: set[str | None] = {file_sha256(bundle.folder / name) for name in bundle.names}
+    known.add(bundle.of_model.dataset_fingerprint)  # keyed
+    if bundle.answers is not None:
+        known.add(bundle.answers.clone_sha256)
+    for name in sorted(name for name in bundle.names if name.endswith(".json")):
+        if not known.issuperset(_DIGEST.findall(_read_text(bundle.folder / name))):
+            raise PipelineError(
+                f"{bundle.folder / name}: holds an unkeyed digest of something that is not here, "
+                "which may be private; find what wrote it there"
             )
 
 

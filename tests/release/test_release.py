@@ -142,12 +142,6 @@ def void() -> None:
     record()
 
 
-def dvc_hash() -> None:
-    text = "outs:\n- path: data/raw\n  md5: 0123456789abcdef0123456789abcdef.dir\n"
-    Path("dvc.lock").write_text(text, encoding="utf-8")
-    assumed("DVC's 0123456789abcdef0123456789abcdef.dir")
-
-
 def another_return() -> None:
     digest = hashlib.md5(SUMMARY.read_bytes()).hexdigest()
     text = f"stages: {{a: {{outs: [{{path: {SUMMARY}, md5: {digest}}}]}}}}\n"
@@ -164,7 +158,8 @@ def one_weight(folder: Path, file: str) -> None:
     in_tensor(file, "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5))(folder)
 
 
-UNKEYED = "holds an unkeyed hash of private data"
+UNKEYED = "holds an unkeyed digest of something that is not here"
+MD5 = "0123456789abcdef0123456789abcdef"
 DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "of an earlier run"),
     (lambda: edit(POLICY / "privacy.json", charge="x"), "charge: not that of models/dynamics"),
@@ -176,7 +171,9 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
         "models/dynamics/privacy.json: dataset_fingerprint: found",
     ),
     (lambda: edit_statements(charge="f" * 16), f"charge {'f' * 16} is not in the ledger"),
-    (dvc_hash, UNKEYED),
+    (lambda: assumed(f"DVC's {MD5}.dir"), UNKEYED),
+    (lambda: assumed(f"in the cache, {MD5[:2]}/{MD5[2:].upper()}"), UNKEYED),
+    (lambda: assumed(f"SHA-256 {2 * MD5}"), UNKEYED),
     (another_return, "not what dvc.lock says that its stage wrote"),
     (lambda: assumed("all in data/partitions/private"), "holds a path"),
     # Every copy is edited alike, so only the ledger and the manifest of the data can tell.

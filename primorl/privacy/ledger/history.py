@@ -141,8 +141,8 @@ class BudgetChange:
     """Another budget than the charge before had: ε before and after; None: no budget.
 
     Attributes:
-        time: of the first charge under the new budget.
-        by: who ran its work.
+        time: of the first charge under the new budget; empty: there is none yet.
+        by: who ran its work; empty: nobody yet.
     """
 
     time: str
@@ -157,19 +157,24 @@ class BudgetChange:
             for epsilon in (self.before, self.after)
         )
         verb = "raised" if raised else "lowered"
-        return f"{verb} from {before} to {after} on {self.time[:10]}"
+        when = f"on {self.time[:10]}" if self.time else "after the last charge"
+        return f"{verb} from {before} to {after} {when}"
 
 
-def list_budget_changes(charges: Sequence[Charge]) -> list[BudgetChange]:
-    """List the changes of the budget between these charges, oldest first.
+def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[BudgetChange]:
+    """List the changes of the budget between these charges, and since the last one to that of
+    ``today``; oldest first.
 
     A charge that names nobody does not tell its budget either.
     """
-    return [
+    changes = [
         BudgetChange(later.time, later.by, earlier.budget, later.budget)
         for earlier, later in pairwise(charges)
         if earlier.by and later.by and later.budget != earlier.budget
     ]
+    if charges and charges[-1].by and charges[-1].budget != today:
+        changes.append(BudgetChange("", "", charges[-1].budget, today))
+    return changes
 
 
 def paid_identities(charges: Iterable["Charge"]) -> set[str]:
