@@ -21,9 +21,11 @@ from primorl.evaluate.private.results import (
 )
 
 OF_ERROR = 0.9
-"""How far the interval reaches to both sides, in what is known to be wrong where people act as
-today.
+"""How far the interval reaches up, in what is known to be wrong where people act as today, and down
+in half the width of today's interval.
 """
+OVERVALUED = 0.5
+"""Share of what the model adds to today's practice that it may add to the policy's gain as well."""
 DOWN, UP = 0.25, 0.5
 """And as a share of the gain: a policy finds a model's errors, and most gained more than a model
 said that knows little.
@@ -92,9 +94,15 @@ class Comparison:
     def interval(self) -> tuple[float, float]:
         """The interval of the true gain over today; it holds what every member says, as far as
         returns can be so high.
+
+        There are two estimates of the gain: over the clone, and over what people were counted to
+        get. A clone that is worse in the model than people are makes the first too large, so the
+        lower end begins at the lesser one.
         """
-        size, error = abs(self.gain), OF_ERROR * self.error
-        low, high = self.gain - DOWN * size - error, self.gain + UP * size + error
+        size, added = abs(self.gain), self.clone - self.people
+        least = self.gain - (OVERVALUED * added if added > 0 else -added)
+        low = least - DOWN * size - OF_ERROR * self.half
+        high = self.gain + UP * size + OF_ERROR * self.error
         most = self.highest - (self.people - self.half)
         return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
