@@ -132,8 +132,8 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         return Recommendation(answer="more_data", policy=None, reason=_sentences(unsure))
     bars = find_bars(answers)
     low, high = compared.interval
-    if any(bar.hides for bar in bars):
-        why = ["what the policy would change is not known", *_reasons(bars)]
+    if answers.verdict is not None and answers.verdict.vetoes:
+        why = ["what the policy would change is not known", *(f"no trial: {bar}" for bar in bars)]
         return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
     said = "by the model the policy gains nothing"
     if compared.gain > 0:
@@ -144,32 +144,21 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     return Recommendation(
         answer="trial" if tries else "keep",
         policy="models/policy" if tries else None,
-        reason=_sentences(said, *_reasons(bars)),
+        reason=_sentences(said, *(f"no trial: {bar}" for bar in bars)),
         gain=compared.gain,
         interval=(low, high),
     )
 
 
-@dataclass(frozen=True)
-class Bar:
-    """What bars a trial: a clause, and whether it hides what the policy would change."""
-
-    reason: str
-    hides: bool = False
-
-
-def find_bars(answers: PrivateEvaluation) -> list[Bar]:
-    """List what bars a trial of a policy in a model that is believed."""
+def find_bars(answers: PrivateEvaluation) -> list[str]:
+    """List what bars a trial of a policy in a model that is believed, in clauses."""
     verdict, beyond = answers.verdict, answers.answer("policy", BEYOND)
-    found = []
-    if verdict is not None:
-        found += [Bar(f"there was a warning: {each.reason}", True) for each in verdict.vetoes]
+    found = [] if verdict is None else [each.reason for each in verdict.vetoes]
+    found = [f"there was a warning: {reason}" for reason in found]
     if beyond is not None and beyond.value > MOST_BEYOND:
         found.append(
-            Bar(
-                f"in {beyond.value:.0%} more of its steps than people do, the policy goes where "
-                f"people hardly ever were (allowed {MOST_BEYOND:.0%})"
-            )
+            f"in {beyond.value:.0%} more of its steps than people do, the policy goes where people "
+            f"hardly ever were (allowed {MOST_BEYOND:.0%})"
         )
     return found
 
@@ -208,10 +197,6 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
         gains=tuple(own - today for own, today in zip(of_policy, of_clone, strict=True)),
         highest=math.inf if answers.return_bounds is None else answers.return_bounds[1],
     )
-
-
-def _reasons(bars: list[Bar]) -> list[str]:
-    return [f"no trial: {bar.reason}" for bar in bars]
 
 
 def _sentences(*statements: str) -> str:
