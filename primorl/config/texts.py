@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import core_schema
@@ -27,20 +27,17 @@ class Block:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Pydantic's hook: how a block is checked."""
-        defaults = {
+        decided = {
             each.name
             for each in fields(cls)  # type: ignore[arg-type]
-            if each.default is not MISSING or each.default_factory is not MISSING
-        }
-        optional = {
-            name for name, hint in get_type_hints(cls).items() if NoneType in get_args(hint)
+            if (each.default, each.default_factory) != (MISSING, MISSING)
+            and NoneType not in get_args(each.type)
         }
 
         def leave_out_empty(value: Any) -> Any:
             if not isinstance(value, dict):
                 return {} if value is None else value
-            empty = {key for key, own in value.items() if own is None} & defaults - optional
-            return {key: own for key, own in value.items() if key not in empty}
+            return {key: own for key, own in value.items() if own is not None or key not in decided}
 
         check = {"type": "no-info", "function": leave_out_empty}
         return {"type": "function-before", "function": check, "schema": handler(source)}
