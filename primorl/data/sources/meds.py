@@ -307,10 +307,11 @@ class Series:
         found: Ints = np.searchsorted(self.key, self.events.keys(who, time, after=at))
         return found
 
-    def once(self) -> "Series":
-        """Keep the first of all events of a subject at the same time."""
-        first = np.diff(self.key, prepend=-1) != 0
-        return Series(self.events, *(column[first] for column in list(vars(self).values())[1:]))
+    def first_of(self, groups: Ints) -> "Series":
+        """Keep the first event of each group; the groups ascend, ``[m]``."""
+        first = np.diff(groups, prepend=-1) != 0
+        own = self.who[first], self.time[first], self.value[first], self.key[first]
+        return Series(self.events, *own)
 
     def first(self, who: Ints, since: Ints, *, after: bool = False) -> Ints:
         """Give the time of the first event at or after a time, or only ``after`` it; `_NEVER`
@@ -439,12 +440,13 @@ class Decisions:
         """Find the trajectories, from the first decision at which all is known that has to be."""
         timed, roles = events.time > _STATIC, events.roles
         everything, deaths = events.series(timed), events.series(timed & roles[:, _TERMINATES])
-        begins = events.series(timed & roles[:, _BEGINS]).once()
+        begins = events.series(timed & roles[:, _BEGINS])
+        begins = begins.first_of(begins.key)
         if self._options.begins is None:
-            first = np.diff(everything.who, prepend=-1) != 0
-            begins = Series(events, *(c[first] for c in list(vars(everything).values())[1:]))
+            begins = everything.first_of(everything.who)
         who, begin = begins.who, begins.time
         number = np.arange(len(who)) - np.searchsorted(who, who)
+        # A trajectory lasts until something ends it, the next one begins, or the record ends.
         following = begins.first(who, begin, after=True)
         stops = events.series(timed & roles[:, [_ENDS, _TERMINATES]].any(axis=1))
         stop = stops.first(who, begin, after=True)
@@ -464,6 +466,7 @@ class Decisions:
         kept = kept[np.arange(len(kept)) - np.searchsorted(who[kept], who[kept]) < most]
         count = np.minimum(clock.count[kept], self._dataset.horizon)
         cut = clock.count[kept] > count
+        # One row more than decisions: it tells what the last one led to.
         of = np.repeat(np.arange(len(kept)), count + 1)
         step = np.arange(len(of)) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
         final = step == count[of]
@@ -479,7 +482,8 @@ class Decisions:
             step = max(1, round(decision.every * MICROSECONDS[decision.unit]))
             start = begin - (begin - known) // step * step
             return Clock(np.maximum(0, -((start - end) // step)), start, step)
-        series = self._series(decision, events).once()
+        series = self._series(decision, events)
+        series = series.first_of(series.key)
         low, high = (series.before(who, when, at=False) for when in (known, end))
         return Clock(high - low, low, 1, np.append(series.time, 0))
 
