@@ -170,6 +170,16 @@ class TabularColumns(Block):
             )
 
     @property
+    def choices(self) -> tuple[Categorical, ...]:
+        """The columns that make one discrete action together; none where actions are in a box."""
+        if isinstance(self.action, BoxActions):
+            return ()
+        if isinstance(self.action, CountedActions):
+            numbers = tuple(map(str, range(self.action.count)))
+            return (Categorical(column=self.action.column, categories=numbers),)
+        return self.action if isinstance(self.action, tuple) else (self.action,)
+
+    @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The dimensions of an observation, in order."""
         found: list[Dimension] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -389,7 +389,6 @@ def _float32(values: Array) -> npt.NDArray[np.float32]:
         return values.astype(np.float32, copy=False)
 
 
-PublicBy = Literal["hash", "file"]
 PUBLIC_BY: dict[str, str] = {
     "hash": "drawn by a hash of the id, nobody was asked",
     "file": "by consent, as a list of ids says",

@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.config.tabular import (
+    BoxActions,
     Carried,
     Categorical,
-    CountedActions,
     CsvFormat,
     Elapsed,
     ObservationColumn,
@@ -78,17 +78,10 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     for index, column in enumerate(columns.next_observation or ()):
         entry = columns.observation[index]
         fields.append(replace(_observe(f"next_observation.{index}", entry), column=column))
-    action = columns.action
-    if isinstance(action, Categorical):
-        fields.append(Field("action", action.column, "category", action.categories))
-    elif isinstance(action, CountedActions):
-        numbers = tuple(map(str, range(action.count)))
-        fields.append(Field("action", action.column, "category", numbers))
-    elif isinstance(action, tuple):
-        for index, part in enumerate(action):
-            fields.append(Field(f"action.{index}", part.column, "category", part.categories))
-    else:
-        for index, column in enumerate(action.columns):
+    for index, part in enumerate(columns.choices):
+        fields.append(Field(f"action.{index}", part.column, "category", part.categories))
+    if isinstance(columns.action, BoxActions):
+        for index, column in enumerate(columns.action.columns):
             fields.append(Field(f"action.{index}", column, "number"))
     fields.append(Field("reward", columns.reward, "number"))
     for flag in ("terminated", "truncated"):

@@ -19,7 +19,6 @@ from primorl.config.tabular import (
     BoxActions,
     Carried,
     Categorical,
-    CountedActions,
     Elapsed,
     TabularColumns,
 )
@@ -180,14 +179,12 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
             elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most)
         first += 1 if isinstance(entry, str) else len(entry.dimensions)
     names, low, high = zip(*columns.dimensions, strict=True)
+    parts = [[name for name, _, _ in part.dimensions] for part in columns.choices]
+    actions: tuple[str, ...] = tuple(map(", ".join, itertools.product(*parts)))
     if isinstance(action, BoxActions):
         actions = action.columns
-    elif isinstance(action, tuple):
-        parts = [[name for name, _, _ in part.dimensions] for part in action]
-        actions = tuple(map(", ".join, itertools.product(*parts)))
-    else:
-        choices = range(action.count) if isinstance(action, CountedActions) else action.categories
-        actions = tuple(str(choice) for choice in choices)
+    elif not isinstance(action, tuple):
+        actions = columns.choices[0].categories
     if isinstance(dataset.bounds.observation, DeclaredBounds):
         _check_bounds(name, dataset.bounds.observation, columns)
     horizon = None
