@@ -17,8 +17,6 @@ from primorl.commands.terminal import flag
 if TYPE_CHECKING:
     from primorl.config.params import Params
 
-_LEAST_SPACE = 2**30  # bytes
-
 
 def check(
     charges: Annotated[
@@ -45,7 +43,7 @@ def check(
     check_version(primorl.__version__)
     params = load()
     problems = []
-    for part in (_settings, _log, _python, _secrets, _space):
+    for part in (_settings, _log, _python, _secrets):
         try:
             for line in part(params):
                 print(line)
@@ -117,13 +115,6 @@ def _secrets(_: "Params") -> Iterator[str]:
         )
     if state.exists():
         yield f"{paths.STATE} is its owner's alone; `primorl ledger verify` checks the ledger"
-
-
-def _space(_: "Params") -> Iterator[str]:
-    free = shutil.disk_usage(Path.cwd()).free
-    if free < _LEAST_SPACE:
-        raise PipelineError(f"disk: found {free / 2**30:.1f} GiB free, needed is 1 GiB; make room")
-    yield f"{free / 2**30:.0f} GiB of disk are free"
 
 
 def _say_charges(params: "Params") -> None:

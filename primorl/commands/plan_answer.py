@@ -3,10 +3,9 @@ or, with numbers given, the cost of a mechanism.
 """
 
 import json
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
@@ -23,12 +22,12 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rou
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill, whose_account
 from primorl.work.data import Partitions, read_ledger
-from primorl.work.jobs import RunPlan, event_of
+from primorl.work.jobs import RunPlan
 from primorl.work.resolve import cost_of, next_plan
 
-T = TypeVar("T")
 _BY_RULE = (RULE, PUBLIC)
 """Origins of settings that no file gives."""
+_EPSILONS = ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")
 _LARGE = 2.0  # ε, from which a guarantee says little
 
 
@@ -70,9 +69,11 @@ class OwnRun:
         return cls(params, partitions, next_plan(params, partitions, changed))
 
     @property
-    def training(self) -> Training | None:
-        """The model's mechanism as the accountant sees it; None: it has no guarantee."""
-        return Training.of(event_of(self.plan.model, self.partitions.manifest))
+    def training(self) -> Training:
+        """The model's mechanism as the accountant sees it."""
+        found = self.plan.model.mechanism
+        asked = tuple(found.queries.values())
+        return Training(found.sampling_probability, found.noise_multiplier, found.rounds, asked)
 
 
 def show(options: Options, *, as_json: bool, status: Status | None) -> None:
@@ -116,79 +117,69 @@ def asked_for(options: Options) -> tuple[Training, float]:
     Raises:
         PipelineError: options contradict each other, one is missing, or the target cannot be met.
     """
-    target_given = options.solve is not None or options.target_epsilon is not None
-    if options.solve == "rounds" and options.rounds is not None:
-        raise PipelineError(
-            "--rounds: found with --solve rounds, which looks for them; leave one of the two out"
-        )
-    if options.solve != "rounds" and target_given and options.noise_multiplier is not None:
-        raise PipelineError(
-            "--noise-multiplier: found where the one for a target is looked for; leave it out, or "
-            "look for the rounds with --solve rounds"
-        )
-    known = _Known(options)
-    q, delta = known.number("sampling_probability"), known.number("delta")
-    if options.solve == "rounds":
-        target, z = known.number("target_epsilon"), known.number("noise_multiplier")
-        solve = partial(solve_rounds, target, delta, q, z, known.queries)
-        rounds = _solve("the noise multiplier", target, solve)
-        return Training(q, z, rounds, known.queries), delta
-    rounds = known.number("rounds")
-    if not target_given:
-        return Training(q, known.number("noise_multiplier"), rounds, known.queries), delta
-    target = known.number("target_epsilon")
-    find = partial(solve_noise_multiplier, target, delta, q, rounds, known.queries)
-    z = _solve("lower sampling probability or rounds", target, find)
-    return Training(q, z, rounds, known.queries), delta
-
-
-class _Known:
-    """Numbers of the options, and of the project where one was not given."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._own: OwnRun | None = None
-
-    def number(self, name: str) -> Any:
-        """Return δ, the target ε, or a number of the model's mechanism."""
-        number, option = getattr(self._options, name), f"--{name.replace('_', '-')}"
-        if number is not None:
-            return number
-        if not PARAMS.exists():
+    solved_for = None
+    if options.solve is not None or options.target_epsilon is not None:
+        solved_for = (options.solve or "noise-multiplier").replace("-", "_")
+        if getattr(options, solved_for) is not None:
             raise PipelineError(
-                f"{option}: not given, and there is no {PARAMS} here to take it from; give it"
+                f"{_option(solved_for)}: found where the one for a target is looked for; leave it "
+                "out, or look for another number with --solve"
             )
-        if name in ("delta", "target_epsilon"):
-            number = getattr(load().privacy, name)
-        else:
-            self._own = self._own or OwnRun.read()
-            number = getattr(self._own.plan.model.mechanism, name)
-        if not number:
-            raise PipelineError(f"{option}: not given, and this run has none; give it")
-        return number
-
-    @property
-    def queries(self) -> tuple[float, ...]:
-        """Noise multipliers of the own run's queries, where a number is taken from it."""
-        return () if self._own is None else tuple(self._own.plan.model.mechanism.queries.values())
-
-
-def _solve(otherwise: str, target: float, solve: Callable[[], T]) -> T:
+    needed = ["sampling_probability", "noise_multiplier", "rounds", "delta"]
+    if solved_for is not None:
+        needed = [name for name in (*needed, "target_epsilon") if name != solved_for]
+    numbers, queries = _complete(options, needed)
+    target = numbers.pop("target_epsilon", None)
     try:
-        return solve()
+        if solved_for == "rounds":
+            numbers["rounds"] = solve_rounds(target, **numbers, queries=queries)
+        elif solved_for is not None:
+            numbers["noise_multiplier"] = solve_noise_multiplier(target, **numbers, queries=queries)
     except ValueError as impossible:
         raise PipelineError(
-            f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or {otherwise}"
+            f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or give other numbers"
         ) from None
+    delta = numbers.pop("delta")
+    return Training(**numbers, queries=queries), delta
+
+
+def _complete(options: Options, needed: Sequence[str]) -> tuple[dict[str, Any], tuple[float, ...]]:
+    """Take the numbers that are needed from the options, and from the project where one was not
+    given; and the queries of the project's run, where a number is taken from that.
+    """
+    numbers = {name: getattr(options, name) for name in needed}
+    missing = [name for name, number in numbers.items() if number is None]
+    if missing and not PARAMS.exists():
+        raise PipelineError(
+            f"{_option(missing[0])}: not given, and there is no {PARAMS} here to take it from; "
+            "give it"
+        )
+    queries: tuple[float, ...] = ()
+    for name in missing:
+        if name in ("delta", "target_epsilon"):
+            numbers[name] = getattr(load().privacy, name)
+            continue
+        run = OwnRun.read().training
+        numbers[name], queries = getattr(run, name), run.queries
+        if not numbers[name]:
+            raise PipelineError(f"{_option(name)}: not given, and this run has none; give it")
+    return numbers, queries
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _as_json(training: Training, delta: float) -> dict[str, Any]:
-    spent, replaced = training.spent(delta, RELATION_NAME), training.spent(delta, "replace_one")
+    private = training.noise_multiplier > 0
+    found: dict[str, float | None] = dict.fromkeys(_EPSILONS)
+    if private:
+        spent, replaced = training.spent(delta, RELATION_NAME), training.spent(delta, "replace_one")
+        numbers = (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)
+        found = dict(zip(_EPSILONS, map(finite, numbers), strict=True))
     return {
-        "private": True,
-        "epsilon_pld": finite(spent.epsilon_pld),
-        "epsilon_rdp": finite(spent.epsilon_rdp),
-        "epsilon_replace_one": finite(replaced.epsilon_pld),
+        "private": private,
+        **found,
         **asdict(training),
         "delta": delta,
         "neighboring_relation": RELATION_NAME,
@@ -235,21 +226,8 @@ def _mechanism_lines(training: Training, delta: float, units: int | None) -> Ite
 
 
 def _own_as_json(own: OwnRun) -> dict[str, Any]:
-    plan, training, mechanism = own.plan, own.training, own.plan.model.mechanism
-    if training is not None:
-        content = _as_json(training, mechanism.delta)
-    else:
-        content = {
-            **dict.fromkeys(("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")),
-            "private": False,
-            "sampling_probability": mechanism.sampling_probability,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "rounds": mechanism.rounds,
-            "queries": list(mechanism.queries.values()),
-            "delta": mechanism.delta,
-            "neighboring_relation": RELATION_NAME,
-        }
-    return content | {
+    plan = own.plan
+    return _as_json(own.training, plan.model.delta) | {
         "can_learn": plan.can_learn,
         "why": plan.reason,
         "settings": {key: asdict(each) for key, each in plan.settings.items()},
@@ -264,8 +242,8 @@ def _own_lines(own: OwnRun, changed: Set[str]) -> Iterator[str]:
     yield from _cost_lines(own)
     yield f"  {UNKNOWN if changed & MAKE_DATA else bill}"
     yield from _learning_lines(own)
-    training, delta = own.training, own.plan.model.mechanism.delta
-    if training is not None:
+    training, delta = own.training, own.plan.model.delta
+    if training.noise_multiplier > 0:
         yield from _mechanism_lines(training, delta, own.partitions.manifest.private_units)
     for key, setting in own.plan.settings.items():
         if setting.origin in _BY_RULE:

@@ -30,7 +30,6 @@ from primorl.model.architecture import ModelConfig
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Accountant, Statement
-from primorl.privacy.verification import LEAST_NOISE, MOST_ROUNDS
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
 LEDGER, EVALUATION, CARD = "ledger-statement.json", "evaluation.json", "card.md"
@@ -284,18 +283,11 @@ def _find_events(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_accountable(event: Any) -> bool:
-    """Tell whether the accountant takes the event, and in a bounded time."""
+    """Tell whether the accountant takes the event."""
     try:
-        same = event_to_json(event_from_json(event)) == event
+        return bool(event_to_json(event_from_json(event)) == event)
     except (TypeError, ValueError, AttributeError, RecursionError):
         return False
-    return same and _is_bounded(event)
-
-
-def _is_bounded(event: dict[str, Any]) -> bool:
-    inner = [event["event"]] if "event" in event else event.get("events", [])
-    rounds, noise = event.get("count", 1), event.get("noise_multiplier", 1)
-    return rounds <= MOST_ROUNDS and noise >= LEAST_NOISE and all(map(_is_bounded, inner))
 
 
 def make_manifest(folder: Path) -> FileList:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # slow to import: clipping needs no accountant, and what it costs needs no torch
     from torch import Tensor
@@ -21,32 +21,14 @@ _MARGIN = 1 - 2.0**-14
 _LEAST_NORM, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
 
 
-class Clip(Protocol):
-    """A clip as a mechanism sees it: the bound, the sensitivity, and the description of both."""
-
-    @property
-    def clipping_norm(self) -> float:
-        """C, the largest L2 norm of one unit's contribution.
-
-        Infinite: contributions are not clipped.
-        """
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out.
-
-        The noise multiplier scales this number.
-        """
-
-    def describe(self) -> dict[str, Any]:
-        """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and
-        ``clipping``.
-        """
-
-
 @dataclass(frozen=True)
-class _NormClip:
-    """A clip with a sensitivity that follows from C alone."""
+class Clip:
+    """A bound on one unit's contribution, and the sensitivity of the sum that follows from it.
+
+    Attributes:
+        clipping_norm: C, the largest L2 norm of one unit's contribution. Infinite: contributions
+            are not clipped.
+    """
 
     clipping_norm: float
 
@@ -55,19 +37,22 @@ class _NormClip:
 
     @property
     def sensitivity(self) -> float:
-        """C: zeroing out one unit takes its contribution away. Replacing one moves the sum by 2C at
-        most, as the two contributions may point in opposite directions.
+        """C, which the noise multiplier scales: zeroing out one unit takes its contribution away.
+        Replacing one moves the sum by 2C at most, as the two contributions may point in opposite
+        directions.
         """
         return self.clipping_norm
 
     def describe(self) -> dict[str, Any]:
-        """See `Clip.describe`; ``clipping`` is the mode, ``flat`` without one."""
+        """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and
+        ``clipping``, the mode: ``flat`` without one.
+        """
         norm = self.clipping_norm if math.isfinite(self.clipping_norm) else None
         return {"clipping_norm": norm, "clipping": getattr(self, "mode", "flat")}
 
 
 @dataclass(frozen=True)
-class L2Clip(_NormClip):
+class L2Clip(Clip):
     """Clip one vector per unit to L2 norm at most C.
 
     Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, for any data. So the
@@ -108,7 +93,7 @@ class L2Clip(_NormClip):
 
 
 @dataclass(frozen=True)
-class EnsembleClip(_NormClip):
+class EnsembleClip(Clip):
     """Clip every member's update so that the joint update of the ensemble has norm at most C
     (PriMORL, section 4.1.2).
 
