@@ -459,33 +459,40 @@ class Decisions:
             if isinstance(entry, MedsValue) and entry.first is None:
                 found = self._series(entry, events).first(who, begin - _lookback(entry))
                 known = np.maximum(known, np.minimum(found, end) + self._gives_away(entry))
-        clock = self._clock(events, who, begin, np.minimum(known, end), end)
+        decided, times = self._decide(events, who, begin, np.minimum(known, end), end)
         # Of each person's trajectories with a decision the first count, and of theirs the first.
-        kept = np.flatnonzero(clock.count)
+        kept = np.flatnonzero(decided)
         most = self._dataset.trajectories_per_person or len(kept)
         kept = kept[np.arange(len(kept)) - np.searchsorted(who[kept], who[kept]) < most]
-        count = np.minimum(clock.count[kept], self._dataset.horizon)
-        cut = clock.count[kept] > count
+        count = np.minimum(decided[kept], self._dataset.horizon)
+        cut = decided[kept] > count
         # One row more than decisions: it tells what the last one led to.
         of = np.repeat(np.arange(len(kept)), count + 1)
-        step = np.arange(len(of)) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
+        step = _ranges(count + 1)
         final = step == count[of]
-        time = np.where(final & ~cut[of], end[kept][of], clock.time(kept[of], step))
+        place = (np.cumsum(decided) - decided)[kept][of] + step
+        time = np.where(final & ~cut[of], end[kept][of], np.append(times, 0)[place])
         after = np.where(final, time, np.append(time[1:], 0))
         alive = died[kept] & ~cut
         return Rows(who[kept][of], number[kept][of], begin[kept][of], time, after, final, alive[of])
 
-    def _clock(self, events: Events, who: Ints, begin: Ints, known: Ints, end: Ints) -> "Clock":
-        """Give the decisions of each trajectory from ``known`` on and before ``end``."""
-        decision = self._options.decision
+    def _decide(
+        self, events: Events, who: Ints, begin: Ints, known: Ints, end: Ints
+    ) -> tuple[Ints, Ints]:
+        """Count the decisions of each trajectory from ``known`` on and before ``end``, up to one
+        beyond the horizon; and give the times of all of them.
+        """
+        decision, most = self._options.decision, self._dataset.horizon + 1
         if isinstance(decision, MedsGrid):
             step = max(1, round(decision.every * MICROSECONDS[decision.unit]))
             start = begin - (begin - known) // step * step
-            return Clock(np.maximum(0, -((start - end) // step)), start, step)
+            count = np.clip(-((start - end) // step), 0, most)
+            return count, np.repeat(start, count) + step * _ranges(count)
         series = self._series(decision, events)
         series = series.first_of(series.key)
         low, high = (series.before(who, when, at=False) for when in (known, end))
-        return Clock(high - low, low, 1, np.append(series.time, 0))
+        count = np.clip(high - low, 0, most)
+        return count, series.time[np.repeat(low, count) + _ranges(count)]
 
     def _observe(self, entry: Any, events: Events, rows: Rows) -> dict[str, npt.NDArray[Any]]:
         """Make the columns of one entry of the observation; the time since the row before has
@@ -534,26 +541,9 @@ class Decisions:
         return any(self._codes.overlap(self._codes.role(entry), dose) for dose in doses)
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Decisions of trajectories: on a grid, or at some of the times of events.
-
-    Attributes:
-        count: of each trajectory's decisions.
-        start: the time of the first, or its place among ``times``.
-        step: from one to the next.
-        times: None: a grid.
-    """
-
-    count: Ints
-    start: Ints
-    step: int
-    times: Ints | None = None
-
-    def time(self, trajectory: Ints, number: Ints) -> Ints:
-        """Give the time of a decision of a trajectory, by its number from 0."""
-        at: Ints = self.start[trajectory] + number * self.step
-        return at if self.times is None else self.times[at]
+def _ranges(lengths: Ints) -> Ints:
+    """Count from 0 to each length, one range after the other."""
+    return np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def _inside(entry: MedsValue, values: Floats) -> Flags:
