@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from primorl.base.records import (
     Finite,
@@ -33,6 +33,7 @@ from primorl.config.texts import (
     Range,
     Sentence,
     Text,
+    check_once,
 )
 
 T = TypeVar("T")
@@ -59,11 +60,7 @@ class ReplayOptions(Block):
             raise ValueError("episodes must be at least runs: every run records some")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MinariPart(Block):
-    """One dataset of a mixture, by Minari's id."""
-
-    id: Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
+MinariId = Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +71,9 @@ class MinariOptions(Block):
 
     root: InnerPath | None = None
     remote: bool = False
-    parts: Annotated[tuple[MinariPart, ...], Field(min_length=1, max_length=1000)]
-
-    def __post_init__(self) -> None:
-        ids = [part.id for part in self.parts]
-        if len(set(ids)) < len(ids):
-            raise ValueError("an id is given twice; name each once")
+    parts: Annotated[
+        tuple[MinariId, ...], Field(min_length=1, max_length=1000), AfterValidator(check_once)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

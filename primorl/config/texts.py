@@ -109,7 +109,8 @@ def _one_line(text: str) -> str:
     return line
 
 
-def _once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def check_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse a value that is there twice."""
     for value, count in Counter(values).items():
         if count > 1:
             raise ValueError(f"found {value!r} more than once; each stands once")
@@ -125,11 +126,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 Column = FilledText
 InnerPath = Annotated[Text, AfterValidator(_inside)]
 StoreUrl = Annotated[Text, AfterValidator(_inside_if_file)]
-Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(_once)]
+Seeds = Annotated[
+    tuple[Seed, ...], Field(min_length=1, max_length=1000), AfterValidator(check_once)
+]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 LogVariances = Annotated[tuple[LogVariance, LogVariance], AfterValidator(_increasing)]
 Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=_MOST_CHARACTERS)]
 Categories = Annotated[
-    tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_once)
+    tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(check_once)
 ]
 Variant = Literal["private", "no_privacy", "no_clip"]

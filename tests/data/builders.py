@@ -33,7 +33,7 @@ def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any)
 
 def entry(**changes: Any) -> MinariDataset:
     """A dataset for what `write_raw` writes; some of its episodes terminate."""
-    options = {"root": None, "remote": False, "parts": [{"id": "small-v0"}]}
+    options = {"root": None, "remote": False, "parts": ["small-v0"]}
     plain = {"source": "minari", "options": options, "population": "small"} | changes
     return dataset(MinariDataset, **plain)
 

@@ -48,13 +48,13 @@ class Minari:
         if options.root is not None:
             root = home() / Path(options.root).expanduser()
         for part in options.parts:
-            shutil.copytree(_find(part.id, root, options.remote), target / part.id / "data")
+            shutil.copytree(_find(part, root, options.remote), target / part / "data")
 
     def open(self, raw: Path) -> Reader:
         """Read the parts as one; without an environment in the spaces that the datasets themselves
         declare.
         """
-        folders = {f"{part.id}/": raw / part.id / "data" for part in self.dataset.options.parts}
+        folders = {f"{part}/": raw / part / "data" for part in self.dataset.options.parts}
         return MinariReader(raw, folders, self.dataset.environment)
 
 
@@ -103,7 +103,7 @@ def describe(dataset_id: str) -> dict[str, Any]:
     limit = None if known else spec.get("max_episode_steps") or "FILL IN"
     low, high = about.get("ref_min_score"), about.get("ref_max_score")
     score = None if None in (low, high) else {"low": low, "high": high, "scale": 100.0}
-    options = {"root": None, "remote": True, "parts": [{"id": dataset_id}]}
+    options = {"root": None, "remote": True, "parts": [dataset_id]}
     return {"environment": known, "horizon": limit, "options": options, "score": score}
 
 

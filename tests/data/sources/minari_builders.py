@@ -73,7 +73,6 @@ def entry(
     *parts: str, root: Path | None = None, remote: bool = False, **changes: Any
 ) -> MinariDataset:
     """A dataset without an environment, of parts by their ids."""
-    named = [{"id": part} for part in parts]
-    options = {"root": None if root is None else str(root), "remote": remote, "parts": named}
+    options = {"root": None if root is None else str(root), "remote": remote, "parts": parts}
     plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes
     return dataset(MinariDataset, "minari", options, **plain)
