@@ -164,10 +164,7 @@ def _quote(summary: Summary) -> ReleasedResult:
     found = {field.name: getattr(summary, field.name) for field in fields(ReleasedResult)}
     if summary.by_seed:
         found |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in found}
-    try:
-        return ReleasedResult(**found)
-    except ValueError as wrong:
-        raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
+    return ReleasedResult(**found)
 
 
 def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:

@@ -122,43 +122,18 @@ class LedgerStatement:
 
 @record
 class ReleasedResult(PolicyResult):
-    """``evaluation.json``: figures of ``metrics/summary.json`` on the card, of one policy.
-
-    Raises:
-        ValueError: neither a return in an environment nor a value in the model.
-    """
+    """``evaluation.json``: figures of ``metrics/summary.json`` on the card, of one policy."""
 
     FORMAT: ClassVar[int] = 1
 
     model_sha256: Hexadecimal
     """SHA-256 of `dynamics/model.safetensors`."""
 
-    def __post_init__(self) -> None:
-        """Refuse a recommendation without a need for one, a value twice or never, and a mean
-        outside of its interval.
-        """
-        if (self.recommendation is None) != (self.env_id is not None):
-            raise ValueError("a recommendation beside an environment, or neither of the two")
-        if not (self.return_mean is None) == (self.env_id is None) != (self.model_value is None):
-            raise ValueError("neither a measured return nor a value in the model, or both")
-        for interval, inside in (
-            (self.return_ci95, self.return_mean),
-            (self.model_value_range, self.model_value),
-            (self.public_return_ci95, self.public_return_mean),
-        ):
-            if (interval is None) != (inside is None):
-                raise ValueError("a mean without its interval, or the other way round")
-            if interval and not interval[0] <= (inside or 0.0) <= interval[1]:
-                raise ValueError("a mean that lies outside of its interval")
-
 
 @record
 class Declared:
     """``declared.json``: texts of people, which nothing checks; a text that is not given has no
     key.
-
-    Raises:
-        ValueError: nothing was declared, and then there is no file.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -175,11 +150,6 @@ class Declared:
     """What one point of the return means."""
     left_out: Line | None = None
     """What the declared bounds leave out, as is known beforehand."""
-
-    def __post_init__(self) -> None:
-        """Refuse a file that says nothing."""
-        if not any(vars(self).values()):
-            raise ValueError("nothing is declared")
 
 
 @record

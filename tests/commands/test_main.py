@@ -173,15 +173,14 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     assert f"put {Path(sys.executable).parent} first" in out
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("command", ["plan", "ledger"])
-def test_help_can_be_read_in_any_terminal(encoding: str, command: str) -> None:
+def test_help_can_be_read_in_any_terminal(command: str) -> None:
     words = [
         sys.executable,
         "-c",
         "import sys; from primorl.commands.main import main; sys.exit(main())",
     ]
-    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     words += [command, "--help"]
     done = subprocess.run(words, env=environment, capture_output=True, timeout=100, check=False)
     assert (done.returncode, b"error" in done.stderr) == (0, False)

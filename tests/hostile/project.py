@@ -2,11 +2,10 @@
 stranger calls them.
 """
 
-import hashlib
 import json
 import random
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -129,26 +128,6 @@ def changed(value: Any) -> Any:
     digits = [i for i, letter in enumerate(value) if letter.isdigit()]
     at = digits[len(digits) // 2]  # a digit, so that what is JSON stays JSON
     return f"{value[:at]}{(int(value[at]) + 1) % 10}{value[at + 1 :]}"
-
-
-def leaves(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every number in JSON, with the way to it."""
-    if isinstance(content, dict | list):
-        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            yield from leaves(value, (*path, key))
-    elif isinstance(content, int | float):
-        yield path, content
-
-
-def renew(bundle: Path) -> None:
-    """Make the manifest's digests those of the files, as a forger does last."""
-    file = bundle / "MANIFEST.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    for listed in [value for value in content.values() if isinstance(value, dict)]:
-        for name in listed:
-            if (bundle / name).is_file():
-                listed[name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def edit_parquet(folder: str, change: Any) -> None:

@@ -68,7 +68,7 @@ FORGED = [
     (in_text(MODEL[1], "-10.0", "-1e999"), "found -1e999, which is too large"),
     (in_text("card.md", "trajectory", "person"), "card.md: not the card that the figures"),
     (lambda folder: edit(folder / LEDGER, **{"x\nerror: well\x1b[2J": 1}), "x?error: well?[2J"),
-    (lambda folder: write_json(folder / DECLARED, {"format": 1}), DECLARED),
+    (lambda folder: write_json(folder / DECLARED, {"format": 1, "boss": "me"}), DECLARED),
 ]
 
 

@@ -114,16 +114,6 @@ def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch)
     assert not np.array_equal(fast, noise._propose(SeededEntropy(5), 20_000, 1 << 20))
 
 
-def test_the_farthest_blocks_are_told_apart_by_more_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    last = noise._CELLS - 1
-    for more, block in ((0, 8), (2**256 - 1, 20)):
-        monkeypatch.setattr(noise, "_more", lambda entropy, more=more: more)
-        assert noise._decide(SystemEntropy(), last, 0, 0, 1000) == (block, True)
-    with pytest.raises(ValueError, match=r"scale: found 0\.0, allowed is above 0"):
-        discrete_gaussian(SystemEntropy(), 3, 0.0)
-    assert discrete_gaussian(SystemEntropy(), 0, 1.0).shape == (0,)
-
-
 def test_uniforms_are_uniform_and_open() -> None:
     drawn = uniforms(SystemEntropy(), (200_000,))
     assert drawn.min() > 0
