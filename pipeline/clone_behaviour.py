@@ -38,7 +38,7 @@ def body(params: Params, run: StageRun) -> None:
         order, begin = desk.order(job), training.begin(setup)
         with desk.pay(order, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, run)
-            training.refuse_diverged(trained, "behaviour")
+            training.refuse_diverged(setup, trained, "behaviour")
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
             logged = ["config.json", BEHAVIOUR_FILE]

@@ -29,7 +29,7 @@ def body(params: Params, run: StageRun) -> None:
         order, begin = desk.order(plan.model), training.begin(setup)
         with desk.pay(order, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, run)
-            training.refuse_diverged(trained, "dynamics")
+            training.refuse_diverged(setup, trained, "dynamics")
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             with paid.result(MODEL, statement) as folder:
                 engine = paid.state.engine

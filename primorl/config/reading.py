@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
-from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
 
@@ -22,6 +22,8 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import read_text
 
 _MOST_CHARACTERS = 1_000_000
+_TAG = "tag:yaml.org,2002:"
+_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
 
 
 class _NoAliases(Composer):
@@ -32,6 +34,17 @@ class _NoAliases(Composer):
             place = self.parser.peek_event().start_mark
             raise ComposerError(None, None, "found an alias; write the values out", place)
         return super().compose_node(parent, index)
+
+
+class _PlainData(SafeConstructor):
+    """Makes plain data, and nothing of any other tag; a date stays text."""
+
+    yaml_constructors = {
+        f"{_TAG}{kind}": SafeConstructor.yaml_constructors[f"{_TAG}{kind}"] for kind in _KINDS
+    } | {
+        f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
+        None: SafeConstructor.construct_undefined,
+    }
 
 
 def read_yaml(path: Path, why: str) -> Any:
@@ -62,13 +75,16 @@ def read_yaml(path: Path, why: str) -> Any:
 @lru_cache(maxsize=16)  # a command reads the same files two or three times
 def _content(text: str) -> Any:
     reader = YAML(typ="safe", pure=True)
-    reader.Composer = _NoAliases
+    reader.Composer, reader.Constructor = _NoAliases, _PlainData
     return reader.load(text)
 
 
 def shown(value: Any) -> str:
     """A value as an error quotes it: at most 80 characters."""
-    text = repr(value[:100] if isinstance(value, str) else value)
+    try:
+        text = repr(value[:100] if isinstance(value, str) else value)
+    except ValueError:  # Python prints no integer of thousands of digits
+        return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -53,6 +53,7 @@ OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 
 Content = TypeVar("Content")
 _SIGNATURE_BYTES = 64
+_MOST_BYTES, _MOST_BYTES_OF_TENSORS = 1 << 24, 1 << 30
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
 _Count = Annotated[int, Within(ge=1)]
@@ -297,6 +298,11 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
         raise PipelineError(
             f"{folder}: {printable(name)} {what}; allowed are {', '.join(sorted(allowed))}"
         )
+    for name in sorted(found):  # before anything is read
+        size = (folder / name).stat().st_size
+        most = _MOST_BYTES_OF_TENSORS if name.endswith(".safetensors") else _MOST_BYTES
+        if size > most:
+            raise PipelineError(f"{folder / name}: found {size} bytes, allowed are up to {most}")
     if SIGNATURE in found and (folder / SIGNATURE).stat().st_size != _SIGNATURE_BYTES:
         raise PipelineError(
             f"{folder / SIGNATURE}: found something else than an Ed25519 signature of "

@@ -310,13 +310,14 @@ def _digest_agreement(identity: str, setup: TrainingSetup) -> Tensor:
     return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
-def refuse_diverged(trained: Trained, key: str) -> None:
+def refuse_diverged(setup: TrainingSetup, trained: Trained, key: str) -> None:
     """Refuse weights that are not finite, or no better than a constant; the charge stays spent.
 
     Of random actions no clone beats a constant, and it is one all the same.
 
     Args:
-        trained: result of a training that was paid for.
+        setup: of the training.
+        trained: its result.
         key: of params.yaml: ``dynamics`` of a model, ``behaviour`` of a clone.
 
     Raises:
@@ -335,10 +336,12 @@ def refuse_diverged(trained: Trained, key: str) -> None:
             f"constant {loss.constant:.4g}; lower dynamics.learning_rate, raise "
             "privacy.sampling_probability or the target ε, or train a smaller dynamics.hidden"
         )
-    if why is not None:
-        raise PipelineError(
-            f"params.yaml: {key}: {why}. The last good one is untouched; the charge stays spent"
-        )
+    if why is None:
+        return
+    again = ", and the same settings cost nothing again" if setup.mechanism.is_private else ""
+    raise PipelineError(
+        f"params.yaml: {key}: {why}. The last good one is untouched; the charge stays spent{again}"
+    )
 
 
 @contextmanager

@@ -134,8 +134,7 @@ class Bill:
         return self.budget is None or not self.unpaid or self.after <= self.budget.epsilon
 
     def refuse_beyond_budget(self) -> None:
-        """Refuse to pay for a model where the clone or the questions after it could not be paid for
-        any more.
+        """Refuse to pay for one job where not all unpaid jobs fit the budget together.
 
         Raises:
             BudgetExceeded: the budget does not allow all that is unpaid. Nothing was charged.

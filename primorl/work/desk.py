@@ -169,10 +169,10 @@ class Desk:
         return self._partitions
 
     def read_plan(self, params: Params) -> RunPlan:
-        """Read the run's plan, and make the bill of its jobs, which must fit the budget together.
+        """Read the run's plan, and make the bill that `pay` holds each of its jobs to.
 
         Raises:
-            PipelineError: see `RunPlan.read`.
+            PipelineError: see `RunPlan.read` and `Bill.of`.
         """
         plan = RunPlan.read(params, self.partitions)
         self.bill = Bill.of(params, plan, self.partitions, self.ledger)
