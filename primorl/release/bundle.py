@@ -356,8 +356,11 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
         raise PipelineError(
             f"{path}: charge: found no committed charge with the id and event in {LEDGER}"
         )
+    if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
+        raise PipelineError(
+            f"{path}: spent_on_dataset: charges: not a number of charges that {LEDGER} has"
+        )
     _refuse_other(path, account, {"delta": ledger.delta}, LEDGER)
-    # oldest first
     _check_account(path, account, _events(ledger)[: account.charges], statement)
 
 

@@ -36,7 +36,7 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
-from primorl.privacy.ledger.history import Budget, Charge, Request, Version
+from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -200,8 +200,11 @@ class Desk:
                 to be paid. Nothing is spent.
             PipelineError: one of the refusals of `pay_or_resume`. Nothing is spent.
         """
-        if self.bill is not None and order in self.bill.unpaid:  # what is paid is restored
-            self.bill.refuse_beyond_budget()
+        if self.bill is not None:
+            now = self.ledger.account(self.version)  # other processes may have charged meanwhile
+            bill = replace(self.bill, account=now, paid=paid_identities(now.charges))
+            if order in bill.unpaid:  # what is paid is restored
+                bill.refuse_beyond_budget()
         request = Request(
             version=self.version,
             dataset=self.dataset,

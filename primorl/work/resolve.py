@@ -56,7 +56,8 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
         paid = any(job.identity in known for job in kept.jobs)
         # A plan that was edited before it was paid must not come back for the jobs that are due.
         dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
-        if paid and not (dear and kept.model.variant == "private"):
+        whole = [job.name for job in kept.jobs] == [job.name for job in decided.jobs]
+        if paid and whole and not (dear and kept.model.variant == "private"):
             angles = params.chosen.bounds.angles  # nothing paid for depends on them
             model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
             return replace(

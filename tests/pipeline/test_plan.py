@@ -125,6 +125,19 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     assert statement()["epsilon"] == pytest.approx(honest, rel=1e-3)
 
 
+def test_a_plan_that_lost_a_job_before_it_was_paid_does_not_come_back(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
+    plan.body(params, FakeRun())
+    whole = RunPlan.load()
+    replace(whole, clone=None, jobs=whole.jobs[:1]).write()
+    train_model.body(params, FakeRun())
+    plan.body(params, FakeRun())
+    assert RunPlan.load() == whole
+
+
 def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stage after ``plan`` solves, fits or checks settings."""
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)

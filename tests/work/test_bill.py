@@ -28,7 +28,7 @@ from primorl.stages.asking import BEHAVIOUR_RETURNS
 from primorl.work import bill
 from primorl.work.bill import Bill, preview
 from primorl.work.data import Partitions, read_ledger
-from primorl.work.desk import open_to_charge
+from primorl.work.desk import Desk, open_to_charge
 from primorl.work.jobs import QuestionJob, event_of
 from primorl.work.resolve import resolve
 from tests.commands.charging import primorl
@@ -91,17 +91,22 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
 
 def test_what_another_process_charges_after_the_plan_counts(here: Params) -> None:
     params = at(here, 1.1, 1.0)
-    with closing(open_to_charge(params)) as ledger:
-        partitions = Partitions.read(PARTITIONS, ledger)
-        plan = resolve(params, partitions)
-        Bill.of(params, plan, partitions, ledger).refuse_beyond_budget()
+    resolve(params, Partitions.open(PARTITIONS, params)).write()
+    run: Any = RememberingRun()
+    with Desk.open(params, run) as desk:
+        order = desk.order(desk.read_plan(params).model)
+        assert desk.bill is not None
+        desk.bill.refuse_beyond_budget()
         event = Training(1.0, 2.9, 1).event
-        ledger.reserve(
-            Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None),
-            None,
+        desk.ledger.reserve(
+            Request(desk.version, INFO.dataset, "train_model", "", event, DELTA, None, None), None
         )
-        with pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"):
-            Bill.of(params, plan, partitions, ledger).refuse_beyond_budget()
+        nothing: Any = None
+        with (
+            pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"),
+            desk.pay(order, nothing, nothing),
+        ):
+            pass
 
 
 def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
