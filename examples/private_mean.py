@@ -86,11 +86,11 @@ def private_mean(
         while state.started < mechanism.rounds:
             state = replace(state, started=state.started + 1)
             # the round is spent from here on, before any private number is read
-            payment.save_checkpoint(state)
+            payment.save(state)
             clipped = mechanism.clip.finish(read()[mechanism.cohort()].double())
             (released,) = mechanism.release([clipped.sum(0)])
             state = replace(state, total=state.total + released, done=state.done + 1)
-        payment.save_checkpoint(replace(state, finished=True))
+        payment.save(replace(state, finished=True))
         statement = mechanism.statement(
             dataset_fingerprint=data.fingerprint, public_assumptions=["the number of people"]
         )
