@@ -54,7 +54,7 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
         kept = RunPlan.read(params, partitions, paid_plan(params, partitions))
         known = paid_identities(partitions.account.charges)
         paid = any(job.identity in known for job in kept.jobs)
-        # A plan that was edited before it was paid must not come back for the jobs that are due.
+        # One that was edited before it was paid, to cost more or to lack a job, must not come back.
         dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
         whole = [job.name for job in kept.jobs] == [job.name for job in decided.jobs]
         if paid and whole and not (dear and kept.model.variant == "private"):
