@@ -42,7 +42,7 @@ def body(params: Params, run: StageRun) -> None:
     run.params({"seed": params.seed, "online": plain(params.online)})
     device = choose_device(params.compute.device, params.compute.threads)
     start = online.begin(learning)
-    with Desk.open_for(params, run, learning.arrivals.version) as desk:
+    with Desk.open_for(params, run, learning.people) as desk:
         order = online.order_of(params, learning)
         with desk.pay(order, start, OnlineState.restore) as paid:
             state = online.learn_for(paid, learning, device)

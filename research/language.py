@@ -401,7 +401,7 @@ def measured(key: Row) -> Row:
     without_noise = key["mode"] in ("neither", "clip alone")
     z = 0.0 if without_noise else solve_noise_multiplier(epsilon, DELTA, 1.0, 1)
     mechanism = online_mechanism(
-        users=cohorts * m, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
+        users=cohorts * m, cohort=m, noise_multiplier=z, releases=1, delta=DELTA
     )
     norm = 1e3 if key["mode"] == "neither" else 1.0  # beyond all gradients
     update = PromptUpdate(PARTS[key["part"]], clipping_norm=norm, kl_weight=0.01, piece=256)

@@ -224,7 +224,6 @@ class Run:
             cohort=m,
             noise_multiplier=self.noise_multiplier,
             releases=self.update.releases,
-            appearances=1,
             delta=DELTA,
         )
         first = {PARAMETERS: network.initial(seed, self.deviation)}

@@ -280,7 +280,7 @@ def measure(update: DPPG, trials: int) -> float:
     for value in vars(empty).values():
         value[0] = 0
     mechanism = online_mechanism(
-        users=2000, cohort=USERS, noise_multiplier=Z, releases=1, appearances=1, delta=DELTA
+        users=2000, cohort=USERS, noise_multiplier=Z, releases=1, delta=DELTA
     )
     cohort, begun = Noiseless(mechanism), {PARAMETERS: parameters}
     # the critic after the first cohort does not depend on what is released

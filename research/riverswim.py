@@ -205,9 +205,7 @@ def dppg(key: Row, settings: Settings) -> Floats:
     """Run DPPG: rewards of each user, ``[USERS, RUNS]``."""
     p, m, region, mode = key["p"], settings.cohort, settings.regions[key["algorithm"]], key["mode"]
     z = 0.0 if mode == "neither" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, 1)
-    mechanism = online_mechanism(
-        users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
-    )
+    mechanism = online_mechanism(users=USERS, cohort=m, noise_multiplier=z, releases=1, delta=DELTA)
     random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
     for number in range(USERS // m):
         policies, scores = policies_and_scores(theta)

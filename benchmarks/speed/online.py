@@ -63,7 +63,7 @@ def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
     """Parameters after one update."""
     releases = update.releases
     mechanism = online_mechanism(
-        users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, appearances=1, delta=1e-5
+        users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, delta=1e-5
     )
     return update.apply(NETWORK, {PARAMETERS: theta}, met, Cohort(mechanism, releases), 0)[
         PARAMETERS

@@ -18,7 +18,6 @@ COPIES = RAW / "_source.json"
 TRAJECTORIES = Path("data/trajectories")
 WITHDRAWALS = Path("data/withdrawals")
 CONSENT = Path("data/consent")
-ARRIVALS = Path("data/arrivals")
 PARTITIONS = Path("data/partitions")
 PRIVATE = PARTITIONS / "private"
 

@@ -58,15 +58,15 @@ def check(
 def _settings(params: "Params") -> Iterator[str]:
     """Check settings that only a stage would find wrong."""
     if params.online.asked:
-        from primorl.stages.online import Arrivals
+        from primorl.stages.online import cohorts_of
 
         if params.chosen.environment is None:
             raise PipelineError(
-                "online.yaml: users, arrivals: found users, and "
+                "online.yaml: users: found users, and "
                 f"datasets/{params.dataset}.yaml names no environment that could simulate them; "
-                "set both to null"
+                "set it to null"
             )
-        Arrivals.of(params)
+        cohorts_of(params.online)
     yield "params.yaml and the datasets are valid"
 
 

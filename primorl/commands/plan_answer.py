@@ -20,7 +20,7 @@ from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.statement import RELATION_NAME
-from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill, whose_account
+from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
 from primorl.work.resolve import cost_of, next_plan
@@ -309,13 +309,13 @@ def _today_line(own: OwnRun) -> str | None:
 
 
 def _online_line(params: Params) -> str:
-    from primorl.stages.online import Arrivals
+    from primorl.stages.online import cohorts_of
 
-    asked, arrivals = params.online, Arrivals.of(params)
+    asked, cohorts = params.online, cohorts_of(params.online)
     each = "no guarantee"
     if asked.target_epsilon is not None:
         each = f"ε {at_most(asked.target_epsilon, 4)} for each"
     return (
-        f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, "
-        f"{each}; {whose_account(params)}"
+        f"online: {len(cohorts)} cohorts of {asked.cohort} users, {each}; counted apart from the "
+        "log's units"
     )

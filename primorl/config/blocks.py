@@ -242,11 +242,7 @@ class Online(Block):
     """Learning from users who come after training; each is met once. See `primorl.stages.online`.
 
     Attributes:
-        users: N, how many come at most; None: none, or all of ``arrivals``.
-        arrivals: a file in ``data/arrivals`` with the ids of the users in the order of their
-            arrival, one a line; None: ``users`` simulated ones, who come once.
-        appearances: how often one user is met at most, in different cohorts. All of them are paid
-            for.
+        users: N, how many come at most, each once; None: none.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
         algorithm: that makes the updates.
@@ -258,8 +254,6 @@ class Online(Block):
     """
 
     users: Annotated[int, Within(ge=1, le=10**7)] | None = None
-    arrivals: InnerPath | None = None
-    appearances: Annotated[int, Within(ge=1, le=64)] = 1
     cohort: Annotated[int, Within(ge=1, le=10**6)] = 250
     target_epsilon: Epsilon | None = 1.0
     algorithm: Literal["dp-pg", "dppg"] = "dppg"
@@ -272,7 +266,7 @@ class Online(Block):
     @property
     def asked(self) -> bool:
         """Whether anybody is met at all."""
-        return self.users is not None or self.arrivals is not None
+        return self.users is not None
 
 
 @dataclass(frozen=True, kw_only=True)

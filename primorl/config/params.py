@@ -169,13 +169,6 @@ class Params(Block):
         return replace(self, **changed, origins=origins)
 
     @property
-    def same_people(self) -> bool:
-        """Whether users who arrive are people of the log, whose charges add up where ids are the
-        same.
-        """
-        return self.online.arrivals is not None and self.chosen.unit != "trajectory"
-
-    @property
     def clones(self) -> bool:
         """Whether a clone of the behaviour has a share of ε."""
         return "clone" in self.privacy.shares

@@ -387,7 +387,7 @@ class OnlineSummary:
     FORMAT: ClassVar[int] = 1
 
     met: bool
-    """Whether any users were met: `users` or `arrivals` of online.yaml asks for it."""
+    """Whether any users were met: `users` of online.yaml asks for it."""
     env_id: Line | None = None
     """Gymnasium id of the environment that simulates the users."""
     algorithm: Line | None = None

@@ -20,40 +20,35 @@ ONE_USER = "user"
 def online_mechanism(
     *,
     users: int,
-    unit: str = ONE_USER,
     cohort: int,
     noise_multiplier: float,
     releases: int,
-    appearances: int,
     delta: float,
     entropy: Entropy | None = None,
 ) -> Mechanism:
-    """Return the mechanism of a run in which every user is in at most ``appearances`` cohorts.
+    """Return the mechanism of a run in which every user is in one cohort.
 
     Formal guarantee: a cohort of ``cohort`` users (m, public) makes ``releases`` noisy sums, in
     which a user's vector has norm at most 1. Replacing a user by an empty one, with zero
     contributions, changes no other cohort than her own: the policies of other users are
     post-processing of releases. So all cohorts together cost her as much as her own do (parallel
-    composition), ``releases · appearances`` Gaussian mechanisms of noise multiplier z.
-    ``appearances`` bounds how often, in whatever cohorts, she comes.
+    composition), ``releases`` Gaussian mechanisms of noise multiplier z.
 
     Args:
         users: N, users of the run, at most; public.
-        unit: of privacy.
         cohort: m, the divisor of every sum.
         noise_multiplier: z; 0: no noise, the non-private twin, which keeps the clip.
         releases: noisy sums that an update makes of one cohort.
-        appearances: the most cohorts that one user is in.
         delta: at which ε is stated.
         entropy: of the noise; None: the operating system's.
     """
     return Mechanism(
         units=users,
-        unit=unit,
+        unit=ONE_USER,
         sampler=PoissonSampler(1.0),
         clip=L2Clip(1.0),
         noise_multiplier=noise_multiplier,
-        rounds=releases * appearances,
+        rounds=releases,
         delta=delta,
         denominator=cohort,
         entropy=entropy or SystemEntropy(),
@@ -419,7 +414,7 @@ def learn(
         network: shape of the policy, on the device where updates are computed.
         mechanism: of the run (`online_mechanism`).
         users: that can be met.
-        cohorts: numbers of the arrivals of every cohort; a user who comes back has another number.
+        cohorts: numbers of the users of every cohort.
         state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters},
             len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
@@ -429,13 +424,13 @@ def learn(
         The finished state.
 
     Raises:
-        ValueError: the state is of another number of cohorts, an arrival is in two of them, or the
+        ValueError: the state is of another number of cohorts, a user is in two of them, or the
             update takes more releases than the mechanism pays for.
     """
     if state.cohorts != len(cohorts):
         raise ValueError(f"the state is of {state.cohorts} cohorts, found {len(cohorts)}")
     if len({number for cohort in cohorts for number in cohort}) < sum(map(len, cohorts)):
-        raise ValueError("an arrival is met once, and a number is in two cohorts")
+        raise ValueError("a user is met once, and a number is in two cohorts")
     if update.releases > mechanism.rounds:
         raise ValueError(
             f"the update takes {update.releases} releases of a cohort, and the mechanism pays for "

@@ -136,8 +136,6 @@ class OnlineProtocol:
     """m, users of one update; a public constant, which sums are divided by."""
     cohorts: _Count
     """Updates."""
-    appearances: _Count
-    """The most cohorts that one user was in; all of them are accounted for."""
     releases: _Count
     """Noisy releases made of one cohort."""
 

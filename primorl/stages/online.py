@@ -4,32 +4,25 @@ import hashlib
 import hmac
 import math
 import sys
-from collections import Counter
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import (
-    ARRIVALS,
     ONLINE,
     ONLINE_CURVE,
     ONLINE_METRICS,
     POLICY,
-    WITHDRAWALS,
 )
 from primorl.base.reporting import progress_bar
+from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
-from primorl.data.identity.consent import read_ids
 from primorl.data.identity.membership import (
-    SpellingCheck,
     id_digests,
     population_digest,
     project_secret,
@@ -72,101 +65,36 @@ _LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as 
 # ---- users
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """The cohorts of a run.
+def cohorts_of(asked: Online) -> tuple[range, ...]:
+    """Put the users, by number, into cohorts in their order; those left over are not met.
 
-    Attributes:
-        cohorts: numbers of the arrivals that each cohort meets, in their order.
-        met: ids of the users, in the order in which they are met.
-        population: within which ids mean the same.
-        unit: name of one of them in the ledger.
-        turned_away: arrivals that are not met.
+    Raises:
+        PipelineError: they do not fill one cohort.
     """
-
-    cohorts: tuple[tuple[int, ...], ...]
-    met: tuple[str, ...]
-    population: str
-    unit: str
-    turned_away: int
-
-    @classmethod
-    def of(cls, params: Params) -> "Arrivals":
-        """Read or make the list of arrivals, and put them into cohorts.
-
-        Raises:
-            PipelineError: the list cannot be read, holds too few people for one cohort, or spells
-                an id in two ways, or in another one than the list of who withdrew.
-        """
-        asked = params.online
-        if asked.arrivals is None:
-            ids = [f"simulated {params.seed} {number}" for number in range(asked.users or 0)]
-        else:
-            listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}: arrivals")
-            ids = [one for one in listed if one][: asked.users]
-        population = params.chosen.population or params.dataset
-        withdrawn, gone = set[str](), params.chosen.ingestion.exclude_units
-        if not params.same_people:
-            population = f"{population}, online"
-        elif gone is not None:
-            withdrawn = set(read_ids(gone, WITHDRAWALS, "ingestion.exclude_units")) - {""}
-        check = SpellingCheck(asked.arrivals)
-        check(pa.table({"unit_id": pa.array([*ids, *withdrawn], pa.string())}))
-        check.finish()
-        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
-        if not cohorts:
-            raise PipelineError(
-                f"{_KEY}: cohort: found {asked.cohort}, and {len(set(ids))} different users "
-                f"come{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at "
-                "most their number; lower it"
-            )
-        return cls(
-            cohorts,
-            tuple(ids[number] for cohort in cohorts for number in cohort),
-            population,
-            params.chosen.unit if params.same_people else ONE_USER,
-            len(ids) - sum(map(len, cohorts)),
+    users, size = asked.users or 0, asked.cohort
+    if users < size:
+        raise PipelineError(
+            f"{_KEY}: cohort: found {size}, and {users} users come; allowed is at most their number"
         )
-
-    @property
-    def people(self) -> int:
-        """N, how many different people are met."""
-        return len(set(self.met))
-
-    @cached_property
-    def version(self) -> Version:
-        """These people, as the ledger knows them."""
-        secret, population = project_secret(), self.population
-        content = "\0".join((population, *self.met)).encode()
-        return Version(
-            hmac.new(secret, _LABEL + content, hashlib.sha256).hexdigest(),
-            self.unit,
-            self.people,
-            id_digests(secret, population, sorted(set(self.met))),
-            population=population_digest(secret, population),
-        )
+    return tuple(range(end - size, end) for end in range(size, users + 1, size))
 
 
-def in_cohorts(
-    ids: list[str], size: int, appearances: int, withdrawn: Collection[str] = ()
-) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the arrivals in cohorts of ``size``.
+def simulated_people(params: Params, count: int) -> Version:
+    """Return so many simulated users as the ledger knows them: the same ones for the same seed.
 
-    A user who came ``appearances`` times already is turned away, and an id that is already in the
-    cohort being filled is skipped. Only ids decide, never actions or outcomes. Users left over at
-    the end are not met.
+    They are nobody in the log.
     """
-    met: Counter[str] = Counter()
-    cohorts: list[tuple[int, ...]] = []
-    filling: dict[str, int] = {}
-    for number, one in enumerate(ids):
-        if met[one] < appearances and one not in filling and one not in withdrawn:
-            filling[one] = number
-        if len(filling) == size:
-            met.update(filling.keys())
-            cohorts.append(tuple(filling.values()))
-            filling = {}
-    return tuple(cohorts)
+    secret = project_secret()
+    population = f"{params.chosen.population or params.dataset}, online"
+    ids = [f"simulated {params.seed} {number}" for number in range(count)]
+    content = "\0".join((population, *ids)).encode()
+    return Version(
+        hmac.new(secret, _LABEL + content, hashlib.sha256).hexdigest(),
+        ONE_USER,
+        count,
+        id_digests(secret, population, sorted(ids)),
+        population=population_digest(secret, population),
+    )
 
 
 # ---- the run
@@ -184,7 +112,8 @@ class OnlineRun:
         names: of observations and actions.
         update: that every cohort makes.
         mechanism: of the run.
-        arrivals: users and cohorts.
+        cohorts: numbers of the users that each cohort meets.
+        people: the users, as the ledger knows them.
         users: how they are met.
         steps: T.
     """
@@ -196,7 +125,8 @@ class OnlineRun:
     names: Names | None
     update: Update
     mechanism: Mechanism
-    arrivals: Arrivals
+    cohorts: tuple[range, ...]
+    people: Version
     users: SimulatedUsers
     steps: int
 
@@ -212,15 +142,10 @@ def online_run(params: Params) -> OnlineRun:
     if environment is None:
         raise PipelineError(
             f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
-            f"online act in one; name a simulator, or set {_KEY}: users and arrivals to null"
+            f"online act in one; name a simulator, or set {_KEY}: users to null"
         )
-    arrivals = Arrivals.of(params)
-    if arrivals.turned_away:
-        print(
-            f"{STAGE}: {arrivals.turned_away} arrivals are not met: they came more than "
-            "appearances of online.yaml times, twice to one cohort, or after the last full cohort",
-            file=sys.stderr,
-        )
+    cohorts = cohorts_of(asked)
+    people = simulated_people(params, len(cohorts) * asked.cohort)
     environments = GymBatch(environment)
     limit = environments.step_limit or params.chosen.horizon or 0
     steps = asked.steps or limit * asked.episodes
@@ -241,7 +166,7 @@ def online_run(params: Params) -> OnlineRun:
         clipping_norm=asked.clipping_norm,
         discount=params.policy.discount or DISCOUNT,
     )
-    mechanism = _build_mechanism(params, update, arrivals)
+    mechanism = _build_mechanism(params, update, people)
     # Norm of the noise in one release over the largest norm of a mean, z √d / m.
     noise = mechanism.noise_multiplier * math.sqrt(network.parameters) / asked.cohort
     if noise > _MOST_NOISE:
@@ -261,7 +186,8 @@ def online_run(params: Params) -> OnlineRun:
         names=(names[0], names[1]) if names[0] and names[1] else None,
         update=update,
         mechanism=mechanism,
-        arrivals=arrivals,
+        cohorts=cohorts,
+        people=people,
         users=users,
         steps=steps,
     )
@@ -286,29 +212,25 @@ def _refuse_other_policy(
         )
 
 
-def _build_mechanism(params: Params, update: Update, arrivals: Arrivals) -> Mechanism:
+def _build_mechanism(params: Params, update: Update, people: Version) -> Mechanism:
     """Build the mechanism at the ε that params.yaml asks for."""
     asked, delta = params.online, params.privacy.delta
     multiplier = 0.0
     if asked.target_epsilon is not None:
-        rounds = update.releases * asked.appearances
-        multiplier = solve_noise(
-            asked.target_epsilon, delta, 1.0, rounds, key="online.yaml: target_epsilon"
-        )
+        key = f"{_KEY}: target_epsilon"
+        multiplier = solve_noise(asked.target_epsilon, delta, 1.0, update.releases, key=key)
     return online_mechanism(
-        users=arrivals.people,
-        unit=arrivals.version.unit,
+        users=people.units,
         cohort=asked.cohort,
         noise_multiplier=multiplier,
         releases=update.releases,
-        appearances=asked.appearances,
         delta=delta,
     )
 
 
 def begin(run: OnlineRun) -> OnlineState:
     """Return the state before the first cohort."""
-    cohorts = len(run.arrivals.cohorts)
+    cohorts = len(run.cohorts)
     every = max(1, cohorts // _POINTS)
     first = {PARAMETERS: run.parameters}
     return OnlineState.begin(first, cohorts, every, run.sha256)
@@ -352,7 +274,7 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
             run.network.to(device),
             run.mechanism,
             run.users,
-            run.arrivals.cohorts,
+            run.cohorts,
             state,
             save_checkpoint=paid.save,
             on_update=lambda now: bar.update(),
@@ -368,8 +290,8 @@ def order_of(params: Params, run: OnlineRun) -> Order:
     """
     offline = run.offline
     content: dict[str, Any] = {
-        "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
-        "fingerprint": run.arrivals.version.fingerprint,
+        "people": hashlib.sha256(run.people.members).hexdigest(),
+        "fingerprint": run.people.fingerprint,
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
@@ -466,9 +388,9 @@ def summarise_online(
         epsilon_in_all=statement.epsilon if statement.sound else None,
         delta=own.delta,
         unit=own.unit,
-        users=run.arrivals.people,
+        users=run.people.units,
         cohort=params.online.cohort,
-        cohorts=len(run.arrivals.cohorts),
+        cohorts=len(run.cohorts),
         void=statement.void,
         return_before=before.mean,
         return_before_ci95=(before.low, before.high),
@@ -498,22 +420,20 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     """Make the statement for one user, before payment."""
     asked = params.online
     assumptions = [
-        f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} "
+        f"how many users come, {run.people.units}, in which order, and that {asked.cohort} "
         "make one update",
-        f"that one user takes at most {run.steps} steps and is in at most {asked.appearances} "
-        "cohorts",
+        f"that one user takes at most {run.steps} steps and is in one cohort",
         "observation and action sizes, the environment and its declared spaces",
         "the wall time of the run",
     ]
     statement = run.mechanism.statement(
-        dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions
+        dataset_fingerprint=run.people.fingerprint, public_assumptions=assumptions
     )
     protocol = OnlineProtocol(
         algorithm=run.update.name,
-        users=run.arrivals.people,
+        users=run.people.units,
         cohort=asked.cohort,
-        cohorts=len(run.arrivals.cohorts),
-        appearances=asked.appearances,
+        cohorts=len(run.cohorts),
         releases=run.update.releases,
     )
     return replace(statement, online=protocol)

@@ -181,15 +181,7 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         bill = Bill.of(params, plan, partitions, ledger)
     if not (params.online.asked and changed):
         return bill
-    users = f"; the stage `online` charges the users who arrive: {whose_account(params)}"
-    return replace(bill, online=users)
-
-
-def whose_account(params: Params) -> str:
-    """Name the account that charges of users who arrive count against."""
-    if params.same_people:
-        return "they share the log's budget where ids are the same"
-    return "they are counted apart from the log's units"
+    return replace(bill, online="; the stage `online` charges its users, an account of their own")
 
 
 def _shown(epsilon: float) -> str:

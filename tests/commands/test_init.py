@@ -70,7 +70,7 @@ def test_a_new_project_has_the_repositorys_stages_and_an_upgrade_leaves_what_is_
         kept = [dep for dep in stage["deps"] if not dep.startswith("primorl/")]
         stage["deps"] = [kept[0], "primorl.version", *kept[1:]]
     assert yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8")) == ours
-    same = [f"data/{folder}/.gitignore" for folder in ("withdrawals", "consent", "arrivals")]
+    same = [f"data/{folder}/.gitignore" for folder in ("withdrawals", "consent")]
     for name in (*same, *(f"pipeline/{file.name}" for file in (ROOT / "pipeline").glob("*.py"))):
         assert Path(name).read_bytes() == (ROOT / name).read_bytes()
     users = Path("params.yaml").read_text(encoding="utf-8").replace("seed: 0", "seed: 7")

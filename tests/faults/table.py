@@ -201,8 +201,7 @@ online/test_sensitivity.py
             (rows.detach().to(torch.float64) / clipping_norm).nan_to_num()
 online/test_cohort.py
     test_all_that_a_user_is_in_is_accounted
-        sensitivity-releases-not-paid: learning online_mechanism: expression releases * appearances
-            => appearances
+        sensitivity-releases-not-paid: learning online_mechanism: expression releases => 1
 """
 
 

@@ -140,5 +140,5 @@ def recorded(
 
 
 def mechanism_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Mechanism:
-    sizes = {"users": users, "cohort": users, "releases": releases, "appearances": 1}
+    sizes = {"users": users, "cohort": users, "releases": releases}
     return online_mechanism(**sizes, noise_multiplier=noise_multiplier, delta=1e-5)

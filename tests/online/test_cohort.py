@@ -22,8 +22,8 @@ from tests.online.cohorts import network
 SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
 
 
-def mechanism(z: float = Z, releases: int = 1, appearances: int = 1) -> Mechanism:
-    sizes = {"users": 1000, "cohort": COHORT, "releases": releases, "appearances": appearances}
+def mechanism(z: float = Z, releases: int = 1) -> Mechanism:
+    sizes = {"users": 1000, "cohort": COHORT, "releases": releases}
     return online_mechanism(**sizes, noise_multiplier=z, delta=1e-5)
 
 
@@ -61,10 +61,10 @@ def test_no_release_is_made_that_was_not_paid_for() -> None:
 
 
 def test_all_that_a_user_is_in_is_accounted() -> None:
-    assert mechanism(releases=3, appearances=2).rounds == 6
+    assert mechanism(releases=3).rounds == 3
     single, six = (
         mechanism().spent(),
-        mechanism(z=Z * math.sqrt(6), releases=3, appearances=2).spent(),
+        mechanism(z=Z * math.sqrt(3), releases=3).spent(),
     )
     assert single is not None
     assert six is not None

@@ -59,7 +59,7 @@ def without(met: Answers, user: int) -> Answers:
 
 def released(update: PromptUpdate, met: Answers, noise: float) -> Tensor:
     """The release of a cohort (the learning rate is 1), with the same noise in every call."""
-    sizes = {"users": 99, "cohort": USERS, "releases": 1, "appearances": 1}
+    sizes = {"users": 99, "cohort": USERS, "releases": 1}
     mechanism = online_mechanism(
         **sizes, noise_multiplier=noise, delta=1e-5, entropy=SeededEntropy(0)
     )

@@ -40,7 +40,7 @@ def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
 
 
 def test_noise_alone_is_the_release_of_nobody() -> None:
-    sizes = {"users": 9, "cohort": USERS, "releases": 1, "appearances": 1}
+    sizes = {"users": 9, "cohort": USERS, "releases": 1}
 
     def mechanism() -> Mechanism:
         entropy = SeededEntropy(0)

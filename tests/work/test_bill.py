@@ -175,7 +175,7 @@ def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(bill, "changed_stages", lambda: {"online"})
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
-    assert "they are counted apart from the log's units" in str(arriving)
+    assert "an account of their own" in str(arriving)
 
 
 def test_an_answer_is_lost_where_its_noise_may_have_been_drawn_and_is_not_there() -> None:
