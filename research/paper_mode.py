@@ -256,15 +256,6 @@ class Noiseless(Cohort):
         return self.mean
 
 
-class NoiseAlone(Cohort):
-    """Cohort in which nobody contributes: the release is noise."""
-
-    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
-        """See `Cohort.noisy_mean`."""
-        pieces = (contributions,) if isinstance(contributions, Tensor) else contributions
-        return super().noisy_mean((torch.zeros_like(rows) for rows in pieces), clipping_norm)
-
-
 def measure(update: DPPG, trials: int) -> float:
     """Run both cohorts many times; return by how far the canary in the first moves the sum of the
     second, in units of S: the median.

@@ -182,7 +182,9 @@ class PolicyNetwork:
         """Draw actions: ``[d]`` and ``[B, S]`` to int64 ``[B]``, or u, ``[B, A]``."""
         outputs = self.outputs(parameters.unsqueeze(0), observations.unsqueeze(0))[0]
         if self.discrete_actions:
-            return draw_softmax(outputs, generator)
+            # The largest sum of an output and a Gumbel variate has that output's probability.
+            uniform = torch.rand(outputs.shape, generator=generator).clamp_min_(1e-38)
+            return (outputs - (-uniform.to(outputs.device).log()).log()).argmax(-1)
         noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
         return outputs + noise * self._log_scales(parameters.unsqueeze(0))[0].exp()
 
@@ -266,14 +268,3 @@ class StepGradients:
 
     def _scratch(self, like: Tensor) -> Tensor:
         return self.workspace.take("scratch", 0, tuple(like.shape))
-
-
-def draw_softmax(outputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``.
-
-    The draw of one row does not depend on the others.
-
-    The largest sum of an output and a Gumbel variate has that output's probability.
-    """
-    uniform = torch.rand(outputs.shape, generator=generator).clamp_min_(1e-38).to(outputs.device)
-    return (outputs - (-uniform.log()).log()).argmax(-1)

@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from primorl.online.learning import Cohort, Update, online_mechanism
-from primorl.privacy.mechanism.mechanism import Mechanism
-from research.paper_mode import AdamDPPG, NoiseAlone, loose, measure
-from tests.mechanisms import SeededEntropy
-from tests.online.cohorts import OTHERS, USERS, met, network, recorded, with_user
+from primorl.online.learning import Update
+from research.paper_mode import AdamDPPG, loose, measure
+from tests.online.cohorts import OTHERS, met, network, recorded, with_user
 from tests.online.test_sensitivity import UPDATES
 
 SHAPE = network((5,))
@@ -37,16 +35,3 @@ def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
         assert (measure(update, 2) == 0) == same, (
             "the attack reads the canary off the papers' mode alone"
         )
-
-
-def test_noise_alone_is_the_release_of_nobody() -> None:
-    sizes = {"users": 9, "cohort": USERS, "releases": 1}
-
-    def mechanism() -> Mechanism:
-        entropy = SeededEntropy(0)
-        return online_mechanism(**sizes, noise_multiplier=1.0, delta=1e-5, entropy=entropy)
-
-    rows = torch.randn(USERS, 5)
-    nobody = Cohort(mechanism(), 1).noisy_mean(0 * rows, 2.0)
-    for contributions in (rows, iter([rows])):
-        assert torch.equal(NoiseAlone(mechanism(), 1).noisy_mean(contributions, 2.0), nobody)

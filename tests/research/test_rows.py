@@ -1,24 +1,22 @@
 """The papers' tables are made from kept rows, and the rows hold what the pages say of them."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.machine import RESULTS_PAGE
-from research import dptd, gaussian_budgets, language, online, paper_mode, riverswim
+from research import dptd, gaussian_budgets, online, paper_mode, riverswim
 from research.rows import Row, read
 
-TABLES: list[tuple[Path, str, Callable[[], str]]] = [
-    (RESULTS_PAGE, "online", lambda: online.table(shown())),
-    (RESULTS_PAGE, "online nulls", lambda: online.nulls(shown())),
-    (RESULTS_PAGE, "riverswim", lambda: riverswim.table(read("riverswim"))),
-    (RESULTS_PAGE, "gaussian budgets", gaussian_budgets.table),
-    (RESULTS_PAGE, "critic", lambda: paper_mode.table(read("paper_mode"))),
-    (RESULTS_PAGE, "dptd", lambda: dptd.table(read("dptd"))),
-    (language.PAGE, "language", lambda: language.written(read("language"))),
-]
+TABLES: dict[str, Callable[[], str]] = {
+    "online": lambda: online.table(shown()),
+    "online nulls": lambda: online.nulls(shown()),
+    "riverswim": lambda: riverswim.table(read("riverswim")),
+    "gaussian budgets": gaussian_budgets.table,
+    "critic": lambda: paper_mode.table(read("paper_mode")),
+    "dptd": lambda: dptd.table(read("dptd")),
+}
 
 
 def shown() -> list[Row]:
@@ -26,10 +24,11 @@ def shown() -> list[Row]:
     return [row for one in online.cases() for row in rows if row.items() >= one.key.items()]
 
 
-@pytest.mark.parametrize(("page", "name", "write"), TABLES, ids=[name for _, name, _ in TABLES])
-def test_a_table_is_that_of_the_rows(page: Path, name: str, write: Callable[[], str]) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert text.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- /{name} -->")[0] == write()
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_that_of_the_rows(name: str) -> None:
+    text = RESULTS_PAGE.read_text(encoding="utf-8")
+    written = text.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- /{name} -->")[0]
+    assert written == TABLES[name]()
 
 
 def returns(how: str, **key: str) -> np.ndarray:
