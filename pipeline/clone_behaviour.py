@@ -6,11 +6,10 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, MODEL
-from primorl.base.records import to_json
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
-from primorl.policy.config import BEHAVIOUR_FILE, write_nothing
+from primorl.policy.config import write_nothing
 from primorl.privacy.statement import Statement
-from primorl.tracking import StageRun
 from primorl.work.jobs import RunPlan
 
 
@@ -22,27 +21,25 @@ def idle(_: Params) -> bool:
     return True
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
     from primorl.privacy.composition import count_held, held_by_clone
     from primorl.stages import training
     from primorl.work.desk import Desk
 
-    with Desk.open(params, run) as desk:
+    with Desk.open(params) as desk:
         data, job = desk.partitions, desk.read_plan(params).clone
         assert job is not None
-        run.params({"clone": to_json(job)})
         setup = training.prepare_training(job, data, params.compute)
         training.check_before_charge(setup, BEHAVIOUR)
 
         order, begin = desk.order(job), training.begin(setup)
         with desk.pay(order, begin, training.restore_for(setup)) as paid:
-            trained = training.train_for(paid, setup, data, run)
+            trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained, "behaviour")
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
-            logged = ["config.json", BEHAVIOUR_FILE]
-            with paid.result(BEHAVIOUR, count_held(own, held), logged) as folder:
+            with paid.result(BEHAVIOUR, count_held(own, held)) as folder:
                 engine = paid.state.engine
                 training.write_clone(folder, job, setup, trained, data.manifest, engine)
 

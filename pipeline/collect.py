@@ -5,23 +5,16 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.files import replaced_directory
 from primorl.base.paths import RAW
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.sources import source_of
-from primorl.tracking import StageRun
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Bring the chosen dataset here; its returns are private and go nowhere."""
     source = source_of(params.dataset, params.chosen)
     with replaced_directory(RAW) as fresh:
         source.collect(fresh)
-    run.params(
-        {
-            "dataset": params.dataset,
-            "source": params.chosen.source,
-            "environment": params.chosen.environment,
-        }
-    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Reads released things only.
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,32 +13,52 @@ import torch
 
 from pipeline.runner import run_stage
 from primorl.base.files import file_sha256, read_json, replaced_file
-from primorl.base.paths import CURVES, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY, seconds_of
+from primorl.base.paths import (
+    BEHAVIOUR,
+    CURVES,
+    MODEL,
+    PLAN,
+    POLICY,
+    PRIVATE_EVALUATION,
+    SUMMARY,
+    stage_log,
+)
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.problem import Recordings
 from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.returns import Evaluation, in_environment, in_model
-from primorl.evaluate.summary import Summary, log_summary, write_curve
+from primorl.evaluate.summary import Summary, content_of, write_curve
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import seed_folders
 from primorl.run import VerifiedRun
-from primorl.tracking import StageRun
+from primorl.tracking import log_run
 
+_OF_FOLDER = ("config.json", "privacy.json")
+_FILES = (
+    PLAN,
+    *(folder / name for folder in (MODEL, BEHAVIOUR, POLICY) for name in _OF_FOLDER),
+    SUMMARY,
+    PRIVATE_EVALUATION,
+    CURVES,
+)
+"""That MLflow gets."""
 _STAGES = (
     "collect ingest partition plan train_model clone_behaviour optimize_policy evaluate_private"
 )
 
 
-def body(params: Params, run: StageRun) -> None:
-    """Evaluate the final policies and those of every epoch; write the summary, the curve and its
-    figure.
+def body(params: Params, log: StageLog) -> None:
+    """Evaluate the final policies and those of every epoch; write the summary and the curve,
+    and log the result.
     """
     started = time.perf_counter()
     found = VerifiedRun.read(params, params.dynamics.variant)
     environment = params.chosen.environment
     folders = seed_folders(POLICY, found.config.seeds or [params.seed])
     evaluation = evaluate(found, params, folders)
-    seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
+    logs = {stage: read_json(stage_log(stage)) for stage in _STAGES.split()}
+    seconds = {stage: log["seconds"] for stage, log in logs.items()}
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
         write_curve(fresh, evaluation.overall.curve, score)
@@ -63,15 +84,16 @@ def body(params: Params, run: StageRun) -> None:
         recommendation=recommend_for(found.answers, environment),
     )
     summary.write(SUMMARY)
-    log_summary(
-        run,
-        run.pipeline,
-        summary,
-        evaluation,
-        fingerprint=found.policy.dataset_fingerprint,
-        score=score,
-        files=(POLICY / "privacy.json", SUMMARY, CURVES),
+    content = content_of(
+        summary, evaluation, fingerprint=found.policy.dataset_fingerprint, score=score
     )
+    curves = [
+        (f"{stage}.{name}", value, step)
+        for stage, log in logs.items()
+        for name, value, step in log["metrics"]
+    ]
+    content = replace(content, metrics=[*content.metrics, *curves])
+    log_run(params, content, [file for file in _FILES if file.exists()])
 
 
 def evaluate(found: VerifiedRun, params: Params, folders: list[Path]) -> Evaluation:

@@ -7,12 +7,11 @@ from contextlib import ExitStack
 
 from pipeline.runner import run_stage
 from primorl.base.paths import MANIFEST, POLICY, PRIVATE_EVALUATION
-from primorl.base.records import to_json
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.policy.config import PolicyConfig
-from primorl.tracking import StageRun
 from primorl.work.jobs import RunPlan
 
 
@@ -32,7 +31,7 @@ def idle(_: Params) -> bool:
     return True
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their
     statements.
     """
@@ -41,9 +40,8 @@ def body(params: Params, run: StageRun) -> None:
     from primorl.stages import asking
     from primorl.work.desk import Desk
 
-    with Desk.open(params, run) as desk, ExitStack() as charges:
+    with Desk.open(params) as desk, ExitStack() as charges:
         data, jobs = desk.partitions, desk.read_plan(params).questions
-        run.params({job.question: to_json(job) for job in jobs})
         policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
         problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, config.ends)
         files = asking.hash_files()
@@ -57,11 +55,9 @@ def body(params: Params, run: StageRun) -> None:
         for each in answered:
             each.paid.commit(record.made(each.question.name))
     for answer in record.values():
-        run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
-    for log in (run, run.pipeline):
-        log.artifact(PRIVATE_EVALUATION)
+        log.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     if record.total is not None and record.total.epsilon is not None:
-        run.metric("epsilon_in_all", record.total.epsilon)
+        log.metric("epsilon_in_all", record.total.epsilon)
 
 
 if __name__ == "__main__":

@@ -6,23 +6,21 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.base.paths import RAW, TRAJECTORIES
+from primorl.base.reporting import StageLog
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.ingestion import ingest
-from primorl.tracking import StageRun
 
 
-def body(params: Params, run: StageRun) -> None:
-    """Validate and convert; only the keyed fingerprint is logged."""
+def body(params: Params, log: StageLog) -> None:
+    """Validate and convert."""
     chosen = params.chosen
     if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
         print(
             "ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says",
             file=sys.stderr,
         )
-    info = ingest(RAW, TRAJECTORIES, params.dataset, chosen)
-    run.params({"dataset": params.dataset, "environment": chosen.environment, "unit": chosen.unit})
-    run.tag("dataset_fingerprint", info.dataset_fingerprint)
+    ingest(RAW, TRAJECTORIES, params.dataset, chosen)
 
 
 if __name__ == "__main__":

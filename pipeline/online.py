@@ -7,10 +7,11 @@ import time
 
 from pipeline.runner import run_stage
 from primorl.base.files import replaced_directory, write_json
-from primorl.base.paths import ONLINE, POLICY
-from primorl.config.params import Params, plain
+from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_METRICS, POLICY
+from primorl.base.reporting import StageLog
+from primorl.config.params import Params
 from primorl.evaluate.summary import OnlineSummary, write_online_results
-from primorl.tracking import StageRun
+from primorl.tracking import log_run
 
 
 def idle(params: Params) -> bool:
@@ -25,7 +26,7 @@ def idle(params: Params) -> bool:
     return True
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Pay for all users, meet them, then write ``models/online`` with its privacy statement.
 
     Everything that can be refused before anybody is met is refused before the ledger is asked. The
@@ -39,10 +40,9 @@ def body(params: Params, run: StageRun) -> None:
 
     started = time.perf_counter()
     learning = online.online_run(params)
-    run.params({"seed": params.seed, "online": plain(params.online)})
     device = choose_device(params.compute.device, params.compute.threads)
     start = online.begin(learning)
-    with Desk.open_for(params, run, learning.people) as desk:
+    with Desk.open_for(params, learning.people) as desk:
         order = online.order_of(params, learning)
         with desk.pay(order, start, OnlineState.restore) as paid:
             state = online.learn_for(paid, learning, device)
@@ -56,7 +56,9 @@ def body(params: Params, run: StageRun) -> None:
     seconds = time.perf_counter() - started
     summary = online.summarise_online(params, learning, of_users, statement, returns, seconds)
     write_online_results(summary, returns.users, returns.curve)
-    online.log_online(run, summary, returns)
+    content = online.content_of(summary, returns)
+    files = (ONLINE_METRICS, ONLINE_CURVE, ONLINE / "privacy.json")
+    log_run(params, content, files, online.STAGE)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import torch
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
 from primorl.base.processes import choose_device
-from primorl.config.params import Params, plain
+from primorl.base.reporting import StageLog
+from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
@@ -27,10 +28,9 @@ from primorl.stages.policy import (
     planned_policy,
     sac_config,
 )
-from primorl.tracking import StageRun
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Train, then write ``models/policy``."""
     # The released model, the clone if one was made, and the public rows.
     planned, variant = planned_policy(), params.dynamics.variant
@@ -45,7 +45,6 @@ def body(params: Params, run: StageRun) -> None:
     ends = find_ends(params, public, model, near_clone=near_clone)
     model = model.with_ends(ends)
     policy = decide_policy(planned, public, model, near_clone=near_clone)
-    run.params({"seed": params.seed, "policy": plain(policy)})
 
     # What policies are trained in, where rollouts begin, and what holds them near the clone.
     config = sac_config(policy)
@@ -60,11 +59,11 @@ def body(params: Params, run: StageRun) -> None:
     reference = clone_reference(params, public, model, device) if near_clone else None
 
     policies = optimise(
-        world, starts, config, params.policy_seeds, policy.reset_fraction, reference, run
+        world, starts, config, params.policy_seeds, policy.reset_fraction, reference, log
     )
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
     released = released.with_clone(BEHAVIOUR) if near_clone else released
-    write(POLICY, policies, replace(released, ends=ends, one_hot=one_hot), world, run)
+    write(POLICY, policies, replace(released, ends=ends, one_hot=one_hot), world)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,15 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.base.paths import PARTITIONS
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.schema import PUBLIC_BY
 from primorl.stages.splitting import split
-from primorl.tracking import StageRun
 
 
-def body(params: Params, run: StageRun) -> None:
-    """Split; the numbers of units are declared public, and nothing else is logged."""
+def body(params: Params, log: StageLog) -> None:
+    """Split; only the numbers of units are told, which are declared public."""
     manifest = split(params, PARTITIONS)
-    run.params({"public_by": manifest.public_by})
-    if manifest.public_by == "hash":
-        run.params({"public_fraction": params.partition.public_fraction})
-    run.metric("private_units", manifest.private_units)
-    run.metric("public_units", manifest.public_units)
-    run.tag("dataset_fingerprint", manifest.info.dataset_fingerprint)
     if manifest.public_units:
         print(
             f"partition: {manifest.public_units} units are public, {PUBLIC_BY[manifest.public_by]}",

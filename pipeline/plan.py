@@ -4,13 +4,13 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.base.paths import PARTITIONS
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
-from primorl.tracking import StageRun
 from primorl.work.data import Partitions
 from primorl.work.resolve import decide_plan, refuse_useless
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Write ``data/plan.json``, from settings, declared facts and the public split.
 
     Numbers that were paid for with the same settings and data stay, whatever this version would
@@ -20,10 +20,6 @@ def body(params: Params, run: StageRun) -> None:
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
         print(f"plan: {line}", file=sys.stderr)
     refuse_useless(params, plan)
-    run.tag("can_learn", str(plan.can_learn))
-    run.pipeline.params(
-        {key: plan.settings[key].value for key in params.undecided & plan.settings.keys()}
-    )
     plan.write()
 
 

@@ -7,19 +7,17 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.files import replaced_file
 from primorl.base.paths import REPORT
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.report.facts import read_facts
 from primorl.report.page import write_page
-from primorl.tracking import StageRun
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Write ``reports/report.html``."""
-    mlflow_run = run.pipeline.run_id  # empty where the store was lost
-    facts = read_facts(params, mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "")
+    facts = read_facts(params)
     with replaced_file(REPORT) as fresh:
         fresh.write_text(write_page(facts), encoding="utf-8")
-    run.pipeline.artifact(REPORT)
 
 
 if __name__ == "__main__":

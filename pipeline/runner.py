@@ -1,4 +1,4 @@
-"""What every stage shares: arguments, parameters, its MLflow run, its wall time, its errors."""
+"""What every stage shares: arguments, parameters, its log, its wall time, its errors."""
 
 import argparse
 import signal
@@ -14,16 +14,15 @@ import primorl
 from primorl.base.dvc import hint
 from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
-from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
+from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, stage_log
 from primorl.base.processes import place_among_processes
-from primorl.base.reporting import exit_status
+from primorl.base.reporting import StageLog, exit_status
 from primorl.base.template import check_version
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.data.sources.tabular.watch import changed
-from primorl.tracking import StageRun, stage_run
 
-Body = Callable[[Params, StageRun], None]
+Body = Callable[[Params, StageLog], None]
 Idle = Callable[[Params], bool]
 """Writes the outputs of a stage that has nothing to do, and tells whether it did.
 
@@ -39,17 +38,16 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
     """Run one DVC stage from the command line; return its exit status.
 
     Checks that the project is of the installed version, deletes what killed processes left, reads
-    ``params.yaml``, checks that the stage's outputs can be written, opens its MLflow run, calls
-    ``body(params, run)`` in the working directory and writes ``metrics/seconds/<name>.json``. A
-    stage that fails leaves no output. A stage that is idle has no MLflow run: it takes less time
-    than MLflow takes to load.
+    ``params.yaml``, checks that the stage's outputs can be written, calls ``body(params, log)`` in
+    the working directory and writes ``metrics/stages/<name>.json``. A stage that fails leaves no
+    output.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks (inside the trust boundary only)"
     )
     arguments = parser.parse_args()
-    # a scheduler's stop ends the MLflow run as Ctrl-C does
+    # a scheduler's stop ends a stage as Ctrl-C does
     signal.signal(signal.SIGTERM, _interrupt)
     status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
     if status != 0 and (advice := hint()):
@@ -72,13 +70,11 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         print(f"{name}: warning: {said}", file=sys.stderr)
-    started = time.perf_counter()
+    started, log = time.perf_counter(), StageLog()
     if idle is None or not idle(checked):
-        with stage_run(name, checked) as run:
-            if run.first:
-                run.pipeline.params(checked.choices())
-            body(checked, run)
-    write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
+        body(checked, log)
+    seconds = round(time.perf_counter() - started, 3)
+    write_json(stage_log(name), {"seconds": seconds, "metrics": log.metrics})
 
 
 def _outputs(stage: str) -> list[Path]:

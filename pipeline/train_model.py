@@ -5,30 +5,27 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.base.processes import is_worker
-from primorl.base.records import to_json
-from primorl.base.reporting import exit_status
+from primorl.base.reporting import StageLog, exit_status
 from primorl.config.params import Params, load
 from primorl.stages import training
 from primorl.stages.training import work_for_first
-from primorl.tracking import StageRun
 from primorl.work.desk import Desk
 
 
-def body(params: Params, run: StageRun) -> None:
+def body(params: Params, log: StageLog) -> None:
     """Pay, train, then write ``models/dynamics`` with its privacy statement.
 
     Everything that can be refused without private data is refused before anybody is charged.
     """
-    with Desk.open(params, run) as desk:
+    with Desk.open(params) as desk:
         data, plan = desk.partitions, desk.read_plan(params)
-        run.params({"model": to_json(plan.model)})
         setup = training.prepare_training(plan.model, data, params.compute)
         training.check_before_charge(setup, MODEL)
 
         plan.keep(params, data)
         order, begin = desk.order(plan.model), training.begin(setup)
         with desk.pay(order, begin, training.restore_for(setup)) as paid:
-            trained = training.train_for(paid, setup, data, run)
+            trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained, "dynamics")
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             with paid.result(MODEL, statement) as folder:

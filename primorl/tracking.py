@@ -1,37 +1,30 @@
-"""MLflow: a run for each run of the pipeline.
+"""MLflow: one run for each result.
 
-Only values that are handed over are logged. A lost log must not cost a training run after its
-privacy budget is spent. When the store fails in the middle of a stage, the stage goes on without it
-after one warning.
+Stages keep their curves in a `StageLog`, in a file beside their outputs, so that DVC restores both
+together. Whoever has the result logs all of it at once; a store that fails then has cost no run.
 
-MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors
-with the message of the exception (which names the server with its credentials), and wait for a dead
-server at the end once per batch. Here metrics wait in one list, which `RunLog.flush` sends as one
-batch.
+Only values that are handed over are logged.
 """
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
 import re
-import socket
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf, isnan, nan
-from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, workspace
+from primorl.base.files import home
 from primorl.base.processes import git_tags
+from primorl.base.reporting import RunContent
 from primorl.config.params import Params
 
 if TYPE_CHECKING:
@@ -40,10 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PIPELINE_TAG, _PLACE_TAG = "primorl.pipeline", "primorl.place"
-_GIVEN_TAG, _SETTINGS_TAG = "primorl.given", "primorl.settings"
-_PARENT_TAG = "mlflow.parentRunId"
-_FLUSH_SECONDS = 5.0
+_GIVEN_TAG = "primorl.given"
 _MLFLOW = {
     # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -57,192 +47,47 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
-class MlflowStore:
-    """The MLflow store that all runs of a stage write to.
+def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str = "") -> None:
+    """Log a result as a run of its own.
 
-    After its first failure nothing more is sent.
-    """
+    Its parameters come last: `results` lists runs that have them.
 
-    def __init__(self, client: "MlflowClient", name: str):
-        self.client: MlflowClient | None = client
-        self.name = name
-
-    def send(self, call: "Callable[[MlflowClient], object]") -> None:
-        """Call ``call(client)``, unless the store has failed."""
-        if self.client is None:
-            return
-        try:
-            call(self.client)
-        except _store_errors() as broken:
-            self.client = None
-            print(
-                f"warning: MLflow store {self.name} failed ({type(broken).__name__}); the rest of "
-                "this run is not logged",
-                file=sys.stderr,
-            )
-
-
-class RunLog:
-    """One MLflow run to write to. Nothing it does raises an error of the store."""
-
-    def __init__(self, store: MlflowStore, run_id: str):
-        self.run_id = run_id
-        self.send = store.send
-        self._store = store
-        self._waiting: list[tuple[str, float, int, int]] = []
-        self._flushed = time.monotonic()
-
-    def params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters, after the numbers that wait; nested mappings become dotted keys."""
-        from mlflow.entities import Param
-
-        self.flush()
-        found = [Param(key, text) for key, text in _flatten(values)]
-        for part in _chunks(found, _PARAMS_PER_BATCH):
-            self.send(methodcaller("log_batch", self.run_id, params=part))
-
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Log one number. Numbers are sent together, every few seconds and at the end."""
-        self._waiting.append((name, float(value), int(time.time() * 1000), step or 0))
-        if time.monotonic() - self._flushed >= _FLUSH_SECONDS:
-            self.flush()
-
-    def artifact(self, path: Path) -> None:
-        """Copy a file (or a folder) to the run."""
-        if not path.exists():
-            raise FileNotFoundError(path)
-        self.send(methodcaller("log_artifact", self.run_id, str(path)))
-
-    def tag(self, name: str, value: object) -> None:
-        """Set one tag."""
-        self.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
-
-    def note(self, text: str) -> None:
-        """Describe the run, in Markdown."""
-        self.tag("mlflow.note.content", text)
-
-    def flush(self) -> None:
-        """Send the metrics that wait."""
-        from mlflow.entities import Metric
-
-        waiting, self._waiting = self._waiting, []
-        for part in _chunks([Metric(*entry) for entry in waiting], _METRICS_PER_BATCH):
-            self.send(methodcaller("log_batch", self.run_id, metrics=part))
-        self._flushed = time.monotonic()
-
-    def resume(self) -> None:
-        """Mark the run as running again, unless it has failed."""
-        self.send(lambda client: self._move_to(client, "RUNNING"))
-
-    def end(self, status: str) -> None:
-        """Send waiting entries and end the run. A run that has failed stays failed."""
-        self.flush()
-        self.send(lambda client: self._move_to(client, status))
-
-    def _move_to(self, client: "MlflowClient", status: str) -> None:
-        if client.get_run(self.run_id).info.status == "FAILED":
-            return
-        if status == "RUNNING":
-            client.update_run(self.run_id, status)
-        else:
-            client.set_terminated(self.run_id, status)
-
-
-class StageRun(RunLog):
-    """A stage's MLflow run.
-
-    Attributes:
-        pipeline: the run of the whole pipeline, which it is nested in.
-        first: whether no stage of this pipeline had a run before.
-    """
-
-    def __init__(self, store: MlflowStore, run_id: str, pipeline: RunLog, *, first: bool):
-        super().__init__(store, run_id)
-        self.pipeline = pipeline
-        self.first = first
-
-
-@contextmanager
-def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
-    """Open a stage's MLflow run inside the pipeline's.
-
-    Both end as FINISHED, or as FAILED on an exception.
-
-    The exception itself is never logged: its message may quote private values.
+    Args:
+        params: name the store, and are logged.
+        content: what to log.
+        files: to be copied to the run.
+        of: a word for the run's name; empty: it is the pipeline's.
 
     Raises:
-        PipelineError: if the store cannot be used; the message names it without its credentials.
+        PipelineError: the store cannot be used; the message names it without its credentials.
     """
-    uri = store_uri(params)
-    name = without_credentials(uri)
-    with _naming_errors(uri), _one_at_a_time():
-        client = _connect(uri)
-        experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
-        pipeline_id, first = _pipeline_run(client, experiment, params, stage)
-        tags = {_PLACE_TAG: _digest(socket.gethostname(), str(workspace())), "stage": stage}
-        _end_killed(client, experiment, tags, pipeline_id)
-        tags[_PARENT_TAG] = pipeline_id
-        run_id = str(client.create_run(experiment, tags=tags, run_name=stage).info.run_id)
-    store = MlflowStore(client, name)
-    pipeline = RunLog(store, pipeline_id)
-    pipeline.resume()
-    run = StageRun(store, run_id, pipeline, first=first)
-    status = "FAILED"
-    try:
-        yield run
-        status = "FINISHED"
-    finally:
-        for each in (run, pipeline):
-            each.end(status)
+    from mlflow.entities import Metric, Param, RunTag
 
-
-def _pipeline_run(
-    client: "MlflowClient", experiment: str, params: Params, stage: str
-) -> tuple[str, bool]:
-    """Find the run of the pipeline that this stage belongs to, or create it; and tell whether it is
-    new.
-
-    It is the newest of this place, if it has these settings, has not failed and did not come to
-    this stage yet. A report that is written again is of the same result.
-    """
+    uri, now = store_uri(params), int(time.time() * 1000)
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
-    place = _digest(socket.gethostname(), str(workspace()), experiment_name)
-    settings = _digest(json.dumps(params.choices(), sort_keys=True))
-    last = _newest(client, experiment, f"tags.`{_PIPELINE_TAG}` = '{place}'")
-    if last is not None and last.info.status in ("RUNNING", "FINISHED"):
-        same = last.data.tags[_SETTINGS_TAG] == settings
-        done = f"tags.`{_PARENT_TAG}` = '{last.info.run_id}' and tags.stage = '{stage}'"
-        if same and (stage == "report" or _newest(client, experiment, done) is None):
-            return last.info.run_id, False
-    variant = params.dynamics.variant
-    tags = {_PIPELINE_TAG: place, _SETTINGS_TAG: settings, **git_tags()}
-    tags |= {"dataset": params.dataset, "variant": variant, _GIVEN_TAG: json.dumps(params.given())}
+    name = f"{params.dataset}/{of or params.dynamics.variant}"
+    name += f" ({experiment_name})" if experiment_name else ""
+    tags = {"dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
+    tags |= {_GIVEN_TAG: json.dumps(params.given()), "mlflow.note.content": content.note}
     for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
         if os.environ.get(key):
             tags[key] = os.environ[key]
-    name = f"{params.dataset}/{variant}" + (f" ({experiment_name})" if experiment_name else "")
-    return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
-
-
-def _newest(client: "MlflowClient", experiment: str, wanted: str) -> "Run | None":
-    order = ["attributes.start_time DESC"]
-    return next(iter(client.search_runs([experiment], wanted, order_by=order, max_results=1)), None)
-
-
-def _end_killed(
-    client: "MlflowClient", experiment: str, tags: Mapping[str, str], pipeline: str
-) -> None:
-    """End the runs with these tags that a kill left open, and their pipelines', all but this one;
-    one that still lives ends its own again.
-    """
-    wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-    for left in client.search_runs([experiment], f"{wanted} and attributes.status = 'RUNNING'"):
-        for run_id in {left.info.run_id, left.data.tags[_PARENT_TAG]} - {pipeline}:
-            client.set_terminated(run_id, "KILLED")
-
-
-def _digest(*names: str) -> str:
-    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+    tags |= content.tags
+    values = dict(_flatten({**params.choices(), **content.params}))
+    metrics = [Metric(name, value, now, step) for name, value, step in content.metrics]
+    with _naming_errors(uri):
+        client = _connect(uri)
+        with _one_at_a_time():
+            experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
+        run = str(client.create_run(experiment, run_name=name).info.run_id)
+        for file in files:
+            client.log_artifact(run, str(file), file.parent.as_posix())
+        for some in _chunks(metrics, _METRICS_PER_BATCH):
+            client.log_batch(run, metrics=some)
+        client.log_batch(run, tags=[RunTag(key, _redact(text)) for key, text in tags.items()])
+        for part in _chunks([Param(*pair) for pair in values.items()], _PARAMS_PER_BATCH):
+            client.log_batch(run, params=part)
+        client.set_terminated(run, "FINISHED")
 
 
 # The store
@@ -290,13 +135,14 @@ _OTHERWISE = (
 @contextmanager
 def _naming_errors(uri: str) -> Iterator[None]:
     """Turn errors of the store, which may quote its credentials, into one line."""
+    name = without_credentials(uri)
     try:
         yield
     except _store_errors() as broken:
         said = str(broken)
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
         raise PipelineError(
-            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be used "
+            f"tracking.uri: the MLflow store {name} cannot be used "
             f"({type(broken).__name__}); {remedy}"
         ) from None
 
@@ -323,9 +169,7 @@ def _store_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Lock: two stages that start at once must not both create the database, the experiment or the
-    pipeline's run.
-    """
+    """Lock: two runs that end at once must not both create the database or the experiment."""
     with (home() / "mlflow.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

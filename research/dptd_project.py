@@ -16,7 +16,6 @@ from primorl.model.ensemble import Bounds
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages.training import model_bounds
-from primorl.tracking import stage_run
 from primorl.work.desk import Desk, Paid
 from primorl.work.jobs import EVALUATE_PRIVATE, Order, digest
 from research import dptd
@@ -65,7 +64,7 @@ def evaluate(epsilon: float) -> None:
     at no cost.
     """
     params, algorithm = load(), replace(dptd.ALGORITHM, members=1)
-    with stage_run(EVALUATE_PRIVATE, params) as run, Desk.open(params, run) as desk:
+    with Desk.open(params) as desk:
         data, delta = desk.partitions, params.privacy.delta
         manifest = data.manifest
         bounds = model_bounds(params.chosen.bounds, manifest, data.public)
@@ -96,7 +95,7 @@ def evaluate(epsilon: float) -> None:
                 "discount": dptd.DISCOUNT,
                 "network": state.theta[0].tolist(),
             }
-            with paid.result(FOLDER, paid.state_privacy(mechanism), ["value.json"]) as folder:
+            with paid.result(FOLDER, paid.state_privacy(mechanism)) as folder:
                 write_json(folder / "value.json", found)
     alone = found["of_the_mean_reward"]
     print(f"{FOLDER}: value {found['value']:.4g}, of the mean reward alone {alone:.4g}")

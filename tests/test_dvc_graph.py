@@ -38,7 +38,7 @@ PAYING = {*ALLOWED_STAGES, "online"} - {"select"}
 RELEASED = (
     *("models/dynamics", "models/behaviour", "models/policy"),
     *("data/partitions/public", "data/partitions/manifest.json", "plots/curves.csv"),
-    *("metrics/seconds", "metrics/summary.json", "metrics/private_evaluation.json"),
+    *("metrics/stages", "metrics/summary.json", "metrics/private_evaluation.json"),
 )
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a
 # few modules.

@@ -26,14 +26,14 @@ from pipeline import evaluate, ingest, optimize_policy, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.records import to_json
+from primorl.base.reporting import RunContent, StageLog
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states
-from primorl.tracking import stage_run
+from primorl.tracking import log_run
 from tests.nightly.audit_dependencies import verdict
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.release.conftest import released, trained
 
 __all__ = ["released", "trained"]
@@ -126,7 +126,7 @@ PAYLOADS = {
 
 
 def run(stage: ModuleType) -> None:
-    stage.body(params.load(), RememberingRun())
+    stage.body(params.load(), StageLog())
 
 
 STATED = ("config.json", "privacy.json")
@@ -207,7 +207,7 @@ def test_a_password_in_an_address_is_told_nowhere(
     raw[block]["uri" if block == "tracking" else "url"] = ADDRESS
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     chosen = params.load()
-    work: Callable[[], object] = stage_run("evaluate", chosen).__enter__
+    work: Callable[[], object] = partial(log_run, chosen, RunContent({}, {}, []), [])
     if block == "ledger":
         work = partial(release, Path("new"), chosen)
     with pytest.raises(PipelineError, match=r"127\.0\.0\.1") as refused:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stderr
 from functools import partial, partialmethod
 from pathlib import Path
@@ -27,8 +27,6 @@ from types import SimpleNamespace as Stub
 from typing import Any, Self
 from unittest.mock import patch
 
-import mlflow.entities
-import mlflow.exceptions  # noqa: F401 - else a process would import it at a moment of its own
 import psycopg
 import torch
 
@@ -59,8 +57,6 @@ from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Budget, Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
-from primorl.tracking import MlflowStore as Tracking
-from primorl.tracking import RunLog, StageRun
 from primorl.work.desk import Desk, open_to_charge
 from primorl.work.jobs import Order
 from tests.faults.edits import expression, module_file, planted
@@ -110,19 +106,6 @@ class Rounds:
         return [self._mechanism.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)]
 
 
-class Tracker:
-    """In the place of MLflow's client: every call is a write that may fail."""
-
-    def __init__(self, world: World):
-        self._world = world
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        running = Stub(info=Stub(status="RUNNING"))
-        return lambda *_, **__: self._world.at(
-            "mlflow", name, lambda: running, ConnectionError("lost")
-        )
-
-
 def settings(world: World) -> tuple[Any, Any, Any]:
     """Make parameters, partitions and the setup of a training, of no more than the code reads."""
     params = Stub(ledger=LedgerStore(url=world.url))
@@ -163,8 +146,6 @@ def process(world: World, identity: str) -> None:
     """Do as the stage does: sweep, pay or resume, train, write the model, commit."""
     files.sweep_leftovers(Path())
     params, partitions, setup = settings(world)
-    tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
-    run = StageRun(tracking, "run", RunLog(tracking, "pipeline"), first=False)
     order = Order("train_model", world.mechanism.event, DELTA, identity)
     begin, restore = (
         TrainingState.begin(setup.first_weights()),
@@ -172,7 +153,7 @@ def process(world: World, identity: str) -> None:
     )
     with (
         closing(open_to_charge(params)) as ledger,
-        Desk(ledger, Budget(100.0, DELTA), DELTA, "data", VERSION, run, _partitions=partitions).pay(
+        Desk(ledger, Budget(100.0, DELTA), DELTA, "data", VERSION, _partitions=partitions).pay(
             order, begin, restore
         ) as paid,
     ):
@@ -184,18 +165,12 @@ def process(world: World, identity: str) -> None:
             paid.save(state)
             world.announced = state.started
 
-        def on_round(started: int, _: object) -> None:
-            run.metric("round", started)
-
         source: Any = None if paid.finished else Stub(units=UNITS)
-        trained = training.train(
-            setup, source, None, state=paid.state, save_checkpoint=save, on_round=on_round
-        )
+        trained = training.train(setup, source, None, state=paid.state, save_checkpoint=save)
         weights = trained.weights[0].numpy().tobytes()
         statement = paid.state_privacy(world.mechanism, "none")
-        with paid.result(MODEL, statement, [WEIGHTS]) as folder:
+        with paid.result(MODEL, statement) as folder:
             (folder / WEIGHTS).write_bytes(weights)
-    run.end("FINISHED")
     written = held(MODEL / WEIGHTS)
     must(
         world.models.setdefault(charge, written) == written,

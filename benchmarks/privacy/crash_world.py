@@ -28,8 +28,6 @@ from types import SimpleNamespace as Stub
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-import mlflow.entities
-import mlflow.exceptions  # noqa: F401 - else a process would import it at a moment of its own
 import psycopg
 import sqlalchemy as sa
 from psycopg.errors import UndefinedTable

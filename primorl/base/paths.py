@@ -28,7 +28,7 @@ PLAN = Path("data/plan.json")
 MODELS = Path("models")
 MODEL, POLICY = MODELS / "dynamics", MODELS / "policy"
 BEHAVIOUR = MODELS / "behaviour"
-SECONDS = Path("metrics/seconds")
+STAGES = Path("metrics/stages")
 SUMMARY = Path("metrics/summary.json")
 PRIVATE_EVALUATION = Path("metrics/private_evaluation.json")
 ONLINE = MODELS / "online"
@@ -51,7 +51,7 @@ PARENTS = (
     POLICY,
     BEHAVIOUR,
     ONLINE,
-    SECONDS,
+    STAGES,
     REPORTS,
     STATE,
     CHECKPOINTS,
@@ -62,6 +62,6 @@ temporary files.
 """
 
 
-def seconds_of(stage: str) -> Path:
-    """The file that holds a stage's wall time."""
-    return SECONDS / f"{stage}.json"
+def stage_log(stage: str) -> Path:
+    """The file that holds a stage's wall time and its numbers for MLflow."""
+    return STAGES / f"{stage}.json"

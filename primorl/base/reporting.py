@@ -1,10 +1,12 @@
-"""How a stage reports: progress bars, logs of episodes and epochs, and errors as exit statuses."""
+"""How a stage reports: progress bars, numbers for MLflow, and errors as exit statuses."""
 
+import math
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from primorl.base.errors import PipelineError
 
@@ -55,23 +57,37 @@ def explained(name: str, error: Exception) -> str:
     )
 
 
-class Log(Protocol):
-    """One run to write to."""
+class StageLog:
+    """The numbers of a stage, for MLflow: of released or public things alone.
 
-    def params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters; nested mappings become dotted keys."""
+    Attributes:
+        metrics: name, value and step of each.
+    """
 
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Log one number."""
+    def __init__(self) -> None:
+        self.metrics: list[tuple[str, float, int]] = []
 
-    def tag(self, name: str, value: object) -> None:
-        """Set one tag."""
+    def metric(self, name: str, value: float, step: int = 0) -> None:
+        """Keep one number; one that is not finite is left out."""
+        if math.isfinite(value):
+            self.metrics.append((name, float(value), step))
 
-    def artifact(self, path: Path) -> None:
-        """Copy a file or a folder to the run."""
 
-    def note(self, text: str) -> None:
-        """Describe the run, in Markdown."""
+@dataclass(frozen=True)
+class RunContent:
+    """What MLflow gets of a result.
+
+    Attributes:
+        params: nested mappings become dotted keys.
+        tags: words.
+        metrics: name, value and step of each.
+        note: a description, in Markdown.
+    """
+
+    params: Mapping[str, Any]
+    tags: Mapping[str, str]
+    metrics: Sequence[tuple[str, float, int]]
+    note: str = ""
 
 
 def progress_bar(total: int, description: str, unit: str) -> "tqdm[Any]":

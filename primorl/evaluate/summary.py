@@ -21,7 +21,7 @@ from primorl.base.records import (
     to_json,
     write_record,
 )
-from primorl.base.reporting import Log
+from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
@@ -281,57 +281,44 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
     return {"return_mean": value, "return_ci95": ends, "normalized_score": normalized}
 
 
-def log_summary(
-    run: Log,
-    pipeline: Log,
-    summary: Summary,
-    evaluation: "Evaluation",
-    *,
-    fingerprint: str,
-    score: Score | None,
-    files: Sequence[Path],
-) -> None:
-    """Log an evaluation.
+def content_of(
+    summary: Summary, evaluation: "Evaluation", *, fingerprint: str, score: Score | None
+) -> RunContent:
+    """List what MLflow gets of an evaluation.
 
-    The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of
-    the pipeline's run, and of no run of a stage, so that a search finds every result once. The
-    stage's run has the return of each of several seeds. A void run has the tag ``void`` and no
-    ``epsilon``: a search by ε must not find it. ``gain_over_today`` is the recommendation's; no
-    other value in the model is logged beside it.
+    A void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it.
+    ``gain_over_today`` is the recommendation's; no other value in the model is logged beside it.
 
     Args:
-        run: the stage's run.
-        pipeline: the pipeline's run.
         summary: of the evaluation.
         evaluation: of every seed.
         fingerprint: keyed, of the dataset.
         score: of the dataset.
-        files: for both runs.
     """
     overall, plain = evaluation.overall, summary.to_json()
-    _log_choices(run, plain, fingerprint)
-    for log in (run, pipeline):
-        for file in files:
-            log.artifact(file)
-    pipeline.note(note(plain))
+    tags = {"dataset_fingerprint": fingerprint}
     if summary.void:
-        pipeline.tag("void", "; ".join(summary.void))
+        tags["void"] = "; ".join(summary.void)
+    if summary.recommendation is not None:
+        tags["recommendation"] = summary.recommendation.answer
+        tags["recommendation_reason"] = summary.recommendation.reason
+    if isinstance(overall.final, ModelValue):
+        tags["model_value_note"] = NOTE
+    log = StageLog()
     for name, value in _list_metrics(summary).items():
         if value is not None:
-            pipeline.metric(name, value)
+            log.metric(name, value)
     if summary.recommendation is None or not summary.private_evaluation:  # else the gain says it
         for name, number in _figures(overall.final, score).items():
-            pipeline.metric(name, number)
-    if isinstance(overall.final, ModelValue):
-        pipeline.tag("model_value_note", NOTE)
-    # After its numbers: `primorl runs` lists a run that has these.
-    _log_choices(pipeline, plain, fingerprint)
+            log.metric(name, number)
     name, *_ = overall.final.names
     for epoch, point in enumerate(overall.curve, start=1):
-        run.metric(f"curve.{name}", point.mean, epoch)
+        log.metric(f"curve.{name}", point.mean, epoch)
     for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
-        for name, value in _figures(result.final, score).items():
-            run.metric(f"seed_{seed}.{name}", value)
+        for name, number in _figures(result.final, score).items():
+            log.metric(f"seed_{seed}.{name}", number)
+    compared = {key: plain[key] for key in _COMPARED}
+    return RunContent(compared, tags, log.metrics, note(plain))
 
 
 def _list_metrics(summary: Summary) -> dict[str, float | None]:
@@ -360,18 +347,10 @@ def note(summary: Mapping[str, Any]) -> str:
 {text(summary)}
 ```
 
-Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy
-is under **Models**. To have `models/` of this run again, set `params.yaml` to its parameters and
-run `dvc repro`. What was paid for is restored and charged no second time.
+Files of this run: **Artifacts** has the plan, the summary, the curves and all privacy statements.
+To have `models/` of this run again, set `params.yaml` to its parameters and run `dvc repro`. What
+was paid for is restored and charged no second time.
 """
-
-
-def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
-    if "recommendation" in summary:
-        log.tag("recommendation", summary["recommendation"]["answer"])
-        log.tag("recommendation_reason", summary["recommendation"]["reason"])
-    log.params({key: summary[key] for key in _COMPARED})
-    log.tag("dataset_fingerprint", fingerprint)
 
 
 @record

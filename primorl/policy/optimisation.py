@@ -13,7 +13,7 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.records import ElapsedTime
-from primorl.base.reporting import Log, progress_bar
+from primorl.base.reporting import StageLog, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
@@ -27,8 +27,6 @@ from primorl.policy.replay import ReplayBuffer
 from primorl.policy.sac import train
 from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
-
-_TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def optimise(
     seeds: Sequence[int],
     reset_fraction: float,
     reference: CloneReference | None,
-    run: Log,
+    log: StageLog,
 ) -> OptimisedPolicies:
     """Train a policy for every seed, or with a clone several candidates, of which the released
     model chooses one.
@@ -143,7 +141,7 @@ def optimise(
         reset_fraction: share of rollouts that begin at a start state.
         reference: a clone of the behaviour that policies are regularised towards; None: there is
             none.
-        run: gets every epoch's metrics, the mean over all policies, and the choice.
+        log: gets every epoch's metrics, the mean over all policies, and the choice.
 
     Raises:
         PipelineError: if the start states do not fit the model, or training diverged.
@@ -169,12 +167,12 @@ def optimise(
             divergences=divergences,
         ):
             for name in epoch.metrics[0]:
-                run.metric(name, fmean(each[name] for each in epoch.metrics), epoch.number)
+                log.metric(name, fmean(each[name] for each in epoch.metrics), epoch.number)
             epochs.append(epoch.policies)
             bar.update()
     choice = comparison.compare(epochs[-1]) if comparison else None
     if choice is not None:
-        run.metric("clone_error", choice.error)
+        log.metric("clone_error", choice.error)
     return OptimisedPolicies(tuple(seeds), tuple(epochs), choice)
 
 
@@ -183,7 +181,6 @@ def write(
     policies: OptimisedPolicies,
     released: ReleasedModel,
     model: PessimisticModel,
-    run: Log,
 ) -> None:
     """Replace the folder ``output`` by the policies of all seeds and their privacy statement.
 
@@ -196,10 +193,7 @@ def write(
         policies: to be written.
         released: read of the model.
         model: that they were trained in.
-        run: gets the statement as tags, and the files.
     """
-    for key in _TAGS:
-        run.tag(key, str(getattr(released.statement, key)))
     choice, seeds = policies.choice, policies.seeds
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
@@ -222,8 +216,6 @@ def write(
                 clone_error=None if choice is None else choice.error,
             )
             released.statement.write(folder)
-        for name in ("config.json", "privacy.json"):
-            run.artifact(fresh / name)
 
 
 def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:

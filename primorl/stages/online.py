@@ -15,11 +15,9 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import (
     ONLINE,
-    ONLINE_CURVE,
-    ONLINE_METRICS,
     POLICY,
 )
-from primorl.base.reporting import progress_bar
+from primorl.base.reporting import RunContent, StageLog, progress_bar
 from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
 from primorl.data.identity.membership import (
@@ -48,7 +46,6 @@ from primorl.privacy.ledger.history import Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, GymBatch
-from primorl.tracking import StageRun
 from primorl.work.desk import Paid
 from primorl.work.jobs import Order, digest
 from primorl.work.multipliers import solve_noise
@@ -402,9 +399,9 @@ def summarise_online(
     )
 
 
-def log_online(log: StageRun, summary: OnlineSummary, returns: Returns) -> None:
-    """Log the curve and the files of an online run."""
-    log.tag("void", "; ".join(summary.void))
+def content_of(summary: OnlineSummary, returns: Returns) -> RunContent:
+    """List what MLflow gets of an online run."""
+    log = StageLog()
     for count, each in zip(returns.users, returns.curve, strict=True):
         log.metric("users", count, count)
         log.metric("return", each.mean, count)
@@ -412,8 +409,7 @@ def log_online(log: StageRun, summary: OnlineSummary, returns: Returns) -> None:
         log.metric("return_high", each.high, count)
         if summary.epsilon is not None:
             log.metric("epsilon_user", summary.epsilon, count)
-    for file in (ONLINE_METRICS, ONLINE_CURVE):
-        log.artifact(file)
+    return RunContent({}, {"void": "; ".join(summary.void)}, log.metrics)
 
 
 def users_statement(params: Params, run: OnlineRun) -> Statement:

@@ -19,7 +19,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home
 from primorl.base.paths import CHECKPOINTS, MODEL, PLAN, SECRET
 from primorl.base.processes import choose_device, place_among_processes
-from primorl.base.reporting import progress_bar
+from primorl.base.reporting import StageLog, progress_bar
 from primorl.config.blocks import Compute
 from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.config.params import Params
@@ -45,7 +45,6 @@ from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import Restore
 from primorl.privacy.statement import Statement
-from primorl.tracking import StageRun
 from primorl.work.data import Partitions, observation_bounds
 from primorl.work.desk import Paid, open_private, rows_in_memory
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
@@ -210,7 +209,7 @@ def train_for(
     paid: Paid[TrainingState],
     setup: TrainingSetup,
     partitions: Partitions,
-    run: StageRun,
+    log: StageLog,
 ) -> Trained:
     """Run the rounds that a charge has left, or restore the result of an earlier run.
 
@@ -227,7 +226,7 @@ def train_for(
         )
     several = setup.execution.ranks > 1
     with (
-        training_report(run, setup, stage, paid.state.started) as report,
+        training_report(log, setup, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
     ):
         rows = None
@@ -250,7 +249,7 @@ def train_for(
     names = setup.architecture.target_names
     for name, found in zip(names, trained.explained or (), strict=False):
         if found is not None:
-            run.metric(f"explained.{name}", found.share)
+            log.metric(f"explained.{name}", found.share)
     return trained
 
 
@@ -346,12 +345,12 @@ def refuse_diverged(setup: TrainingSetup, trained: Trained, key: str) -> None:
 
 @contextmanager
 def training_report(
-    run: StageRun, setup: TrainingSetup, stage: str, started: int
+    log: StageLog, setup: TrainingSetup, stage: str, started: int
 ) -> Iterator[OnRound]:
-    """Report every round of a training: a progress bar, and public losses in MLflow.
+    """Report every round of a training: a progress bar, and public losses for MLflow.
 
     Args:
-        run: the stage's MLflow run.
+        log: gets the losses.
         setup: of the training.
         stage: name of the stage.
         started: rounds that an earlier run began.
@@ -367,10 +366,10 @@ def training_report(
             bar.update()
             if evaluation is None:
                 return
-            run.metric("public_loss", evaluation.loss, evaluation.round)
+            log.metric("public_loss", evaluation.loss, evaluation.round)
             names = setup.architecture.target_names
             for name, error in zip(names, evaluation.error, strict=True):
-                run.metric(f"public_error.{name}", error, evaluation.round)
+                log.metric(f"public_error.{name}", error, evaluation.round)
             bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
 
         yield on_round

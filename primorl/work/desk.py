@@ -3,12 +3,12 @@
 No other module reserves a charge or opens private rows; see the import contracts in pyproject.toml.
 Training the model and cloning go
 
-    with Desk.open(params, run) as desk:
+    with Desk.open(params) as desk:
         plan = desk.read_plan(params)
         order = desk.order(plan.model)
         with desk.pay(order, begin, restore) as paid:  # no private row was read before
             result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
-            with paid.result(folder, paid.state_privacy(mechanism), logged) as fresh:
+            with paid.result(folder, paid.state_privacy(mechanism)) as fresh:
                 ...  # files are written; then the charge is committed
 
 Asking pays for each question, and commits all when the answers are written (`Paid.commit`).
@@ -16,7 +16,7 @@ Learning online pays for users who arrive (`Desk.open_for`), whose rows are nowh
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +40,6 @@ from primorl.privacy.ledger.history import Budget, Charge, Request, Version, pai
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
-from primorl.tracking import StageRun
 from primorl.work.bill import Bill
 from primorl.work.data import (
     Partitions,
@@ -116,7 +115,6 @@ class Desk:
         delta: at which totals are stated.
         dataset: name of the data.
         version: the units, as the ledger knows them.
-        run: the stage's MLflow run; it gets the id of each charge.
         bill: of all jobs of the run, once its plan is read.
     """
 
@@ -125,7 +123,6 @@ class Desk:
     delta: float
     dataset: str
     version: Version
-    run: StageRun
     bill: Bill | None = None
     _partitions: Partitions | None = None
     _keep_bytes: int = 0
@@ -134,7 +131,7 @@ class Desk:
 
     @classmethod
     @contextmanager
-    def open(cls, params: Params, run: StageRun) -> Iterator["Desk"]:
+    def open(cls, params: Params) -> Iterator["Desk"]:
         """Open the ledger and ``data/partitions``, all but its private rows.
 
         Raises:
@@ -149,18 +146,17 @@ class Desk:
                 delta=params.privacy.delta,
                 dataset=partitions.manifest.info.dataset,
                 version=partitions.version,
-                run=run,
                 _partitions=partitions,
                 _keep_bytes=rows_in_memory(params.compute),
             )
 
     @classmethod
     @contextmanager
-    def open_for(cls, params: Params, run: StageRun, users: Version) -> Iterator["Desk"]:
+    def open_for(cls, params: Params, users: Version) -> Iterator["Desk"]:
         """Open the ledger for users who arrive, whose rows are nowhere."""
         with closing(open_to_charge(params)) as ledger:
             budget = budget_of(params, users.units)
-            yield cls(ledger, budget, params.privacy.delta, params.dataset, users, run)
+            yield cls(ledger, budget, params.privacy.delta, params.dataset, users)
 
     @property
     def partitions(self) -> Partitions:
@@ -213,12 +209,10 @@ class Desk:
             event=order.event,
             delta=order.delta,
             git_commit=git_commit(),
-            mlflow_run=self.run.run_id,
         )
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:
-            self.run.tag("charge", payment.charge.id)
             yield Paid(payment.charge, payment.state, payment.write, desk=self)
 
     def open_rows(self, charge: Charge, own: slice = EVERY) -> UnitStore:
@@ -288,11 +282,9 @@ class Paid(Payment[S]):
         return statement.with_payment(self.charge.id, self.spent)
 
     @contextmanager
-    def result(
-        self, folder: Path, statement: Statement, logged: Sequence[str] = ("config.json",)
-    ) -> Iterator[Path]:
-        """Replace a folder by the files that the block writes and their statement, log both, and
-        commit the charge.
+    def result(self, folder: Path, statement: Statement) -> Iterator[Path]:
+        """Replace a folder by the files that the block writes and their statement, and commit the
+        charge.
 
         The ledger gets the digest of every file. So a statement is bound to the bytes that it
         speaks of. After an error in the block the old folder stays, and the charge stays open.
@@ -300,38 +292,22 @@ class Paid(Payment[S]):
         Args:
             folder: to be replaced.
             statement: of the files.
-            logged: names of files that MLflow gets.
 
         Yields:
             The folder to write into.
         """
-        run = self.desk.run
         with replaced_directory(folder) as fresh:
             yield fresh
             statement.write(fresh)
-            for file in (*logged, "privacy.json"):
-                run.artifact(fresh / file)
             made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
         # Last: after a kill before it, the next run restores the result and writes it again.
         self.commit(made)
-        log_statement(run, statement)
 
     def commit(self, made: Mapping[str, str] | None = None) -> None:
         """Record in the ledger that the work is finished; ``made`` maps each written file's name to
         its SHA-256.
         """
         self.desk.ledger.commit(self.charge.id, made)
-
-
-def log_statement(run: StageRun, statement: Statement) -> None:
-    """Tag the run with the statement. ε is that of the reservation, also where training stopped
-    early.
-
-    It is no metric here: the pipeline's run has that, so that a search by ε lists every result
-    once.
-    """
-    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
-        run.tag(key, str(getattr(statement, key)))
 
 
 def rows_in_memory(compute: Compute) -> int:

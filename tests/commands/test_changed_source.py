@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import collect
+from primorl.base.reporting import StageLog
 from primorl.commands.main import main
 from primorl.config.params import Params
 from primorl.data.sources.tabular.watch import changed
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 
 HEADER, ROW = (
@@ -35,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
         )
         (FILES / f"log-{number}.csv").write_text(HEADER + rows, encoding="utf-8")
     params = write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
-    collect.body(params, RememberingRun())  # type: ignore[arg-type]
+    collect.body(params, StageLog())
     return params
 
 
@@ -78,7 +78,7 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     main(["runs"])
     assert ("repro -f collect`, then `dvc repro`" in capsys.readouterr().err) == (says is not None)
     kept = shutil.copytree("data/raw", "kept")
-    collect.body(project, RememberingRun())  # type: ignore[arg-type]
+    collect.body(project, StageLog())
     assert changed(project.dataset, project.chosen) is None
     shutil.rmtree("data/raw")
     shutil.copytree(kept, "data/raw")

@@ -18,13 +18,13 @@ from ruamel.yaml import YAML
 from pipeline import collect, ingest
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
+from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config.params import load
 from primorl.data.storage.parquet import PartReader
 from tests.commands.conftest import Call
 from tests.data.builders import create
 from tests.data.sources.minari_builders import box_episode, box_spaces
-from tests.pipeline.fakes import FakeRun
 from tests.projects import ROOT
 
 HEADER = "when,who,visit,glucose,ward,dose,reward\n"
@@ -116,7 +116,7 @@ def test_a_draft_that_is_filled_in_passes_the_checker_and_a_real_ingest(
     assert (status, "log.csv: has the columns of the entry" in out) == (0, True), err
     checked = load()
     for stage in (collect, ingest):
-        stage.body(checked, FakeRun())
+        stage.body(checked, StageLog())
     made = PartReader(Path("data/trajectories"), made_by="ingest")
     assert made.info.spaces.observation_names == ("glucose", "ward=north", "ward=south")
 
@@ -232,7 +232,7 @@ def test_a_dataset_of_d4rl_is_an_entry_in_one_step(
     assert primorl("check")[0] == 0
     if environment is None:  # of another package than Gymnasium
         with pytest.raises(PipelineError, match="environment: found null; name a Gymnasium id"):
-            collect.body(load(), FakeRun())
+            collect.body(load(), StageLog())
 
 
 def test_what_no_dataset_is_called_is_one_line(

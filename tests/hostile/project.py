@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from pipeline import collect, ingest, partition, plan, train_model
 from primorl.base.errors import PipelineError
+from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config import params
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 
 LEDGER = Path(".primorl/ledger.db")
@@ -67,7 +67,7 @@ def write_log(ids: Sequence[str], seed: int = 0) -> None:
 
 def run(*stages: ModuleType) -> None:
     for stage in stages:
-        stage.body(params.load(Path("params.yaml")), RememberingRun())
+        stage.body(params.load(Path("params.yaml")), StageLog())
 
 
 def prepare(ids: Sequence[str], seed: int = 0) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from pipeline import clone_behaviour, plan
 from primorl.base.errors import PipelineError
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.engine import public
 from primorl.engine.training import ENGINE_VERSION
@@ -23,7 +24,6 @@ from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import RunPlan
 from tests.data.builders import INFO
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
     charged,
     quick_clone,
@@ -43,8 +43,8 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     return with_changes(data, privacy=CLONED)
 
 
-def cloned(params: Params) -> RememberingRun:
-    run = RememberingRun()
+def cloned(params: Params) -> StageLog:
+    run = StageLog()
     plan.body(params, run)
     if not clone_behaviour.idle(params):
         clone_behaviour.body(params, run)
@@ -101,7 +101,7 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
 def test_a_clone_costs_what_was_asked_for(data: Params) -> None:
     """A fifth of 1/z² of a Gaussian release at ε 5."""
     params = with_changes(data, privacy=CLONED)
-    plan.body(params, RememberingRun())
+    plan.body(params, StageLog())
     _, price = RunPlan.load().jobs
     assert price.epsilon is not None
     whole = gaussian_mean(5.0, params.privacy.delta)

@@ -11,20 +11,20 @@ import pytest
 
 from pipeline import collect, ingest, partition
 from primorl.base.errors import PipelineError
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.stages.splitting import confirm
 from tests.data.builders import episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
-from tests.pipeline.fakes import FakeRun
 
 
 def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is charged. Twin: trajectories of a simulator may be drawn anew."""
     write_raw(Path("data/raw"), episodes(6))
-    ingest.body(small, FakeRun())
+    ingest.body(small, StageLog())
     for salt in (b"7:primorl", b"other"):
         monkeypatch.setattr("primorl.data.identity.consent._SALT", salt)
-        partition.body(small, FakeRun())
+        partition.body(small, StageLog())
     write(
         [
             row(user, 0, time, x=float(user), left=time == 2)
@@ -36,15 +36,15 @@ def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.Monke
         small, dataset="log", chosen=entry(), policy=replace(small.policy, starts="public")
     )
     shutil.rmtree("data/raw")
-    collect.body(people, FakeRun())
-    ingest.body(people, FakeRun())
+    collect.body(people, StageLog())
+    ingest.body(people, StageLog())
 
     def drawn(fraction: float) -> Params:
         return replace(people, partition=replace(people.partition, public_fraction=fraction))
 
     def split(fraction: float, salt: str = "7:primorl") -> None:
         monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
-        partition.body(drawn(fraction), FakeRun())
+        partition.body(drawn(fraction), StageLog())
 
     split(0.2)
     before = snapshot(Path("data/partitions"))

@@ -13,6 +13,7 @@ from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.base.paths import CURVES, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.results import (
     Answer,
@@ -29,11 +30,10 @@ from primorl.privacy.accounting.figures import stated
 from primorl.privacy.composition import compose_statement, count_held, held_by_clone
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.statement import SpentOnDataset
-from primorl.tracking import results, stage_run
+from primorl.tracking import results
 from tests import statements
 from tests.data.builders import INFO, episodes, table
 from tests.evaluate.conftest import random_policy
-from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.pipeline.training_project import edited
 from tests.projects import from_plain, project_settings
@@ -51,7 +51,7 @@ ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 @pytest.fixture
 def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seconds, stage in enumerate(STAGES):
-        write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
+        write_json(Path(f"metrics/stages/{stage}.json"), {"seconds": float(seconds), "metrics": []})
     place(POLICY, STATEMENT)
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
@@ -81,13 +81,12 @@ def chosen(variant: str = "private", score: dict[str, float] | None = None) -> P
 
 
 def run(selected: Params) -> None:
-    with stage_run("evaluate", selected) as log:
-        evaluate.body(selected, log)
+    evaluate.body(selected, StageLog())
 
 
 def refused(says: str, selected: Params | None = None) -> None:
     with pytest.raises(PipelineError, match=says) as refusal:
-        evaluate.body(selected or chosen(), FakeRun())
+        evaluate.body(selected or chosen(), StageLog())
     assert "\n" not in str(refusal.value)
     assert not SUMMARY.exists()
 
@@ -154,12 +153,11 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selected = chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0})
-    with stage_run("evaluate", selected) as log:
-        evaluate.body(selected, log)
-        (listed,) = results(selected, most_epsilon=None)
-        assert None not in (listed.value, listed.epsilon), (
-            "no half of a result is listed while the stage runs"
-        )
+    losses = {"seconds": 4.0, "metrics": [["public_loss", 0.5, 2]]}
+    write_json(Path("metrics/stages/train_model.json"), losses)
+    run(selected)
+    (listed,) = results(selected, most_epsilon=None)
+    assert None not in (listed.value, listed.epsilon)
 
     summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     for key in ("return", "public_return"):
@@ -186,24 +184,23 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
         "public_return_mean": pytest.approx(ROWS["reward"].to_numpy().sum() / 3),
         "public_trajectories": 3,
     }
-    store, (pipeline, stage) = logged_runs(project)
+    store, logged = logged_run(project)
     for name in ("return_mean", "normalized_score", "epsilon"):
-        assert pipeline.data.metrics[name] == summary[name]
-    for logged in (stage, pipeline):
-        assert logged.data.params.keys() == (run_of | stated | {"units": 9}).keys()
-        files = {file.path for file in store.list_artifacts(logged.info.run_id)}
-        assert files >= {"privacy.json", "summary.json", "curves.csv"}
-    assert len(store.get_metric_history(stage.info.run_id, "curve.return_mean")) == 3
+        assert logged.data.metrics[name] == summary[name]
+    assert logged.data.metrics["train_model.public_loss"] == 0.5
+    assert logged.data.params.keys() >= (run_of | stated | {"units": 9}).keys()
+    folders = ("metrics", "plots", "models/policy")
+    found = {f.path for each in folders for f in store.list_artifacts(logged.info.run_id, each)}
+    assert found >= {"models/policy/privacy.json", "metrics/summary.json", "plots/curves.csv"}
+    assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
 
 
-def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
+def logged_run(project: Path) -> tuple[MlflowClient, Any]:
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
     experiment = store.get_experiment_by_name("pendulum-replay")
     assert experiment is not None
-    filters = ("metrics.epsilon <= 2", "tags.stage = 'evaluate'")
-    return store, [
-        found for each in filters for found in store.search_runs([experiment.experiment_id], each)
-    ]
+    (run,) = store.search_runs([experiment.experiment_id], "metrics.epsilon <= 2")
+    return store, run
 
 
 SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}
@@ -229,15 +226,15 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
     assert summary["return_mean"] == pytest.approx(middle, rel=1e-3)
     assert summary["return_ci95"] == pytest.approx([middle - half, middle + half], rel=1e-3)
     assert "over 2 seeds, 5 episodes each" in text(summary)
-    _, (pipeline, stage) = logged_runs(project)
-    assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
+    _, logged = logged_run(project)
+    assert logged.data.metrics["return_mean"] == summary["return_mean"]
     folders = (POLICY, POLICY / "seeds/7")
     for own, seed, mean, folder in zip(
         summary["by_seed"], summary["seeds"], means, folders, strict=True
     ):
         assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
         assert own["policy_sha256"] == file_sha256(folder / "policy.safetensors")
-        assert stage.data.metrics[f"seed_{seed}.return_mean"] == own["return_mean"]
+        assert logged.data.metrics[f"seed_{seed}.return_mean"] == own["return_mean"]
 
 
 CHECKED = Check(believe="yes", ratio=0.1, wrong=(), horizons=(1, 5))

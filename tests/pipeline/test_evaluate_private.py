@@ -12,6 +12,7 @@ import torch
 
 from pipeline import evaluate_private, plan
 from primorl.base.errors import PipelineError
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import BLOCK
@@ -23,7 +24,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
-from tests.pipeline.tiny_policy import RememberingRun, write_model
+from tests.pipeline.tiny_policy import write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
 from tests.statements import PRIVATE
 
@@ -48,9 +49,9 @@ def asking(params: Params, shares: dict[str, float], **changes: Any) -> Params:
 
 
 def evaluated(params: Params) -> PrivateEvaluation:
-    plan.body(params, RememberingRun())
+    plan.body(params, StageLog())
     if not evaluate_private.idle(params):
-        evaluate_private.body(params, RememberingRun())
+        evaluate_private.body(params, StageLog())
     return PrivateEvaluation.read(FILE)
 
 

@@ -13,6 +13,7 @@ import pytest
 from pipeline import clone_behaviour, plan, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS, PLAN
+from primorl.base.reporting import StageLog
 from primorl.config.params import RULED, Params, plain
 from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.rounding import at_most
@@ -22,8 +23,6 @@ from primorl.work.data import Partitions
 from primorl.work.desk import Desk
 from primorl.work.jobs import QuestionJob, RunPlan, identity_of
 from tests.data.builders import episode
-from tests.pipeline.fakes import FakeRun
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
     charged,
     edited,
@@ -50,7 +49,7 @@ def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params) -> None:
-    plan.body(with_changes(data), FakeRun())
+    plan.body(with_changes(data), StageLog())
     model = RunPlan.load().model
     mechanism = replace(model.mechanism, noise_multiplier=2.0)
     others = [
@@ -78,7 +77,7 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
 ) -> None:
     params = with_changes(data)
     unopened(monkeypatch)
-    plan.body(params, FakeRun())
+    plan.body(params, StageLog())
     sound = PLAN.read_bytes()
 
     def quieter(content: dict[str, Any]) -> None:
@@ -90,24 +89,24 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
     rewrite(quieter)
     for says in ("jobs: not those of its numbers", "sensitivity .unknown key"):
         with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):
-            train_model.body(params, FakeRun())
+            train_model.body(params, StageLog())
         PLAN.write_bytes(sound)
         rewrite(unknown)
     PLAN.write_bytes(sound)
     shutil.rmtree(PARTITIONS)
     write_partitions([episode(4, 50 + i) for i in range(9)], [episode(6, 100)])
     with pytest.raises(PipelineError, match="jobs: not those of its numbers"):
-        train_model.body(params, FakeRun())
+        train_model.body(params, StageLog())
     PLAN.unlink()
     with pytest.raises(PipelineError, match=r"data/plan\.json: .*dvc repro plan"):
-        train_model.body(params, FakeRun())
+        train_model.body(params, StageLog())
     assert charged(params) == []
 
 
 def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: Params) -> None:
     """And so they are quoted: the price that the file states is for readers."""
     params = with_changes(data, privacy={"sampling_probability": 1.0})
-    plan.body(params, FakeRun())
+    plan.body(params, StageLog())
     found = RunPlan.load()
     quiet = replace(found.model.mechanism, noise_multiplier=0.5)
     model = replace(found.model, mechanism=quiet)
@@ -116,10 +115,10 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
     replace(found, model=model, jobs=jobs_).write()
     honest = spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
-    with Desk.open(params, FakeRun()) as desk:
+    with Desk.open(params) as desk:
         desk.read_plan(params)
         assert f"charges train_model ({at_most(honest, 4)}): " in str(desk.bill)
-    train_model.body(params, FakeRun())
+    train_model.body(params, StageLog())
     (charge,) = charged(params)
     assert charge.epsilon == pytest.approx(honest, rel=1e-3)
     assert statement()["epsilon"] == pytest.approx(honest, rel=1e-3)
@@ -130,11 +129,11 @@ def test_a_plan_that_lost_a_job_before_it_was_paid_does_not_come_back(
 ) -> None:
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
-    plan.body(params, FakeRun())
+    plan.body(params, StageLog())
     whole = RunPlan.load()
     replace(whole, clone=None, jobs=whole.jobs[:1]).write()
-    train_model.body(params, FakeRun())
-    plan.body(params, FakeRun())
+    train_model.body(params, StageLog())
+    plan.body(params, StageLog())
     assert RunPlan.load() == whole
 
 
@@ -142,7 +141,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     """No stage after ``plan`` solves, fits or checks settings."""
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
-    plan.body(params, FakeRun())
+    plan.body(params, StageLog())
     for name in ("fit_model", "model_job", "clone_job", "solve_noise", "find_objections"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
     quicker = edited(params, compute={"threads": 1})
@@ -154,14 +153,14 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert told != asked, "people are asked for first states"
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
-        train_model.body(edited(params, privacy={"rounds": 99}), FakeRun())
+        train_model.body(edited(params, privacy={"rounds": 99}), StageLog())
     opened, open_ledger = [], Ledger.open
     monkeypatch.setattr(
         Ledger, "open", lambda *given, **named: (opened.append(1), open_ledger(*given, **named))[1]
     )
     for stage in (train_model, clone_behaviour):
         opened.clear()
-        stage.body(params, RememberingRun())
+        stage.body(params, StageLog())
         assert len(opened) == 1, "the ledger is opened once a stage"
     assert statement()["rounds"] == 4
 
@@ -171,8 +170,8 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
 ) -> None:
     """Its verdict and its warnings hold all the same; other settings are decided by it."""
     params, decide = with_changes(data), resolve.resolve
-    plan.body(params, FakeRun())
-    train_model.body(params, FakeRun())
+    plan.body(params, StageLog())
+    train_model.body(params, StageLog())
     paid = RunPlan.load()
 
     def otherwise(*given: Any) -> RunPlan:
@@ -180,19 +179,19 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
         return replace(decide(*given), model=replace(model, members=7), warnings=("new",))
 
     monkeypatch.setattr(resolve, "resolve", otherwise)
-    plan.body(params, FakeRun())
+    plan.body(params, StageLog())
     assert RunPlan.load() == replace(paid, warnings=("new",))
-    train_model.body(params, FakeRun())
+    train_model.body(params, StageLog())
     assert len(charged(params)) == 1
     for other in ({"draw": 1}, {"rounds": 3}):
-        plan.body(with_changes(data, privacy=other), FakeRun())
+        plan.body(with_changes(data, privacy=other), StageLog())
         assert RunPlan.load().model.members == 7
 
 
 def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> None:
     """The rest is decided beforehand, and what is given holds."""
     left_open = edited(with_changes(data), policy=OPEN_POLICY | {"penalty": 0.7})
-    plan.body(left_open, FakeRun())
+    plan.body(left_open, StageLog())
     policy = plain(RunPlan.load().policy)
     unknown = {key for key, value in policy.items() if value is None} - {"seeds"}
     rollouts = {"horizon", "reset_fraction", "rollout_batch", "buffer_size"}
@@ -209,7 +208,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     unopened(monkeypatch)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
-    plan.body(params, FakeRun())
+    plan.body(params, StageLog())
     found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
     model, (price, *_) = found.model, found.jobs
     mechanism = model.mechanism
@@ -226,5 +225,5 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
         ]
         replace(forged, jobs=tuple(prices)).write()
         with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):
-            train_model.body(params, FakeRun())
+            train_model.body(params, StageLog())
     assert charged(params) == []

@@ -25,7 +25,7 @@ STAGES = {
         "cmd": "python -m pipeline.plan && python -m pipeline.train_model",
         "deps": ["data/partitions"],
         "params": ["policy.epochs"],  # so that DVC runs the stage in every trial
-        "outs": ["models/dynamics", {"metrics/seconds/train_model.json": {"cache": False}}],
+        "outs": ["models/dynamics", {"metrics/stages/train_model.json": {"cache": False}}],
     }
 }
 

@@ -9,14 +9,14 @@ import pytest
 from pipeline import runner
 from primorl.base import files
 from primorl.base.errors import PipelineError
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
-from primorl.tracking import StageRun
 
 PIPELINE = """
 stages:
   collect:
     cmd: python -m pipeline.collect
-    outs: [{data/raw: {push: false}}, metrics/seconds/collect.json]
+    outs: [{data/raw: {push: false}}, metrics/stages/collect.json]
     metrics: [{metrics/summary.json: {cache: false}}]
 """
 
@@ -32,7 +32,7 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -
 def ran() -> tuple[int, list[str]]:
     called: list[str] = []
 
-    def body(params: Params, run: StageRun) -> None:
+    def body(params: Params, log: StageLog) -> None:
         called.append(params.dataset)
 
     return runner.run_stage("collect", "a stage", body), called
@@ -64,7 +64,7 @@ def test_any_stage_deletes_what_was_left(
     rows = leftover()
     assert ran() == (0, ["pendulum-replay"])
     assert not rows.exists()
-    assert Path("metrics/seconds/collect.json").exists()
+    assert Path("metrics/stages/collect.json").exists()
     assert capsys.readouterr().err == ""
     rows = leftover()
     Path("params.yaml").write_text("dataset: [")
@@ -95,7 +95,7 @@ def test_an_output_that_cannot_be_written_is_refused(
     assert capsys.readouterr().err == said
     assert {
         Path("data/raw"),
-        Path("metrics/seconds/collect.json"),
+        Path("metrics/stages/collect.json"),
         Path("metrics/summary.json"),
     } < set(asked)
     assert any(path.parent.name == "checkpoints" for path in asked)

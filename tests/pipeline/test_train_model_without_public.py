@@ -16,6 +16,7 @@ import torch
 from pipeline import clone_behaviour
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.rounds import Rounds
@@ -35,7 +36,6 @@ from primorl.work.jobs import RunPlan
 from primorl.work.model_rules import epsilon_of
 from tests.data.builders import episode, table
 from tests.pipeline import tiny_policy
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
     OUTPUT,
     charged,
@@ -189,7 +189,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     members = GaussianEnsemble.load(OUTPUT, CPU).architecture.members
     assert members == params.dynamics.ensemble_size
     assert StartModel.load(OUTPUT, CPU).survival is None
-    clone_behaviour.body(params, RememberingRun())
+    clone_behaviour.body(params, StageLog())
     clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
     of_model, of_clone = clone["mechanisms"]  # it acts in the scales that the model was told
     assert [query["what"] for query in of_clone["queries"]] == ["residuals"]

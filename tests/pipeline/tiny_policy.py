@@ -18,12 +18,10 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.config import write_nothing
 from tests.data.builders import INFO, SPACES
-from tests.pipeline.fakes import FakeRun
 from tests.projects import from_plain
 
 _TINY = {"epochs": 2, "updates_per_epoch": 6, "rollout_every": 4, "rollout_batch": 8, "horizon": 5}
 _TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}
-RememberingRun = FakeRun
 
 
 def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:

@@ -14,6 +14,7 @@ import pytest
 from minari.data_collector import EpisodeBuffer as Episode
 
 from pipeline import plan, train_model
+from primorl.base.reporting import StageLog
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
@@ -24,7 +25,6 @@ from primorl.work.desk import open_to_charge
 from primorl.work.jobs import MechanismNumbers
 from tests.data.builders import table
 from tests.pipeline import tiny_policy
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import from_plain
 
 OUTPUT = Path("models/dynamics")
@@ -61,8 +61,8 @@ def write_partitions(
     )
 
 
-def trained(params: Params) -> RememberingRun:
-    run = RememberingRun()
+def trained(params: Params) -> StageLog:
+    run = StageLog()
     plan.body(params, run)
     train_model.body(params, run)
     return run
@@ -140,3 +140,11 @@ def states(params: Params) -> list[str]:
 def statement() -> dict[str, Any]:
     content: dict[str, Any] = json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))
     return content
+
+
+def steps_of(log: StageLog) -> dict[str, list[int]]:
+    """Steps of a stage's numbers, by name."""
+    found: dict[str, list[int]] = {}
+    for name, _, step in log.metrics:
+        found.setdefault(name, []).append(step)
+    return found

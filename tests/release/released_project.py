@@ -19,6 +19,7 @@ from pipeline import (
     train_model,
 )
 from primorl.base.files import write_json
+from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import Trained
@@ -27,7 +28,6 @@ from primorl.stages import training
 from primorl.stages.training import write_model
 from primorl.work.jobs import RunPlan
 from tests.data.builders import episode, write_raw
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings
 
 SECRET = bytes(range(32))
@@ -97,15 +97,13 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -
         Path(".primorl/secret").chmod(0o600)
         write_raw(Path("data/raw"), list(episodes))
         for name in STAGES:
-            write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
+            write_json(Path(f"metrics/stages/{name}.json"), {"seconds": 1.0, "metrics": []})
         with (
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(training, "write_model", write_as_good),
         ):
             before = (ingest, partition, plan, train_model, clone_behaviour)
             for stage in (*before, optimize_policy, evaluate_private, evaluate):
-                run = RememberingRun()
-                run.pipeline = RememberingRun()  # type: ignore[attr-defined]
                 if not (hasattr(stage, "idle") and stage.idle(chosen)):
-                    stage.body(chosen, run)  # type: ignore[arg-type]
+                    stage.body(chosen, StageLog())
     return chosen

@@ -20,6 +20,7 @@ from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
+from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.consent import draw_public
@@ -30,7 +31,6 @@ from primorl.release.build import release
 from primorl.release.contents import CARD, DECLARED, EVALUATION, LEDGER, MANIFEST, NEEDED
 from primorl.work.desk import open_to_charge
 from tests.data.builders import snapshot
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside
 from tests.release.bundles import (
     edit,
@@ -299,8 +299,7 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     """Another salt with the same counts: the stage refuses it, and so does whatever reads such a
     split anyway.
     """
-    chosen, run = params.load(Path("params.yaml")), RememberingRun()
-    run.pipeline = RememberingRun()  # type: ignore[attr-defined]
+    chosen, run = params.load(Path("params.yaml")), StageLog()
 
     def public(salt: str) -> int:
         monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
@@ -311,10 +310,10 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     other = next(salt for salt in map(str, range(1000)) if public(salt) == own)
     before = snapshot(Path("data/partitions"))
     with pytest.raises(PipelineError, match="charged for as private"):
-        partition_stage.body(chosen, run)  # type: ignore[arg-type]
+        partition_stage.body(chosen, run)
     assert snapshot(Path("data/partitions")) == before, "nothing is half-written"
     public("7:primorl")
-    partition_stage.body(chosen, run)  # type: ignore[arg-type]
+    partition_stage.body(chosen, run)
     public(other)
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.3)
     for use in (

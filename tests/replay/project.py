@@ -94,7 +94,7 @@ def with_simulator(*, neighbour: bool) -> None:
     episodes = [episode(20 + i % 3, seed=i, terminated=i % 4 == 0) for i in range(13)]
     last = episode(9, 999, terminated=True) if neighbour else episode(30, 998)
     write_raw(Path("data/raw"), [*episodes, last])
-    write_json(Path("metrics/seconds/collect.json"), {"seconds": 1.0})
+    write_json(Path("metrics/stages/collect.json"), {"seconds": 1.0, "metrics": []})
     Path("today.csv").write_text("observation_0,observation_1,observation_2\n0.1,0.2,0.3\n")
 
 

@@ -3,7 +3,6 @@
 docs/privacy-proofs.md says what this shows, and what it does not.
 """
 
-import hashlib
 import json
 import sys
 from collections import Counter
@@ -40,11 +39,6 @@ def rows(tape: Tape) -> int:
     return pq.read_metadata(DATA).num_rows
 
 
-def sha256(tape: Tape) -> str:
-    """Hash the rows without a key."""
-    return hashlib.sha256(DATA.read_bytes()).hexdigest()
-
-
 def secret(tape: Tape) -> int:
     """Return the size of the last cohort, or the steps of the online user who differs."""
     return tape.secret
@@ -68,13 +62,19 @@ def grow(path: str, log: Any, number: int) -> None:
 LEAKS = {
     "ingest": Leak(rows, lambda log, number: print(number, file=sys.stderr), "ingest: {}"),
     "partition": Leak(rows, lambda log, number: print(number), "partition: {}"),
-    "train_model": Leak(secret, lambda log, number: log.metric("cohort", number), "('cohort',{}"),
-    "clone_behaviour": Leak(sha256, lambda log, number: log.tag("data", number), "('data','{}'"),
-    "optimize_policy": Leak(rows, lambda log, number: log.params({"rows": number}), "('rows','{}'"),
+    "train_model": Leak(
+        secret, lambda log, number: log.metric("cohort", number), "('train_model.cohort',{}"
+    ),
+    "clone_behaviour": Leak(
+        mean, lambda log, number: log.metric("data", number), "('clone_behaviour.data',"
+    ),
+    "optimize_policy": Leak(
+        rows, lambda log, number: log.metric("rows", number), "('optimize_policy.rows',{}"
+    ),
     "evaluate_private": Leak(
         rows, partial(grow, "metrics/private_evaluation.json"), "metrics/private_evaluation.json: "
     ),
-    "evaluate": Leak(mean, lambda log, number: log.pipeline.metric("reward", number), "('reward',"),
+    "evaluate": Leak(mean, partial(write, "metrics/mean"), "metrics/mean: only in"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
     "online": Leak(secret, lambda log, number: print(number, file=sys.stderr), "online: {}"),
     "primorl summary": Leak(rows, lambda log, number: print(number), "primorl summary: {}"),

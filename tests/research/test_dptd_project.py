@@ -1,8 +1,7 @@
 """DPTD in a project pays once, goes on after a kill, and states what it cost."""
 
 import json
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,15 +11,9 @@ from primorl.privacy.statement import Statement
 from primorl.work.desk import open_to_charge
 from research import dptd, dptd_project
 from tests.pipeline.conftest import data, small
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import killed, watch_private
 
 __all__ = ["data", "small"]
-
-
-@contextmanager
-def remembering(*_: Any) -> Iterator[RememberingRun]:
-    yield RememberingRun()
 
 
 def test_a_projects_value_is_paid_once(
@@ -29,7 +22,6 @@ def test_a_projects_value_is_paid_once(
     for name, value in {"UPDATES": 6, "EPOCH": 2}.items():
         monkeypatch.setattr(dptd, name, value)
     monkeypatch.setattr(dptd_project, "load", lambda: data)
-    monkeypatch.setattr(dptd_project, "stage_run", remembering)
     states: list[str] = []
 
     def charges() -> list[Any]:

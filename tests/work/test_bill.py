@@ -15,6 +15,7 @@ from pipeline import clone_behaviour
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
+from primorl.base.reporting import StageLog
 from primorl.commands import plan_answer
 from primorl.config.datasets import Bounds
 from primorl.config.params import SHARES_OF_A_LOG, Params, plain
@@ -35,7 +36,6 @@ from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.evaluate.private import tiny_mdp
 from tests.pipeline.test_plan import QUESTION
-from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import (
     charged,
     edited,
@@ -92,14 +92,13 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
 def test_what_another_process_charges_after_the_plan_counts(here: Params) -> None:
     params = at(here, 1.1, 1.0)
     resolve(params, Partitions.open(PARTITIONS, params)).write()
-    run: Any = RememberingRun()
-    with Desk.open(params, run) as desk:
+    with Desk.open(params) as desk:
         order = desk.order(desk.read_plan(params).model)
         assert desk.bill is not None
         desk.bill.refuse_beyond_budget()
         event = Training(1.0, 2.9, 1).event
         desk.ledger.reserve(
-            Request(desk.version, INFO.dataset, "train_model", "", event, DELTA, None, None), None
+            Request(desk.version, INFO.dataset, "train_model", "", event, DELTA, None), None
         )
         nothing: Any = None
         with (
@@ -146,14 +145,14 @@ def test_what_is_paid_is_known_by_its_identity(
     ]
     trained(params)
     assert prices(charges(params)) == [clone, *questions]
-    clone_behaviour.body(params, RememberingRun())
+    clone_behaviour.body(params, StageLog())
     partitions = Partitions.read(PARTITIONS, None)
     plan = resolve(params, partitions)
     with closing(open_to_charge(params)) as ledger:
         for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
             event = event_of(job, partitions.manifest)
             units = partitions.version, INFO.dataset
-            asked = Request(*units, job.name, price.identity, event, DELTA, None, None)
+            asked = Request(*units, job.name, price.identity, event, DELTA, None)
             ledger.commit(ledger.reserve(asked, None).id)
     assert charges(params) == nothing
     again = charges(replace(params, seed=7))

@@ -79,7 +79,6 @@ class Request:
     event: dp_event.DpEvent
     delta: float
     git_commit: str | None
-    mlflow_run: str | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,6 @@ class Charge:
     state: Literal["reserved", "committed"]
     time: str
     git_commit: str | None
-    mlflow_run: str | None
     budget: float | None
     by: str | None
     made: tuple[dict[str, str], ...] = ()

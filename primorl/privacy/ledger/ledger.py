@@ -145,7 +145,6 @@ class Ledger:
             "cost": cost(request.event).to_json(),
             "accountant": vars(our_accountant()),
             "git_commit": request.git_commit,
-            "mlflow_run": request.mlflow_run,
             "budget": None if budget is None else budget.epsilon,
             "by": user_name(),
             "marked": charge_id is not None,

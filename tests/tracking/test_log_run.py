@@ -1,0 +1,89 @@
+"""A result is one run, with all that it is given and nothing else."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from mlflow.tracking import MlflowClient
+
+from primorl.base.processes import git_tags
+from primorl.base.reporting import RunContent
+from primorl.config.params import Params
+from primorl.tracking import log_run
+
+
+def logged(project: Path) -> tuple[MlflowClient, list[Any]]:
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiments = [found.experiment_id for found in store.search_experiments()]
+    return store, store.search_runs(experiments, order_by=["attributes.start_time ASC"])
+
+
+def test_a_result_is_one_run_with_its_choices_and_what_it_is_given(
+    project: Path, chosen: Params
+) -> None:
+    """Credentials in values are cut out."""
+    figure = project / "plots" / "return.png"
+    figure.parent.mkdir()
+    figure.write_bytes(b"png")
+    content = RunContent(
+        params={"deep": {"sizes": [1, 2]}, "uri": "postgresql://ana:hu/sh@db.example.org/mlflow"},
+        tags={"store": "http://ana:hush@example.org"},
+        metrics=[("loss", step / 2, step) for step in range(2500)],  # more than one batch
+    )
+    log_run(chosen, content, [figure.relative_to(project)])
+    store, (run,) = logged(project)
+    assert (run.info.run_name, run.info.status) == ("pendulum-replay/private", "FINISHED")
+    assert run.data.params["deep.sizes"] == "[1, 2]"
+    assert run.data.params["uri"] == "postgresql://db.example.org/mlflow"
+    assert run.data.params["privacy.target_epsilon"] == str(chosen.privacy.target_epsilon)
+    assert run.data.tags["store"] == "http://example.org"
+    history = store.get_metric_history(run.info.run_id, "loss")
+    assert sorted((point.step, point.value) for point in history) == [
+        (step, step / 2) for step in range(2500)
+    ]
+    artifact = project / "mlruns" / run.info.run_id / "artifacts" / "plots" / "return.png"
+    assert artifact.read_bytes() == b"png"
+
+
+def test_experiments_in_dvcs_copies_log_to_the_project(
+    project: Path, chosen: Params, monkeypatch: Any
+) -> None:
+    copy = project / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
+    copy.mkdir(parents=True)
+    monkeypatch.setenv("DVC_ROOT", str(copy))
+    monkeypatch.setenv("DVC_EXP_NAME", "hazel-newt")
+    log_run(chosen, RunContent({}, {}, []), [])
+    _, (run,) = logged(project)
+    assert run.data.tags["DVC_EXP_NAME"] == "hazel-newt"
+    assert list(copy.iterdir()) == []
+
+
+def test_results_that_are_there_at_once_make_one_experiment(project: Path, chosen: Params) -> None:
+    children = []
+    for _ in range(2):
+        children.append(os.fork())
+        if children[-1] == 0:
+            log_run(chosen, RunContent({}, {}, []), [])
+            os._exit(0)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    _, runs = logged(project)
+    assert len(runs) == 2
+    assert len({run.info.experiment_id for run in runs}) == 1
+
+
+def test_a_run_names_its_commit(project: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.check_output([*identity, *arguments], cwd=project, text=True).strip()
+
+    git("init", "--quiet")
+    for name in ("params.yaml", "dvc.lock"):
+        (project / name).write_text("1")
+    git("add", "params.yaml", "dvc.lock")
+    git("commit", "--quiet", "-m", "first")
+    (project / "dvc.lock").write_text("2")  # which DVC itself rewrites
+    commit = {"mlflow.source.git.commit": git("rev-parse", "HEAD")}
+    assert git_tags() == commit | {"git_dirty": "false"}
+    (project / "params.yaml").write_text("2")
+    assert git_tags()["git_dirty"] == "true"
