@@ -32,7 +32,6 @@ _COMMANDS = (
     results.report,
     results.runs,
     policies.predict,
-    policies.export,
     policies.release,
 )
 """In the order of ``primorl --help``, where the groups come last."""

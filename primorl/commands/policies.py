@@ -1,4 +1,4 @@
-"""``primorl predict``, ``export`` and ``release``: uses of a policy."""
+"""``primorl predict`` and ``release``: uses of a policy."""
 
 import sys
 from pathlib import Path
@@ -34,9 +34,6 @@ def predict(
         Literal[".", ","],
         typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
     ] = ".",
-    seed: Annotated[
-        int | None, option("N", "Draw the actions of a clone of today's practice.", min=0)
-    ] = None,
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
 
@@ -47,18 +44,17 @@ def predict(
           those of a released bundle, beside a column of the log
 
     A row with a missing value, no number, an undeclared category or a value far outside the public
-    range gets no action: its column `abstained` is true. A clone of today's practice has no single
-    action: probabilities are written (of actions in a box, mean and standard deviation), or draws
-    with --seed.
+    range gets no action: its column `abstained` is true. A clone of today's practice chooses none
+    of several discrete actions: their probabilities are written.
     """
     from primorl.policy.advice import choose
     from primorl.policy.loaded import read_policy
-    from primorl.use.prediction import predict
+    from primorl.use import predict
 
     folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
     rows, abstained = predict(
-        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, seed=seed
+        loaded, observations, out, keep=keep or (), decimal_point=decimal_point
     )
     print(f"{out}: {rows} rows, actions of {folder}{_advice(folder)}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
@@ -69,46 +65,6 @@ def _advice(folder: Path) -> str:
 
     words = describe(folder)
     return "" if words is None else f" ({words})"
-
-
-def export(
-    policy: Annotated[Path, path_option("DIR", "Folder `policy` of a released bundle.")],
-    out: Annotated[Path, path_option("FILE", "The .onnx file to write.")],
-    against_advice: _AgainstAdvice = False,
-) -> None:
-    """Write the policy of a released bundle as an ONNX file, checked against the policy itself.
-
-    Examples:
-      primorl export --policy out/v1/policy --out policy.onnx
-          with its privacy statement in the metadata, once the bundle is found sound
-
-    Needs `pip install 'primorl[onnx]'`. Input `observation`, float32 [n, S]; output `action`,
-    float32 [n, A], or int64 [n] if actions are discrete; all in the environment's units. Where the
-    policy abstains, the action is NaN, or -1.
-    """
-    from primorl.evaluate.wording import guarantee
-    from primorl.policy.advice import choose, describe
-    from primorl.policy.loaded import read_policy
-    from primorl.release import bundle
-    from primorl.release.contents import MANIFEST
-    from primorl.use import onnx_file
-
-    if out.suffix != ".onnx":
-        raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
-    place = policy.resolve()
-    if place.name != "policy" or not (place.parent / MANIFEST).exists():
-        raise PipelineError(
-            f"--policy: found {policy}, allowed is the folder `policy` of a released bundle; "
-            "`primorl release DIR` makes one"
-        )
-    choose(policy, against_advice=against_advice)
-    stated = bundle.verify(place.parent)
-    loaded = read_policy(policy)
-    rows, difference = onnx_file.export(loaded, stated, out, recommendation=describe(policy))
-    print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} apart")
-    print(guarantee(stated.to_json()))
-    if bundle.CHOSEN in stated.public_assumptions:
-        print(f"not counted: {bundle.CHOSEN}")
 
 
 def release(

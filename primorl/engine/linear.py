@@ -86,7 +86,7 @@ def distil(
 ) -> tuple[CloneNetwork, Weights, Normaliser]:
     """Distil a linear clone into a network, on made-up observations: post-processing.
 
-    So all that is made of a clone stays as it is: its files, ONNX, policies that begin as it does.
+    So all that is made of a clone stays as it is: its files, policies that begin as it does.
 
     Args:
         heads: linear heads.

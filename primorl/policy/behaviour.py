@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -17,9 +19,9 @@ from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser, Weights, bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import exported
-from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, SPREAD, BehaviourConfig
+from primorl.policy.config import NO_BEHAVIOUR, SPREAD, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy, Layers
-from primorl.policy.loaded import read_policy
+from primorl.policy.loaded import check_shapes
 from primorl.policy.replay import Scaling
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
@@ -90,17 +92,15 @@ class BehaviourPolicy:
                 "(charged)"
             )
         policy = DeterministicPolicy.load(folder, device=device)
-        spread = read_policy(folder).spread
-        if policy.discrete_actions != (config.log_variance is None):
-            raise PipelineError(
-                f"{folder / BEHAVIOUR_FILE}: log_variance: of another policy than the one beside "
-                f"it; {NO_BEHAVIOUR}"
-            )
-        if spread is None:
-            if not policy.discrete_actions:
-                raise PipelineError(f"{folder / SPREAD}: not there; {NO_BEHAVIOUR}")
+        if policy.discrete_actions:
             return cls(policy, None, None, config.rare_actions)
-        weight, bias = (torch.from_numpy(part).to(device) for part in spread[:2])
+        try:
+            spread = load_file(folder / SPREAD)
+            shapes = (layer.shape for layer in policy.layers[-2:])
+            check_shapes(spread, dict(zip(("weight", "bias"), shapes, strict=True)))
+        except (OSError, SafetensorError, KeyError, ValueError):
+            raise PipelineError(f"{folder / SPREAD}: missing or broken; {NO_BEHAVIOUR}") from None
+        weight, bias = (torch.from_numpy(spread[part]).to(device) for part in ("weight", "bias"))
         return cls(policy, (weight, bias), config.log_variance)
 
     @property

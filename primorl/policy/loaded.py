@@ -19,8 +19,8 @@ from safetensors.numpy import load_file
 from primorl.base.errors import PipelineError
 from primorl.base.records import ElapsedTime, printable
 from primorl.policy.advice import refuse_against_advice
-from primorl.policy.config import BEHAVIOUR_FILE, SPREAD, BehaviourConfig, PolicyConfig
 from primorl.policy.config import FILE as CONFIG
+from primorl.policy.config import PolicyConfig
 
 FINAL, EPOCHS = "policy.safetensors", "epochs.safetensors"
 SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
@@ -52,9 +52,8 @@ class Policy:
     """A ReLU network on standardised observations; of P networks of one shape, the first one acts.
 
     With actions in a box: low + (high - low)·(tanh network + 1)/2. With discrete actions: the
-    number of the largest output. A clone of today's practice is stochastic: its discrete actions
-    have the probabilities softmax(output), its actions in a box a standard deviation. It draws only
-    where the caller gives a generator.
+    number of the largest output. Discrete actions of a clone of today's practice have the
+    probabilities softmax(output), and none is chosen.
 
     Attributes:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn.
@@ -73,8 +72,6 @@ class Policy:
         elapsed: the dimension that is the time since the row before; None: there is none.
         categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and
             ``meal=snack``.
-        spread: weight and bias of the raw log-variance of actions in a box, and its bounds; None:
-            it has no spread.
     """
 
     layers: tuple[Array, ...] = field(repr=False)
@@ -90,7 +87,6 @@ class Policy:
     action_names: tuple[str, ...]
     elapsed: ElapsedTime | None = None
     categories: tuple[range, ...] = ()
-    spread: tuple[Array, Array, tuple[float, float]] | None = field(default=None, repr=False)
 
     @property
     def observation_size(self) -> int:
@@ -102,21 +98,12 @@ class Policy:
         """A: dimensions of an action, or the number of discrete actions."""
         return len(self.action_low)
 
-    @property
-    def stochastic(self) -> bool:
-        """Whether the policy is a distribution over actions: a clone of today's practice."""
-        return self.drawn or self.spread is not None
-
-    def act(
-        self, observation: Any, generator: np.random.Generator | None = None
-    ) -> "int | npt.NDArray[Any]":
+    def act(self, observation: Any) -> "int | npt.NDArray[Any]":
         """Return the environment's action for one observation or for each of a batch.
 
         Args:
             observation: ``[S]`` or ``[n, S]``, in the environment's units, its dimensions in the
                 order of `observation_names`: an array, or lists of numbers.
-            generator: to draw the actions of a stochastic policy with. Without one, the mean is
-                taken of actions in a box, and discrete actions, which have none, are refused.
 
         Returns:
             In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64
@@ -127,22 +114,19 @@ class Policy:
                 of a column is 1.
             ObservationError: the width is wrong, or a value is missing, masked or not a finite real
                 number. Text is never read as a number.
-            PipelineError: discrete actions of a stochastic policy, and no generator.
+            PipelineError: the actions have probabilities.
         """
         values, single = self._answerable(observation)
-        actions = self._actions(values, generator)
+        actions = self._actions(values)
         if not single:
             return actions
         return int(actions[0]) if self.discrete_actions else actions[0]
 
-    def act_or_abstain(
-        self, observations: Any, generator: np.random.Generator | None = None
-    ) -> "tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]":
+    def act_or_abstain(self, observations: Any) -> "tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]":
         """Return actions for the rows that `act` would answer, and no action for the others.
 
         Args:
             observations: ``[n, S]``, as `act` takes them; NaN or a mask marks a missing value.
-            generator: see `act`.
 
         Returns:
             Actions, and whether the policy abstained, ``[n]``. In a box: float32 ``[n, A]``, NaN
@@ -151,15 +135,14 @@ class Policy:
         """
         values, _ = self._matrix(observations)
         abstained = np.array([reason != "" for reason in self.reasons(values)], dtype=bool)
-        answered = self._actions(values[~abstained], generator)
+        answered = self._actions(values[~abstained])
         none = -1 if self.discrete_actions else np.nan
         actions = np.full((len(values), *answered.shape[1:]), none, answered.dtype)
         actions[~abstained] = answered
         return actions, abstained
 
     def probabilities(self, observations: Any) -> Floats:
-        """Return the probability of every discrete action of a stochastic policy: ``[n, S]`` to
-        ``[n, A]``.
+        """Return the probability of every discrete action of a clone: ``[n, S]`` to ``[n, A]``.
 
         Raises:
             ObservationError: as `act` does.
@@ -168,27 +151,10 @@ class Policy:
         if not self.drawn:
             raise ValueError("probabilities: the policy computes its action and does not draw it")
         values, _ = self._answerable(observations)
-        output = self._output(values)[0].astype(np.float64)
+        output = self._output(values).astype(np.float64)
         shares = np.exp(output - output.max(axis=1, keepdims=True))
         normalised: Floats = shares / shares.sum(axis=1, keepdims=True)
         return normalised
-
-    def mean_and_std(self, observations: Any) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of actions in a box: ``[n, S]`` to two ``[n, A]``.
-
-        Raises:
-            ObservationError: as `act` does.
-            ValueError: the policy has no spread.
-        """
-        if self.spread is None:
-            raise ValueError("mean_and_std: the policy has no spread beside its action")
-        values, _ = self._answerable(observations)
-        output, hidden = self._output(values)
-        weight, bias, (low, high) = self.spread
-        raw = (hidden @ weight[0].T + bias[0]).astype(np.float64)
-        log_variance = low + np.logaddexp(0, high - np.logaddexp(0, high - raw) - low)
-        half = 0.5 * (self.action_high - self.action_low)
-        return self._in_bounds(output).astype(np.float64), half * np.exp(0.5 * log_variance)
 
     @property
     def answerable_range(self) -> tuple[Floats, Floats]:
@@ -279,42 +245,31 @@ class Policy:
                 raise kind(f"{place}: {reason}; check units and the order of columns")
         return values, single
 
-    def _output(self, values: Floats) -> tuple[Array, Array]:
-        """Compute the network's output ``[n, A]``, and what its last layer is given."""
+    def _output(self, values: Floats) -> Array:
+        """Compute the network's output ``[n, A]``."""
         rows = np.minimum(values.astype(np.float32), self.longest.astype(np.float32))
         hidden = (rows - self.observation_mean) / self.observation_scale
         *inner, weight, bias = (layer[0] for layer in self.layers)
         for inner_weight, inner_bias in zip(inner[::2], inner[1::2], strict=True):
             hidden = np.maximum(hidden @ inner_weight.T + inner_bias, 0)
-        return hidden @ weight.T + bias, hidden
+        output: Array = hidden @ weight.T + bias
+        return output
 
-    def _in_bounds(self, output: Array) -> Array:
+    def _actions(self, values: Floats) -> npt.NDArray[Any]:
+        """Compute actions for rows that can be answered."""
+        if self.drawn:
+            raise PipelineError(
+                "policy: found a clone whose actions have probabilities; allowed is "
+                "policy.probabilities"
+            )
+        output = self._output(values)
+        if self.discrete_actions:
+            numbers: npt.NDArray[np.int64] = output.argmax(axis=1)
+            return numbers
         unit = (np.tanh(output) + 1) * np.float32(0.5)
         action = self.action_low + unit * (self.action_high - self.action_low)
         held: Array = np.clip(action, self.action_low, self.action_high)  # after rounding
         return held
-
-    def _actions(self, values: Floats, generator: np.random.Generator | None) -> npt.NDArray[Any]:
-        """Compute actions for rows that can be answered."""
-        if self.drawn:
-            if generator is None:
-                raise PipelineError(
-                    "policy: found a clone whose actions have probabilities; ask for "
-                    "policy.probabilities, or give a generator to draw with: "
-                    "policy.act(observation, numpy.random.default_rng(N))"
-                )
-            below = self.probabilities(values).cumsum(axis=1)
-            chosen: npt.NDArray[np.int64] = (below < generator.random((len(below), 1))).sum(axis=1)
-            return np.minimum(chosen, self.action_size - 1)
-        if self.spread is not None and generator is not None:
-            mean, std = self.mean_and_std(values)
-            action = mean + std * generator.standard_normal(mean.shape)
-            return np.clip(action, self.action_low, self.action_high).astype(np.float32)
-        output, _ = self._output(values)
-        if self.discrete_actions:
-            numbers: npt.NDArray[np.int64] = output.argmax(axis=1)
-            return numbers
-        return self._in_bounds(output)
 
 
 def load_policy(folder: str | os.PathLike[str], *, against_advice: bool = False) -> Policy:
@@ -348,20 +303,18 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
     try:
         tensors = load_file(path)
         shapes = _shapes(config, 1 if name == FINAL else config.epochs)
-        _check(tensors, shapes)
-        layers = tuple(tensors[layer] for layer in shapes if layer not in SCALES)
+        check_shapes(tensors, shapes)
         return Policy(
-            layers=layers,
+            layers=tuple(tensors[layer] for layer in shapes if layer not in SCALES),
             **{scale: tensors[scale] for scale in SCALES},
             discrete_actions=config.discrete_actions,
             drawn=config.discrete_actions and config.drawn,
-            observation_range=_check_config(config),
+            observation_range=_range_of(config),
             simulated=config.environment is not None,
             observation_names=config.observation_names or (),
             action_names=config.action_names or (),
             elapsed=config.elapsed,
             categories=tuple(range(first, first + size) for first, size in config.one_hot or ()),
-            spread=_spread(folder, layers) if (folder / SPREAD).exists() else None,
         )
     except FileNotFoundError:
         raise PipelineError(
@@ -392,43 +345,25 @@ def _shapes(config: PolicyConfig, P: int) -> dict[str, tuple[int, ...]]:
     return shapes | {name: (S if name.startswith("observation") else A,) for name in SCALES}
 
 
-def _check(tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_shapes(
+    tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse (ValueError) tensors of other shapes than these, or that are no finite float32."""
     for name, shape in shapes.items():
         found = tensors[name]
         if found.shape != shape:
             raise _MismatchError(f"{name} has shape {found.shape}, {CONFIG} says {shape}")
         if found.dtype != np.float32 or not np.isfinite(found).all():
             raise _MismatchError(f"{name} is not made of finite float32 numbers")
-    if len(tensors) != len(shapes):
-        raise _MismatchError(f"{len(tensors)} tensors, {CONFIG} says {len(shapes)}")
-    swapped = tensors.get("action_low", 0) >= tensors.get("action_high", np.inf)
-    if np.any(swapped) or np.any(tensors.get("observation_scale", 1) <= 0):
-        raise _MismatchError("a scale that is not positive")
 
 
-def _check_config(config: PolicyConfig) -> tuple[Array, Array] | None:
-    """Check names and ranges; return the public range of observations."""
+def _range_of(config: PolicyConfig) -> tuple[Array, Array] | None:
+    """Return the public range of observations; refuse names or a range of another size."""
     S, A = config.observation_size, config.action_size
     low, high = config.observation_low, config.observation_high
     sizes = ((config.observation_names, S), (config.action_names, A), (low, S), (high, S))
     if any(entries and len(entries) != size for entries, size in sizes):
         raise _MismatchError(f"names or ranges in {CONFIG} are not one for each dimension")
-    if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
-        raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
-    if not all(0 <= first < first + size <= S for first, size in config.one_hot or ()):
-        raise _MismatchError(f"one_hot in {CONFIG} names dimensions that are not there")
     if low is None or high is None:
         return None
-    lowest, highest = np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
-    if not (lowest <= highest).all():
-        raise _MismatchError(f"observation_low in {CONFIG} is above observation_high")
-    return lowest, highest
-
-
-def _spread(folder: Path, layers: tuple[Array, ...]) -> tuple[Array, Array, tuple[float, float]]:
-    bounds = BehaviourConfig.read(folder).log_variance
-    if bounds is None:
-        raise _MismatchError(f"{BEHAVIOUR_FILE} has no log_variance beside {SPREAD}")
-    tensors = load_file(folder / SPREAD)
-    _check(tensors, {"weight": layers[-2].shape, "bias": layers[-1].shape})
-    return tensors["weight"], tensors["bias"], bounds
+    return np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)

@@ -28,7 +28,7 @@ from tests.projects import ROOT
 
 HEAVY = ("torch", "mlflow", "dvc", "dp_accounting", "pandas", "numpy", "scipy", "pyarrow")
 EVERY = (
-    *("init", "check", "plan", "run", "summary", "report", "runs", "predict", "export", "release"),
+    *("init", "check", "plan", "run", "summary", "report", "runs", "predict", "release"),
     *("ledger", "ledger show", "ledger verify"),
 )
 

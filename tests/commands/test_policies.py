@@ -1,4 +1,4 @@
-"""What is made of models and shown of them: predict, export, summary, runs, report."""
+"""What is made of models and shown of them: predict, summary, runs, report."""
 
 import hashlib
 import json

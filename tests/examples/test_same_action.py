@@ -1,6 +1,4 @@
-"""Python, `primorl predict`, the ONNX file and the service give the same action for the same row,
-by name, or none.
-"""
+"""Python, `primorl predict` and the service give the same action for the same row, or none."""
 
 import csv
 import math
@@ -12,14 +10,10 @@ import pytest
 
 from primorl.base.records import ElapsedTime
 from primorl.policy.loaded import ObservationError
-from primorl.use.onnx_file import export
-from primorl.use.prediction import predict
+from primorl.use import predict
 from tests.examples.test_serve_policy import asked, serving
 from tests.policy.test_exported import policy as network
 from tests.policy.test_loaded import loaded
-from tests.statements import OF_TRAINING
-
-onnx = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 NAMES = ("meal=none", "meal=snack", "hours")
 ANSWERED: list[dict[str, Any]] = [
@@ -37,7 +31,7 @@ REFUSED += [{"meal": meal, "hours": 5} for meal in ("dinner", None)]
 
 
 def encoded(row: dict[str, Any]) -> list[float]:
-    """The row as a caller of ONNX gives it."""
+    """The row as a caller from Python gives it."""
     whole = dict(row)
     if "meal" in row:
         whole |= {f"meal={name}": float(row["meal"] == name) for name in ("none", "snack")}
@@ -45,7 +39,7 @@ def encoded(row: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("discrete", [False, True])
-def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: bool) -> None:
+def test_three_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: bool) -> None:
     low = network(0).observation_mean * 0
     policy = loaded(
         tmp_path / "policy",
@@ -55,9 +49,6 @@ def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: 
         one_hot=((0, 2),),
         elapsed=ElapsedTime(name="hours", unit="hours", most=6.0),
     )
-    export(policy, OF_TRAINING, tmp_path / "policy.onnx")
-    file = str(tmp_path / "policy.onnx")
-    session = onnx.InferenceSession(file, providers=["CPUExecutionProvider"])
     with serving(policy) as port:
         for row in (*ANSWERED, *REFUSED):
             rows, out = tmp_path / "in.csv", tmp_path / "out.csv"
@@ -65,18 +56,15 @@ def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: 
                 csv.writer(written).writerows([row.keys(), row.values()])
             predict(policy, rows, out)
             (found,) = csv.DictReader(out.read_text().splitlines())
-            (by_onnx,) = session.run(None, {"observation": np.array([encoded(row)], np.float32)})[0]
             _, served = asked(port, row)
             given = encoded(row)
             if row in REFUSED:
                 with pytest.raises(ObservationError):
                     policy.act(given)
                 assert (found["abstained"], found["reason"] != "") == ("true", True), row
-                assert by_onnx == -1 if discrete else np.isnan(by_onnx).all(), row
                 assert "action" not in served, row
                 continue
             action: Any = policy.act(given)
-            np.testing.assert_allclose(by_onnx, action, rtol=1e-5)
             if discrete:
                 name = policy.action_names[action]
                 assert served == {"action": action, "action_name": name}

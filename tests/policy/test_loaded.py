@@ -143,10 +143,8 @@ def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> Non
     config = json.loads(file.read_text(encoding="utf-8"))
     for about in (
         {"observation_low": [0.0], "observation_high": [1.0]},
-        {"observation_low": [2.0] * 3, "observation_high": [1.0] * 3},
         {"observation_names": ["a"]},
         {"action_names": [1, 2]},
-        names | {"elapsed": {"name": "d", "unit": "hours", "most": 4.0}},
         names | {"elapsed": {"name": "a", "unit": "hours", "most": 0.0}},
     ):
         file.write_text(json.dumps(config | about), encoding="utf-8")

@@ -1,7 +1,6 @@
 """The bundle that may leave: its files, and what is refused at home."""
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.consent import draw_public
 from primorl.data.partitioning import partition
-from primorl.privacy.statement import Statement
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARD, DECLARED, EVALUATION, LEDGER, MANIFEST, NEEDED
@@ -70,36 +68,6 @@ def test_a_bundle_is_these_files_and_checks(
         r"out: made and checked; (ε = .* per trajectory)\nout: sound; \1\nnot checked: .*\n", said
     )
     assert snapshot(made("again")) == snapshot(Path("out"))
-
-
-def test_an_exported_policy_is_that_of_a_sound_bundle(
-    project: Path,
-    original: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The file states ε of the weights, so it says what that does not count, as the bundle's
-    statement does. Twins: a bundle that was edited, and a policy without one.
-    """
-    onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
-    shutil.copytree(original, project / "bundle")
-    export = ["export", "--out", "policy.onnx", "--policy"]
-    stated = Statement.read(project / POLICY)
-    chosen = replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN))
-    with monkeypatch.context() as patched:
-        patched.setattr(bundle, "verify", lambda _: chosen)
-        assert cli.main([*export, "bundle/policy"]) == 0
-    assert f"\nnot counted: {bundle.CHOSEN}\n" in capsys.readouterr().out
-    props = {each.key: each.value for each in onnx.load("policy.onnx").metadata_props}
-    assert bundle.CHOSEN in json.loads(props["privacy_statement"])["public_assumptions"]
-    assert cli.main([*export, "bundle/policy"]) == 0
-    Path("policy.onnx").unlink()
-    config = Path("bundle/policy/config.json")
-    config.write_bytes(config.read_bytes() + b" ")
-    (project / "link").symlink_to("bundle/policy")
-    for folder in ("bundle/policy", "link", "models/policy"):
-        assert cli.main([*export, folder]) == 1
-    assert not list(project.rglob("policy.onnx"))
 
 
 def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> None:

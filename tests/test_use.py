@@ -16,12 +16,10 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.commands.main import main
-from primorl.policy.behaviour import BehaviourPolicy, save
-from primorl.policy.loaded import Policy, load_policy
-from primorl.use.prediction import predict
+from primorl.policy.loaded import Policy
+from primorl.use import predict
 from tests.data.conftest import project
 from tests.data.sources.tabular_builders import SECRET, text, write
-from tests.policy.test_behaviour import clone
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 
 __all__ = ["project"]
@@ -93,46 +91,15 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None
     assert read()[0]["action"] == expected[0]
 
 
-CLONE = Path("models/behaviour")
-WORDS = ["predict", "--policy", str(CLONE), "--against-advice", "--observations", "in.parquet"]
-
-
-def predicted(*more: str) -> list[dict[str, Any]]:
-    assert main([*WORDS, "--out", str(OUT), *more]) == 0
-    return read()
-
-
-def test_nothing_is_drawn_unless_a_seed_is_given(project: Path) -> None:
-    """Of a clone with discrete actions a table has probabilities."""
-    CLONE.parent.mkdir()
-    policy = loaded(CLONE, discrete=True, drawn=True, **NAMES)
-    table({name: np.repeat(NAMED[name], 2000) for name in ("age", "dose", "weight")})
-    first = predicted()
-    assert list(first[0]) == ["probability_up", "probability_down", "abstained", "reason"]
-    shares = [[row["probability_up"], row["probability_down"]] for row in first[::2000]]
+def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Path) -> None:
+    clone, words = Path("models/behaviour"), ["predict", "--against-advice", "--out", str(OUT)]
+    clone.parent.mkdir()
+    policy, given = loaded(clone, discrete=True, drawn=True, **NAMES), table(NAMED)
+    assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
+    first, *others = read()
+    assert list(first) == ["probability_up", "probability_down", "abstained", "reason"]
+    shares = [[row["probability_up"], row["probability_down"]] for row in (first, *others)]
     np.testing.assert_allclose(shares, policy.probabilities(ROWS))
-    drawn = predicted("--seed", "1")
-    assert drawn == predicted("--seed", "1")
-    assert drawn != predicted("--seed", "2")
-    found = [np.mean([row["action"] for row in drawn[at : at + 2000]]) for at in (0, 2000, 4000)]
-    np.testing.assert_allclose(found, [own for _, own in shares], atol=0.06)
-    loaded(CLONE, discrete=True, **NAMES)
-    assert main([*WORDS, "--out", "other.csv", "--seed", "1"]) == 1, "it computes its actions"
-
-
-def test_of_a_clone_in_a_box_mean_and_deviation_are_written(project: Path) -> None:
-    CLONE.mkdir(parents=True)
-    behaviour: BehaviourPolicy = clone(discrete=False)
-    facts: Any = {"rounds": 1, "engine_version": 1}
-    save(CLONE, behaviour, variant="private", environment=None, **facts)
-    policy = load_policy(CLONE, against_advice=True)
-    rows = np.random.default_rng(0).normal(size=(50, 3))
-    table({f"observation_{i}": rows[:, i] for i in range(3)})
-    found = predicted()
-    for what, expected in zip(("mean", "std"), policy.mean_and_std(rows), strict=True):
-        for action in range(policy.action_size):
-            own = [row[f"action_{action}_{what}"] for row in found]
-            np.testing.assert_allclose(own, expected[:, action])
 
 
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
@@ -160,7 +127,7 @@ def test_torch_is_not_needed(policy: Policy) -> None:
     table(NAMED, "in.csv")
     code = (
         "import sys; from pathlib import Path; from primorl.policy.loaded import load_policy; "
-        "from primorl.use.prediction import predict; predict(load_policy('policy'), "
+        "from primorl.use import predict; predict(load_policy('policy'), "
         "Path('in.csv'), Path('out.csv')); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The actions of a policy for every row of a table in Parquet or CSV.
+"""Using a policy on tables: its actions for every row of a Parquet or CSV file.
 
 The dimensions of an observation are found by the names of columns. Errors name the file and quote
 no cell.
@@ -6,6 +6,7 @@ no cell.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from primorl.config.tabular import DecimalPoint
 from primorl.data.sources.tabular.columns import header_of
 from primorl.policy.loaded import Policy
 
-ABSTAINED, REASON = "abstained", "reason"
 _LARGEST_HEADER = 2**22  # bytes
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 
@@ -34,11 +34,10 @@ def predict(
     *,
     keep: Sequence[str] = (),
     decimal_point: DecimalPoint = ".",
-    seed: int | None = None,
 ) -> tuple[int, int]:
     """Write one row of actions for every row of observations, in the same order.
 
-    The columns are those to keep, those of `actions`, then ``abstained`` and ``reason``. Where the
+    The columns are those to keep, those of the action, then ``abstained`` and ``reason``. Where the
     policy abstains, the columns of the action are null.
 
     Args:
@@ -47,7 +46,6 @@ def predict(
         out: Parquet or CSV; replaced when it is complete, and untouched if anything fails.
         keep: columns of ``observations`` to carry over. In CSV they are text.
         decimal_point: of a CSV's numbers.
-        seed: draw the actions of a stochastic policy; None: write what they are drawn from.
 
     Returns:
         The number of rows, and of those on which the policy abstained.
@@ -63,8 +61,6 @@ def predict(
             )
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
-    if seed is not None and not policy.stochastic:
-        raise PipelineError("--seed: found a policy that computes its actions; leave it out")
     table = read_table(observations)
     values = observations_of(table, policy, observations, decimal_point)
     reasons = policy.reasons(values)
@@ -72,9 +68,10 @@ def predict(
     content = {name: _column(table, name, observations) for name in dict.fromkeys(keep)}
     # Each row is asked for by its place among the answered ones; null where there is none.
     place = pa.array(np.cumsum(answered) - 1, mask=~answered)
-    made = {name: column.take(place) for name, column in actions(policy, values[answered], seed)}
-    made[ABSTAINED] = pa.array(~answered)
-    made[REASON] = pa.array(reasons, pa.string(), mask=answered)
+    columns = _actions(policy, values[answered])
+    made = {name: column.take(place) for name, column in columns.items()}
+    made["abstained"] = pa.array(~answered)
+    made["reason"] = pa.array(reasons, pa.string(), mask=answered)
     if twice := content.keys() & made.keys():
         raise PipelineError(
             f"--keep: the output would have {', '.join(sorted(twice))} twice; rename it in the "
@@ -86,45 +83,36 @@ def predict(
             if out.suffix == ".parquet":
                 pq.write_table(written, fresh)
             else:
-                pacsv.write_csv(_as_text(written, content), fresh)
+                # kept columns as text, so that a CSV has them as they were
+                texts = [field.with_type(pa.string()) for field in written.schema][: len(content)]
+                schema = pa.schema([*texts, *[*written.schema][len(content) :]])
+                pacsv.write_csv(written.cast(schema), fresh)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise PipelineError(f"--keep: found columns that {out} cannot hold") from None
     return len(reasons), int((~answered).sum())
 
 
-def actions(policy: Policy, values: Matrix, seed: int | None) -> list[tuple[str, pa.Array]]:
-    """Return the columns of the actions for observations ``[n, S]`` that the policy answers, by
-    name.
+def _actions(policy: Policy, values: Matrix) -> dict[str, pa.Array]:
+    """Make the columns of the action for observations ``[n, S]`` that the policy answers.
 
-    Of discrete actions ``action``, the number, and ``action_name``; in a box a column for each
-    dimension. Of a stochastic policy without a seed: ``probability_NAME`` of every action, or
-    ``NAME_mean`` and ``NAME_std``.
+    Of discrete actions ``action``, the number, and ``action_name``; of a clone
+    ``probability_NAME`` of every one; in a box a column for each dimension.
     """
     size = policy.action_size
-    unnamed = range(size) if policy.discrete_actions else (f"action_{i}" for i in range(size))
-    names = policy.action_names or tuple(map(str, unnamed))
-    if policy.stochastic and seed is None:
-        if policy.discrete_actions:
-            columns = policy.probabilities(values).T
-            return [
-                (f"probability_{name}", pa.array(own))
-                for name, own in zip(names, columns, strict=True)
-            ]
-        mean, std = policy.mean_and_std(values)
-        found = []
-        for name, center, width in zip(names, mean.T, std.T, strict=True):
-            found += [(f"{name}_mean", pa.array(center)), (f"{name}_std", pa.array(width))]
+    if policy.drawn:
+        names = policy.action_names or tuple(map(str, range(size)))
+        shares = policy.probabilities(values).T
+        return {
+            f"probability_{name}": pa.array(own) for name, own in zip(names, shares, strict=True)
+        }
+    chosen: Any = policy.act(values)
+    if policy.discrete_actions:
+        found = {"action": pa.array(chosen)}
+        if policy.action_names:
+            found["action_name"] = pa.array(policy.action_names).take(found["action"])
         return found
-    generator = None if seed is None else np.random.default_rng(seed)
-    chosen, _ = policy.act_or_abstain(values, generator)
-    if not policy.discrete_actions:
-        return [
-            (name, pa.array(np.ascontiguousarray(own)))
-            for name, own in zip(names, chosen.T, strict=True)
-        ]
-    numbers = pa.array(chosen)
-    named = [("action_name", pa.array(names).take(numbers))] if policy.action_names else []
-    return [("action", numbers), *named]
+    names = policy.action_names or tuple(f"action_{place}" for place in range(size))
+    return {name: pa.array(chosen[:, place].copy()) for place, name in enumerate(names)}
 
 
 def read_table(path: Path) -> pa.Table:
@@ -166,9 +154,8 @@ def observations_of(
         PipelineError: columns are missing, there twice, or of a wrong type; names all that are
             missing.
     """
-    names = policy.observation_names or tuple(
-        f"observation_{index}" for index in range(policy.observation_size)
-    )
+    generated = (f"observation_{index}" for index in range(policy.observation_size))
+    names = policy.observation_names or tuple(generated)
     categories = {index for own in policy.categories for index in own} or range(len(names))
     values, missing = np.empty((table.num_rows, len(names))), []
     for index, name in enumerate(names):
@@ -219,12 +206,3 @@ def _is_category(array: pa.Array, name: str, category: str, path: Path) -> Matri
     same = pc.fill_null(pc.equal(array.cast(pa.string()), category), False)
     found: Matrix = same.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return found
-
-
-def _as_text(table: pa.Table, kept: dict[str, pa.Array]) -> pa.Table:
-    """Write kept columns as text, so that a CSV has them as they were."""
-    fields = [
-        pa.field(field.name, pa.string() if field.name in kept else field.type)
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))

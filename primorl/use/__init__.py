@@ -1,1 +1,0 @@
-"""Using a policy on tables: prediction and ONNX."""
