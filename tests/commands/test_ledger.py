@@ -109,7 +109,7 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
     chosen = settings(url="sqlite:///ledgers/own.db")
     with pytest.raises(
         PipelineError,
-        match=r"record 1: missing, but .* \(or ledger\.url now names another ledger\)",
+        match=r"record 1: missing, or .* \(or ledger\.url now names another ledger\)",
     ):
         open_to_charge(chosen)
     (folder / ".primorl/ledger.head").unlink()
@@ -201,4 +201,4 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, prim
         open_to_charge(project)
     assert not secret.exists()
     secret.write_bytes(b"n" * 32)
-    assert "written under another secret" in primorl(*SHOW)[2]
+    assert ".primorl/secret is not that of this ledger" in primorl(*SHOW)[2]

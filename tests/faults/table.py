@@ -153,20 +153,16 @@ privacy/ledger/test_account.py
 privacy/ledger/test_chain.py
     test_a_cheat_is_found_and_the_first_broken_record_named
         ledger-tail-cut: ledger.ledger Ledger._check_head: expression anchored is None or
-            anchored == BEGUN => True
+            anchored.sequence < 1 => True
         ledger-without-key: chain Chain.__init__: value_of self._records_key => hmac.digest(b'',
             _RECORDS, hashlib.sha256)
     test_a_record_of_another_future_of_the_same_secret_is_found
-        ledger-order-unchecked: chain Chain._check: condition previous => False
+        ledger-order-unchecked: chain Chain._check: condition previous => not sound
     test_edited_members_are_found_before_they_let_anyone_through
         ledger-members-unchecked: account Directory.roster: condition stored => False
 privacy/ledger/test_paying.py
     test_one_of_many_gets_the_last_of_a_budget
         ledger-decides-on-the-past: ledger.ledger Ledger._write: dropped self._refresh
-privacy/ledger/test_ledger.py
-    test_a_charge_is_resumed_under_its_last_token_alone
-        payment-copies-resumed: ledger.ledger Ledger.take.decide: condition last_take =>
-            self._charge(charge_id).state != 'reserved'
 privacy/ledger/test_paying.py
     test_an_old_copy_runs_nothing_and_the_newest_one_still_does
         payment-progress-not-counted: charges _writer.save: dropped progress.advance
@@ -175,8 +171,6 @@ privacy/ledger/test_paying.py
 privacy/ledger/test_interruptions.py
     test_an_interruption_at_any_write_loses_nothing
         payment-checkpoint-deleted: charges _reserved: handler BaseException
-    test_no_schedule_of_crashes_breaks_a_promise
-        payment-resumption-forgets: charges _taken: value_of tokens => (token,)
 engine/test_training.py
     test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved
         payment-rounds-made-up-for: engine.training _run_rounds: expression now.started + 1 =>

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting import dp_event
 
+from primorl.base.errors import Busy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
@@ -221,7 +222,7 @@ def refuse_second(request: Request, history: History) -> None:
     """Refuse work that a charge already pays for. Work without an identity is never the same."""
     for charge in history.charges.values():
         if request.identity and charge.identity == request.identity:
-            raise Refused(
+            raise Busy(
                 f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait "
                 "for the process that works on it; to pay for another draw of the noise, set "
                 "privacy.draw in params.yaml to a new number"

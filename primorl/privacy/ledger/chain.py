@@ -20,7 +20,6 @@ from primorl.base.files import replaced_file, sync
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"
 _BEFORE_THE_FIRST = "primorl ledger"
-_HASH_DIGITS = 64
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Chain:
             records = records[1:]
         contents, previous = [], self.hashes[-1] if self.hashes else _BEFORE_THE_FIRST
         for due, record in enumerate(records, len(self.hashes) + 1):
-            contents.append(self._check(record, due, previous, records))
+            contents.append(self._check(record, due, previous))
             previous = record.hash
         if records:
             self._head = records[-1]
@@ -95,36 +94,18 @@ class Chain:
             "the ledger is whole: restore it and .primorl from their backup"
         )
 
-    def _check(
-        self, record: Record, due: int, previous: str, records: Sequence[Record]
-    ) -> dict[str, Any]:
-        if record.sequence > due:
-            raise self.broken(due, "missing")
-        if record.sequence < due:
-            raise self.broken(record.sequence, "inserted before the first")
-        if not self._intact(record):
-            if due == 1 and not any(self._intact(other) for other in records):
-                raise PipelineError(
-                    f"ledger {self._ledger}: written under another secret than this project's "
-                    ".primorl/secret; put the secret back that was there when the ledger was begun"
-                )
-            raise self.broken(due, "its content, its link or its hash was edited")
-        content: dict[str, Any] = json.loads(record.body)
-        if content["sequence"] != due:
-            raise self.broken(
-                due, f"was written as record {content['sequence']}: moved, or others were taken out"
-            )
-        if record.previous != previous:
-            raise self.broken(due, f"does not follow the record {due - 1} that stands there")
-        return content
-
-    def _intact(self, record: Record) -> bool:
-        texts = (record.body, record.previous, record.hash)
+    def _check(self, record: Record, due: int, previous: str) -> dict[str, Any]:
         # SQLite keeps whatever somebody put into a column.
-        if not all(isinstance(text, str) for text in texts):
-            return False
-        expected = self._hash(record.previous, record.body)
-        return hmac.compare_digest(expected.encode(), record.hash.encode())
+        sound = all(isinstance(each, str) for each in (record.body, record.previous, record.hash))
+        if sound:
+            expected = self._hash(record.previous, record.body)
+            sound = hmac.compare_digest(expected.encode(), record.hash.encode())
+        content: dict[str, Any] = json.loads(record.body) if sound else {}
+        if not sound or (record.sequence, record.previous) != (due, previous):
+            raise self.broken(
+                due, "missing, edited or moved, or .primorl/secret is not that of this ledger"
+            )
+        return content
 
     def _hash(self, previous: str, body: str) -> str:
         return hmac.new(
@@ -145,7 +126,7 @@ class Head:
     hash: str
 
 
-BEGUN = Head(0, "0" * _HASH_DIGITS)
+BEGUN = Head(0, "0" * 64)
 """Head of an empty ledger.
 
 It is written before the first record, so records without a head have lost it.
@@ -170,23 +151,14 @@ class Anchor:
         """
         try:
             content = json.loads(self.path.read_bytes())
-            head = Head(content["sequence"], content["hash"])
-            sound = type(head.sequence) is int and head.sequence >= 0
-            sound = sound and len(bytes.fromhex(head.hash)) * 2 == _HASH_DIGITS
+            return Head(int(content["sequence"]), str(content["hash"]))
         except FileNotFoundError:
             return None
-        except OSError as unreadable:
+        except (OSError, ValueError, KeyError, TypeError) as broken:
             raise PipelineError(
-                f"{self.path}: the ledger's head cannot be read ({unreadable.strerror})"
+                f"{self.path}: not the ledger's head ({type(broken).__name__}); restore it from "
+                "its backup"
             ) from None
-        except (ValueError, KeyError, TypeError):
-            sound = False
-        if not sound:
-            raise PipelineError(
-                f"{self.path}: damaged; expected one line of JSON with `sequence` and `hash` of "
-                "the ledger's last record; restore it from its backup"
-            )
-        return head
 
     def advance(self, head: Head) -> None:
         """Remember ``head``, durably, unless a later one is remembered.

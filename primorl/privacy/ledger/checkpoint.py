@@ -4,7 +4,7 @@ resume.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_file
-from primorl.privacy.ledger.history import NEVER_RESUMED
 
 _KEY = "checkpoint"
 _DIGEST = 32
@@ -87,41 +86,26 @@ class Checkpoint(Generic[S]):
 
     Attributes:
         state: of the mechanism.
-        tokens: of resumptions (`Ledger.take`): the last one that the ledger granted to this
-            checkpoint, and one that was asked for and may have been granted.
-        saves: number of saves under this charge (`progress`).
+        saves: number of saves under this charge (`Progress`).
     """
 
     state: S
-    tokens: tuple[str, ...]
     saves: int
 
 
-def write_checkpoint(
-    path: Path,
-    state: State,
-    *,
-    charge: str,
-    tokens: Sequence[str] = (NEVER_RESUMED,),
-    saves: int = 0,
-) -> None:
+def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -> None:
     """Replace the checkpoint at ``path`` atomically. It is on the disk when this returns.
 
     The file: a SHA-256 of the rest, then a safetensors file with the state's tensors. Its header
-    holds the facts, the id of the charge that paid, ``tokens`` and ``saves``. No generator state,
-    nothing about a unit.
+    holds the facts, the id of the charge that paid, and ``saves``. No generator state, nothing
+    about a unit.
     """
     # Copies: safetensors refuses tensors that share memory.
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in state.tensors().items()
     }
-    header = {
-        "charge": charge,
-        "tokens": list(tokens),
-        "saves": saves,
-        "facts": dict(state.facts()),
-    }
+    header = {"charge": charge, "saves": saves, "facts": dict(state.facts())}
     content = save(tensors, {_KEY: json.dumps(header, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
@@ -138,10 +122,7 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
         content, header = _content(path)
         if header["charge"] != charge:
             raise ValueError
-        state = restore(load(content), header["facts"])
-        return Checkpoint(
-            state, tuple(str(token) for token in header["tokens"]), int(header["saves"])
-        )
+        return Checkpoint(restore(load(content), header["facts"]), int(header["saves"]))
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
             f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay "

@@ -11,9 +11,6 @@ from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.chain import Chain, Record
 
-NEVER_RESUMED = "0"
-"""Token of the last resumption of a charge that was never resumed."""
-
 
 class Refused(PipelineError):  # noqa: N818 - of an outcome, not of a fault
     """A request was refused before anything was written.
@@ -211,7 +208,6 @@ class History:
         self.chain = chain
         self.versions: dict[int, Registered] = {}  # by the sequence of their record
         self.charges: dict[str, Charge] = {}  # oldest first
-        self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
         # charges whose first mark of progress was written with the reservation
         self.marked: set[str] = set()
 
@@ -235,8 +231,8 @@ class History:
                 self.charges[content["charge"]] = _read_reservation(
                     content, self.versions[content["version"]]
                 )
-            case "taken":
-                self.last_take[content["charge"]] = content["token"]
+            case "taken":  # of earlier versions, which counted resumptions here
+                pass
             case "committed":
                 charge = self.charges[content["charge"]]
                 made = (*charge.made, content["made"]) if "made" in content else charge.made

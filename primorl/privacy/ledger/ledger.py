@@ -33,7 +33,6 @@ from primorl.privacy.ledger.account import (
 )
 from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, canonical
 from primorl.privacy.ledger.history import (
-    NEVER_RESUMED,
     Budget,
     BudgetExceeded,
     Charge,
@@ -197,37 +196,6 @@ class Ledger:
         if budget is not None:
             refuse_beyond(budget, request, account)
 
-    def last_take(self, charge_id: str) -> str:
-        """Return the token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it
-        was not.
-        """
-        self._refresh()
-        return self._history.last_take.get(charge_id, NEVER_RESUMED)
-
-    def take(self, charge_id: str, last: str, token: str) -> bool:
-        """Resume an open charge under ``token``, if it was last resumed under the token ``last``.
-
-        A process writes a new, random ``token`` into its checkpoint before it calls this. So a kill
-        before or after the record leaves a checkpoint that knows the charge's last token. Of
-        several copies that know ``last``, on whatever machines, one is granted: the others do not
-        know its ``token``.
-
-        Returns:
-            False if another copy was resumed before, or the charge has ended.
-        """
-        taken = {"kind": "taken", "charge": charge_id, "token": token}
-
-        def decide() -> _Entries | None:
-            history = self._history
-            if (
-                history.last_take.get(charge_id, NEVER_RESUMED) != last
-                or self._charge(charge_id).state != "reserved"
-            ):
-                return None
-            return [{**taken, "time": _now()}], {}, None
-
-        return self._write(decide)
-
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
         """Record that a run ended well, and the files that it made: their SHA-256 by name.
 
@@ -283,9 +251,18 @@ class Ledger:
             The number of records.
 
         Raises:
-            PipelineError: names the first broken record and its fault.
+            PipelineError: names the first broken record.
         """
-        return len(self.export())
+        # before the records, which only grow
+        anchored = self._anchor.read()
+        history = History(Chain(self._secret, self._store.shown))
+        history.extend(self._store.read())
+        self._check_head(history.chain, anchored)
+        directory = Directory(self._store, history)
+        directory.check()
+        self._history, self._directory = history, directory
+        self.progress.check(history.charges)
+        return len(history.chain.hashes)
 
     def check_head(self) -> None:
         """Check that the head is there, if there are records: without it a cut at the end would go
@@ -301,30 +278,6 @@ class Ledger:
                 f"at the end of ledger {self._store.shown}; restore .primorl from its backup, or "
                 "copy the file from a project that shares the ledger"
             )
-
-    def export(self) -> list[dict[str, Any]]:
-        """Verify the records and return them, oldest first: sequence, body (canonical JSON),
-        previous hash, hash.
-        """
-        # before the records, which only grow
-        anchored = self._anchor.read()
-        holders = self._store.versions()
-        records = self._store.read()
-        read = History(Chain(self._secret, self._store.shown))
-        read.extend(records)
-        pairs = zip(read.chain.hashes, self._history.chain.hashes, strict=False)
-        for sequence, (now, before) in enumerate(pairs, 1):
-            if now != before:
-                raise read.chain.broken(sequence, "replaced since it was last read")
-        self._check_head(read.chain, anchored)
-        for holder in holders:
-            if holder not in read.versions:
-                raise read.chain.broken(holder, "has members, but is no dataset version")
-        directory = Directory(self._store, read)
-        directory.check()
-        self._history, self._directory = read, directory
-        self.progress.check(read.charges)
-        return [vars(record) for record in records]
 
     def close(self) -> None:
         """Close the database."""
@@ -387,15 +340,15 @@ class Ledger:
         return Head(len(hashes), hashes[-1]) if hashes else BEGUN
 
     def _check_head(self, chain: Chain, anchored: Head | None) -> None:
-        if anchored is None or anchored == BEGUN:
+        if anchored is None or anchored.sequence < 1:
             return
-        if anchored.sequence > len(chain.hashes):
-            reached = f"missing, but {self._anchor.path} knows of {anchored.sequence} records"
+        found = chain.hashes[: anchored.sequence]
+        if len(found) < anchored.sequence or found[-1] != anchored.hash:
             raise chain.broken(
-                len(chain.hashes) + 1, f"{reached} (or ledger.url now names another ledger)"
+                min(len(found) + 1, anchored.sequence),
+                f"missing, or not the one that {self._anchor.path} knows (or ledger.url now names "
+                "another ledger)",
             )
-        if chain.hashes[anchored.sequence - 1] != anchored.hash:
-            raise chain.broken(anchored.sequence, f"not the one that {self._anchor.path} knows")
 
     def _charge(self, charge_id: str) -> Charge:
         charge = self._history.charges.get(charge_id)

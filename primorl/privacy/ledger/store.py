@@ -99,7 +99,8 @@ class Store:
             if not read_only:
                 self._create_tables()
             else:
-                self.begun = self.begun and not self._missing_tables()
+                inspector = sa.inspect(self._engine) if self.begun else None
+                self.begun = inspector is not None and inspector.has_table(_records.name)
 
     def read(self, since: int = 0) -> list[Record]:
         """Read the records from sequence ``since`` on (0: all of them), in order."""
@@ -143,10 +144,6 @@ class Store:
         rows = self._rows(query.bindparams(version=version))
         return {side: bytes(content) for side, content in rows if not isinstance(content, str)}
 
-    def versions(self) -> list[int]:
-        """List the versions that have members, by the sequence of their record."""
-        return sorted({row[0] for row in self._rows(sa.select(_members.c.version))})
-
     def progress(self, charge: str) -> Mark | None:
         """Read the mark of a charge; None if there is none."""
         rows = self._rows(sa.select(_progress).where(_progress.c.charge == charge))
@@ -189,13 +186,12 @@ class Store:
 
     def _create_tables(self) -> None:
         for _ in range(_CREATE_ATTEMPTS):
-            if not (missing := self._missing_tables()):
-                return
-            # Two processes may begin at once: PostgreSQL then fails one of them in spite of IF NOT
-            # EXISTS.
+            # Two processes may begin at once: the server then fails one of them.
             with suppress(IntegrityError, ProgrammingError), self._engine.begin() as connection:
-                for table in missing:
-                    connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+                for table in _tables.sorted_tables:
+                    if not sa.inspect(connection).has_table(table.name):
+                        connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+                return
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
             f"ledger {self.shown}: its tables cannot be created; the user needs the right to "
@@ -388,9 +384,7 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
     patience = (
         {"timeout": str(_WAIT_SECONDS)} if sqlite else {"connect_timeout": str(_CONNECT_SECONDS)}
     )
-    own = (
-        {"creator": partial(_read_sqlite, Path(url.database or ""))} if sqlite and read_only else {}
-    )
+    own = {"creator": partial(_open_sqlite, str(url.database))} if sqlite and read_only else {}
     try:
         engine = sa.create_engine(
             url.set(query={**patience, **url.query}),
@@ -404,28 +398,18 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
             '"primorl[postgresql]"'
         ) from None
     sa.event.listen(engine, "connect", _sqlite_settings if sqlite else _postgresql_settings)
-    if read_only and not sqlite:
-        sa.event.listen(engine, "connect", _postgresql_reads)
+    if read_only:
+        sa.event.listen(engine, "connect", _sqlite_reads if sqlite else _postgresql_reads)
     return engine
 
 
-def _read_sqlite(file: Path) -> sqlite3.Connection:
-    """Open a connection that creates and changes nothing, so that read access to file and folder is
-    enough.
+def _open_sqlite(file: str) -> sqlite3.Connection:
+    """Open a file that is there; where it may not be written, SQLite reads it."""
+    return sqlite3.connect(f"file:{quote(file)}?mode=rw", uri=True, timeout=_WAIT_SECONDS)
 
-    A process that was killed during a write leaves a journal, which must be rolled back before the
-    file can be read. That needs write access; a user who has it rolls it back here.
-    """
-    place = f"file:{quote(str(file.absolute()))}?mode="
-    opened = sqlite3.connect(f"{place}ro", uri=True, timeout=_WAIT_SECONDS)
-    try:
-        opened.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        if not file.with_name(f"{file.name}-journal").exists():
-            raise
-        opened.close()
-        opened = sqlite3.connect(f"{place}rw", uri=True, timeout=_WAIT_SECONDS)
-    return opened
+
+def _sqlite_reads(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA query_only = ON")
 
 
 def _sqlite_settings(connection: Any, _: object) -> None:

@@ -180,8 +180,7 @@ def judge(place: Place) -> None:
     assert charge.state == "committed"
     assert sorted(set(place.released)) == sorted(place.released), "a round was released twice"
     assert len(place.released) <= ROUNDS
-    # An orphan may lie beside it: who was interrupted before it could delete one leaves it to the
-    # next new payment.
+    # Beside it may lie one whose reservation was interrupted.
     file = place.checkpoints / f"{charge.id}.safetensors"
     before = file.read_bytes()
     place.work()

@@ -32,7 +32,8 @@ from tests.privacy.ledger.ledgers import (
 
 KINDS = ["version", "reserved", "reserved", "committed"]
 KINDS += ["version", "reserved", "committed", "reserved"]
-EDITED = "its content, its link or its hash was edited"
+EDITED = "missing, edited or moved, or .primorl/secret is not that"
+CUT = "missing, or not the one that {head} knows"
 NO_TEXT = "UPDATE ledger_records SET hash = CAST(x'ff00' AS TEXT)"
 MEMBERS = "the members of this dataset version were removed or edited"
 
@@ -45,7 +46,7 @@ class Book:
 
     @functools.cached_property
     def records(self) -> list[Record]:
-        return [Record(**record) for record in self.opened().export()]
+        return Store(self.url).read()
 
     def opened(self) -> Ledger:
         return opened(self.url, self.folder)
@@ -122,13 +123,13 @@ def of_a_later_program(book: Book) -> None:
         # SQLite does not check types: bytes where text was, and text that is no UTF-8.
         (lambda book: book.set(2, body=b"\xff\0"), f"record 2: {EDITED}"),
         (lambda book: execute(book.url, f"{NO_TEXT} WHERE sequence = 2"), f"record 2: {EDITED}"),
-        (lambda book: book.remove(8, 8), "record 8: missing, but {head} knows of 8 records"),
-        (lambda book: book.remove(1, 8), "record 1: missing, but {head} knows of 8 records"),
-        (exchanged, "record 3: was written as record 6"),
-        (before_the_first, "record -3: inserted before the first"),
+        (lambda book: book.remove(8, 8), f"record 8: {CUT}"),
+        (lambda book: book.remove(1, 8), f"record 1: {CUT}"),
+        (exchanged, f"record 3: {EDITED}"),
+        (before_the_first, f"record 1: {EDITED}"),
         (lambda book: forged(book, 1), f"record 1: {EDITED}"),
         (lambda book: forged(book, 9), f"record 9: {EDITED}"),
-        (charged_anew, "record 8: not the one that {head} knows"),
+        (charged_anew, f"record 8: {CUT}"),
         (of_a_later_program, "record 9: of kind 'refunded', which this version does not know"),
     ],
 )
@@ -152,7 +153,7 @@ def test_a_record_of_another_future_of_the_same_secret_is_found() -> None:
         Chain(SECRET, "one").following([{"kind": kind} for kind in kinds])
         for kinds in ("abc", "azc")
     )
-    with pytest.raises(PipelineError, match="record 3: does not follow the record 2"):
+    with pytest.raises(PipelineError, match=f"record 3: {EDITED}"):
         Chain(SECRET, "mixed").extend([first, apart, third])
     assert len(Chain(SECRET, "sound").extend([first, second, third])) == 3
 
@@ -181,7 +182,7 @@ def test_an_object_that_has_read_them_notices_changed_records(book: Book) -> Non
     assert len(ledger.charges()) == 4
     book.set(3, body="{}")
     assert len(ledger.charges()) == 4
-    with pytest.raises(PipelineError, match="record 3: its content"):
+    with pytest.raises(PipelineError, match=f"record 3: {EDITED}"):
         ledger.verify()
     book.set(8, body="{}")
     with pytest.raises(PipelineError, match="record 8: edited or removed since it was last read"):
@@ -254,12 +255,9 @@ def test_a_head_is_on_the_disk_before_anybody_relies_on_it(
 def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) -> None:
     ledger = opened(url, path.parent)
     uses = (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
-    whole = {"sequence": 7, "hash": "0" * 64}
-    changes: Any = [{"sequence": "7"}, {"sequence": -1}, {"hash": "0" * 62}, {"hash": "x" * 64}]
-    damaged = [json.dumps(whole | change) for change in changes]
-    for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", *damaged), uses):
+    for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", "[]"), uses):
         path.write_text(content, encoding="utf-8", errors="surrogateescape")
-        with pytest.raises(PipelineError, match=f"^{path}: damaged; expected one line of JSON"):
+        with pytest.raises(PipelineError, match=f"^{path}: not the ledger's head"):
             use(ledger)
 
 
@@ -272,29 +270,13 @@ def test_records_without_a_head_are_added_to_by_nobody_(url: str, path: Path) ->
     charge = ledger.reserve(request(AB), None)
     elsewhere = path.parent / "elsewhere"
     path.unlink()
-    writes: Any = [lambda it: it.commit(charge.id), lambda it: it.take(charge.id, "0", "token")]
+    writes: Any = [lambda it: it.commit(charge.id)]
     writes.append(lambda it: it.reserve(request(version("xy")), None))
     for write in writes:
         for it in (ledger, opened(url, path.parent), opened(url, elsewhere)):
-            assert it.verify() == len(it.export()) == 2
+            assert it.verify() == 2
             assert [each.id for each in it.charges()] == [charge.id]
             with pytest.raises(PipelineError, match=r"ledger\.head: not there"):
                 write(it)
     assert not path.exists()
     assert not elsewhere.exists()
-
-
-def test_an_export_holds_the_very_records_that_were_verified(
-    book: Book, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verified, ledger, read = list(book.records), book.opened(), Store.read
-
-    def read_and_edit(store: Store, since: int = 0) -> list[Record]:
-        found = read(store, since)
-        book.set(8, body="{}")
-        return found
-
-    monkeypatch.setattr(Store, "read", read_and_edit)
-    assert [Record(**record) for record in ledger.export()] == verified
-    with pytest.raises(PipelineError, match=f"record 8: {EDITED}"):
-        ledger.export()

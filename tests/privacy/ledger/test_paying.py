@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.base.errors import PipelineError
+from primorl.base.errors import Busy, PipelineError
 from primorl.base.files import locked
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import write_checkpoint
-from primorl.privacy.ledger.history import BudgetExceeded, Refused
+from primorl.privacy.ledger.history import Refused
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from tests.privacy.ledger import ledgers
 from tests.privacy.ledger.interrupted import (
@@ -50,7 +50,7 @@ def test_other_work_beside_it_is_paid_for(one_file: Place) -> None:
     ledger = opened(one_file.url, one_file.folder)
     first = ledger.reserve(request(DATA), None, new_charge_id())
     ledger.reserve(request(DATA, identity="another"), None, new_charge_id())
-    with pytest.raises(Refused, match=f"charge {first.id} of .* set privacy.draw"):
+    with pytest.raises(Busy, match=f"charge {first.id} of .* set privacy.draw"):
         ledger.reserve(request(DATA), None, new_charge_id())
     ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
 
@@ -129,7 +129,8 @@ def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) 
     outcomes = at_once(*(machine.work for machine in machines))
     assert outcomes.count(None) == 1
     assert place.released == [1, 3]
-    assert all("an old copy, and charge" in said for said in outcomes if said is not None)
+    told = ("an old copy, and charge", "another process has resumed it from a copy")
+    assert all(any(each in said for each in told) for said in outcomes if said is not None)
 
 
 def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
@@ -160,29 +161,10 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
             use()
 
 
-_append = Ledger._append
-
-
 def orphan(place: Place, saves: int = 0) -> Path:
     file = place.checkpoints / f"{new_charge_id()}.safetensors"
     write_checkpoint(file, Running(torch.zeros(2)), charge=file.stem, saves=saves)
     return file
-
-
-def test_a_checkpoint_without_a_charge_is_deleted_once_its_process_is_dead(one_file: Place) -> None:
-    first, alive = orphan(one_file), orphan(one_file)
-    other = one_file.checkpoints / "notes.safetensors"
-    other.write_text("not a charge's")
-    with locked(alive.with_suffix(".lock")):
-        one_file.work()
-        assert not first.exists()
-        assert alive.exists()
-    one_file.work()
-    assert alive.exists(), "a restored result pays for nothing"
-    with pytest.raises(BudgetExceeded):
-        one_file.work(identity="another")
-    assert alive.exists(), "a refused one neither"
-    assert other.exists()
 
 
 @pytest.mark.parametrize("own", ["nothing", "begun", "finished"])
@@ -204,39 +186,6 @@ def test_work_under_a_charge_that_the_ledger_lost_stops_every_payment(
     assert len(one_file.charged) == before
     file.unlink()
     judge(one_file)
-
-
-def test_work_that_is_resumed_leaves_the_checkpoints_of_others_alone(one_file: Place) -> None:
-    """Its charge may come in late; another process may resume it then."""
-    killed_in_round(one_file, 2)
-    lock, free = orphan(one_file).with_suffix(".lock"), list[bool]()
-
-    def look(_: int) -> None:
-        with locked(lock) as found:
-            free.append(found)
-
-    one_file.work(look)
-    assert free == [True]
-
-
-def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -> None:
-    """Its process died after it had asked, and the server commits late: just before the next
-    payment's record.
-    """
-    file = orphan(one_file)
-
-    def late(self: Ledger, *arguments: Any) -> bool:
-        Ledger._append = _append  # type: ignore[method-assign]
-        opened(one_file.url, one_file.folder).reserve(
-            request(DATA, identity="late"), None, file.stem
-        )
-        return self._append(*arguments)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Ledger, "_append", late)
-        patched.setattr("tests.privacy.ledger.interrupted.ONE_RUN", None)
-        one_file.work()
-    assert file.exists()
 
 
 PROCESSES = 6
@@ -263,7 +212,7 @@ def granted(
         ledger = kind.open(url, secret=ledgers.SECRET, anchor=folder / "ledger.head")
         try:
             ledger.reserve(WANTED, budget, new_charge_id() if paid else None)
-        except Refused:
+        except (Refused, Busy):
             return False
         return True
 
