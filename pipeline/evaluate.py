@@ -61,7 +61,7 @@ def body(params: Params, log: StageLog) -> None:
     seconds = {stage: log["seconds"] for stage, log in logs.items()}
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
-        write_curve(fresh, evaluation.overall.curve, score)
+        write_curve(fresh, evaluation.overall, score)
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
     summary = Summary.of(
         evaluation,

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.machine import RESULTS_PAGE, put
-from primorl.evaluate.statistics import MeanInterval
+from primorl.evaluate.summary import Estimate
 from primorl.online.learning import (
     PARAMETERS,
     OnlineState,
@@ -581,7 +581,7 @@ def interval(rows: Sequence[Row], how: str) -> str:
     values = [row[how] for row in rows]
     if len(values) < 2:
         return f"{values[0]:.1f} (1)" if values else "–"
-    found = MeanInterval.of(np.array(values))
+    found = Estimate.of(np.array(values))
     return f"{found.mean:.1f} ± {found.high - found.mean:.1f} ({len(values)})"
 
 

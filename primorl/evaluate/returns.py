@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
+from primorl.evaluate.summary import NOTE, Estimate
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import NOT_FINITE, returns_by_member, step_weights
@@ -26,41 +26,23 @@ _ENVIRONMENTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Result:
-    """The value of one final policy, and of the policies after each epoch.
-
-    Attributes:
-        final: of the final policy.
-        curve: of each epoch's policy, first epoch first; the last one's is ``final``, of the same
-            policy.
-    """
-
-    final: Estimate
-    curve: tuple[Estimate, ...]
-
-
-@dataclass(frozen=True)
 class Evaluation:
-    """Every seed's result, and how it was found.
+    """Every seed's values, and how they were found.
 
     Attributes:
-        by_seed: results in the order of the seeds.
+        curves: of each seed, in their order, the values of its policy after every epoch; the last
+            is the final policy's.
         method: keys of the summary that say how: episodes, or the model's members, rollouts and
             horizon.
     """
 
-    by_seed: tuple[Result, ...]
+    curves: tuple[tuple[Estimate, ...], ...]
     method: dict[str, Any]
 
     @property
-    def overall(self) -> Result:
-        """Average over seeds, with the spread; of a single seed, that seed's result."""
-        kind: Any = type(self.by_seed[0].final)
-        curve = zip(*(result.curve for result in self.by_seed), strict=True)
-        return Result(
-            kind.over([result.final for result in self.by_seed]),
-            tuple(kind.over(same) for same in curve),
-        )
+    def overall(self) -> tuple[Estimate, ...]:
+        """Average the curves over the seeds."""
+        return tuple(Estimate.over(same) for same in zip(*self.curves, strict=True))
 
 
 def in_environment(
@@ -88,10 +70,8 @@ def in_environment(
     final, epochs = _policies(folders)
     returns = episode_returns(environment, final, episodes, seed, horizon)
     by_epoch = episode_returns(environment, epochs, epoch_episodes, seed, horizon)
-    results = _results(
-        [MeanInterval.of(own) for own in returns], [MeanInterval.of(own) for own in by_epoch]
-    )
-    return Evaluation(results, {"episodes": episodes})
+    curves = _curves([Estimate.of(own) for own in returns], [Estimate.of(own) for own in by_epoch])
+    return Evaluation(curves, {"episodes": episodes})
 
 
 def in_model(
@@ -129,13 +109,13 @@ def in_model(
         )
     weights = step_weights(horizon, survival=survival)
 
-    def values(policy: DeterministicPolicy, count: int) -> list[ModelValue]:
+    def values(policy: DeterministicPolicy, count: int) -> list[Estimate]:
         found = returns_by_member(
             ensemble, policy, starts, rollouts=count, weights=weights, seed=seed
         )
         if not found.isfinite().all():
             raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
-        return [ModelValue.of(by_member) for by_member in found.mean(-1)]
+        return [Estimate.in_model(by_member) for by_member in found.mean(-1)]
 
     final, epochs = _policies(folders)
     method = {
@@ -145,14 +125,19 @@ def in_model(
         "model_value_horizon": horizon,
         "model_value_note": NOTE,
     }
-    return Evaluation(_results(values(final, rollouts), values(epochs, epoch_rollouts)), method)
+    return Evaluation(_curves(values(final, rollouts), values(epochs, epoch_rollouts)), method)
 
 
-def _results(final: Sequence[Estimate], epochs: Sequence[Estimate]) -> tuple[Result, ...]:
-    """Make each seed's result; the epochs are listed seed after seed."""
+def _curves(
+    final: Sequence[Estimate], epochs: Sequence[Estimate]
+) -> tuple[tuple[Estimate, ...], ...]:
+    """Make each seed's curve, whose last value is the final policy's; the epochs are listed seed
+    after seed.
+    """
     each = len(epochs) // len(final)
-    parts = (epochs[number * each : (number + 1) * each - 1] for number in range(len(final)))
-    return tuple(Result(own, (*curve, own)) for own, curve in zip(final, parts, strict=True))
+    return tuple(
+        (*epochs[number * each : (number + 1) * each - 1], own) for number, own in enumerate(final)
+    )
 
 
 def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, DeterministicPolicy]:

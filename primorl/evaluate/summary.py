@@ -4,7 +4,9 @@ their curves and log.
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -24,13 +26,14 @@ from primorl.base.records import (
 from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
-from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
 from primorl.evaluate.wording import guarantee, text
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from primorl.evaluate.returns import Evaluation
 
 Score = Callable[[float], float]
@@ -50,6 +53,70 @@ _REPEATED = (
 _Epsilon = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
 _REMEDY = "run `dvc repro evaluate`"
+
+
+NOTE = (
+    "the policy's mean return in the released model, not measured in the world: wrong wherever "
+    "the model is, and likely too high, for the policy was trained in this model"
+)
+"""Reliability of a value in the model, in words."""
+_MEASURED = ("return_mean", "return_low", "return_high")
+_MODELLED = ("model_value", "model_low", "model_high")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The value of a policy: a measured mean return with its two-sided 95% Student-t interval; or
+    the value in the released model, the mean over the members with the least and greatest of
+    theirs.
+    """
+
+    mean: float
+    low: float
+    high: float
+    measured: bool = True
+
+    @classmethod
+    def of(cls, sample: npt.NDArray[np.float64]) -> Self:
+        """Compute mean ± t(0.975, n - 1)·s/√n of n independent values.
+
+        Raises:
+            ValueError: fewer than two values, which have no spread.
+        """
+        count = len(sample)
+        if count < 2:
+            raise ValueError(f"an interval needs at least 2 values, found {count}")
+        from scipy.special import stdtrit  # readers of a summary do without it
+
+        mean = float(sample.mean())
+        half = float(stdtrit(count - 1, 0.975) * sample.std(ddof=1) / np.sqrt(count))
+        return cls(mean, mean - half, mean + half)
+
+    @classmethod
+    def in_model(cls, by_member: "Tensor") -> Self:
+        """Summarise the members' values, ``[N]``."""
+        return cls(float(by_member.mean()), float(by_member.min()), float(by_member.max()), False)
+
+    @classmethod
+    def over(cls, seeds: Sequence[Self]) -> Self:
+        """Average several policies' values: with the interval of their spread if they are
+        measured, else with the range of all; keep a single policy's.
+        """
+        if len(seeds) == 1:
+            return seeds[0]
+        means = [own.mean for own in seeds]
+        if seeds[0].measured:
+            return cls.of(np.array(means))
+        ends = min(own.low for own in seeds), max(own.high for own in seeds)
+        return cls(fmean(means), *ends, measured=False)
+
+    def figures(self, score: Score | None) -> dict[str, float]:
+        """Return the numbers by name, with the score of a measured return."""
+        names = _MEASURED if self.measured else _MODELLED
+        found = dict(zip(names, (self.mean, self.low, self.high), strict=True))
+        if self.measured and score is not None:
+            found["normalized_score"] = score(self.mean)
+        return found
 
 
 @record
@@ -181,20 +248,19 @@ class Summary(PolicyResult):
         """
         digests = [file_sha256(folder / "policy.safetensors") for folder in folders]
         if seeds is not None:
-            others["seeds"], others["by_seed"] = (
-                tuple(seeds),
-                tuple(
-                    SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=digest)
-                    for seed, result, digest in zip(seeds, evaluation.by_seed, digests, strict=True)
-                ),
+            values = (_value(curve[-1], score) for curve in evaluation.curves)
+            others["seeds"] = tuple(seeds)
+            others["by_seed"] = tuple(
+                SeedSummary(seed=seed, **value, policy_sha256=digest)
+                for seed, value, digest in zip(seeds, values, digests, strict=True)
             )
         if len(public_returns) > 1:
-            mean = MeanInterval.of(public_returns)
+            mean = Estimate.of(public_returns)
             others |= {"public_return_mean": mean.mean, "public_return_ci95": (mean.low, mean.high)}
             others["public_trajectories"] = len(public_returns)
         return cls(
             **repeat(statement, answers),
-            **_value(evaluation.overall.final, score),
+            **_value(evaluation.overall[-1], score),
             **evaluation.method,
             policy_sha256=digests[0],
             **others,
@@ -252,21 +318,14 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
 
     Unmeasured numbers stay empty; a value in the model has columns of its own.
     """
-    header = ["epoch", *MeanInterval.names, "normalized_score"]
-    if isinstance(curve[0], ModelValue):
-        header += ModelValue.names
+    header = ["epoch", *_MEASURED, "normalized_score"]
+    if not curve[0].measured:
+        header += _MODELLED
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, header, lineterminator="\n")
         rows.writeheader()
         for epoch, point in enumerate(curve, start=1):
-            rows.writerow({"epoch": epoch, **_figures(point, score)})
-
-
-def _figures(point: Estimate, score: Score | None) -> dict[str, float]:
-    """Return the numbers of an estimate by name, with the score of a measured return."""
-    if score is None or isinstance(point, ModelValue):
-        return point.named
-    return point.named | {"normalized_score": score(point.mean)}
+            rows.writerow({"epoch": epoch, **point.figures(score)})
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
@@ -274,7 +333,7 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
     model.
     """
     value, ends = final.mean, (final.low, final.high)
-    if isinstance(final, ModelValue):
+    if not final.measured:
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
         return {**unmeasured, "model_value": value, "model_value_range": ends}
     normalized = score(value) if score else None
@@ -302,20 +361,20 @@ def content_of(
     if summary.recommendation is not None:
         tags["recommendation"] = summary.recommendation.answer
         tags["recommendation_reason"] = summary.recommendation.reason
-    if isinstance(overall.final, ModelValue):
+    if not overall[-1].measured:
         tags["model_value_note"] = NOTE
     log = StageLog()
     for name, value in _list_metrics(summary).items():
         if value is not None:
             log.metric(name, value)
     if summary.recommendation is None or not summary.private_evaluation:  # else the gain says it
-        for name, number in _figures(overall.final, score).items():
+        for name, number in overall[-1].figures(score).items():
             log.metric(name, number)
-    name, *_ = overall.final.names
-    for epoch, point in enumerate(overall.curve, start=1):
+    name = "return_mean" if overall[-1].measured else "model_value"
+    for epoch, point in enumerate(overall, start=1):
         log.metric(f"curve.{name}", point.mean, epoch)
-    for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
-        for name, number in _figures(result.final, score).items():
+    for seed, curve in zip(summary.seeds or (), evaluation.curves, strict=False):
+        for name, number in curve[-1].figures(score).items():
             log.metric(f"seed_{seed}.{name}", number)
     compared = {key: plain[key] for key in _COMPARED}
     return RunContent(compared, tags, log.metrics, note(plain))
@@ -432,7 +491,7 @@ class OnlineSummary:
 
 
 def write_online_results(
-    summary: OnlineSummary, users: Sequence[int], returns: Sequence[MeanInterval]
+    summary: OnlineSummary, users: Sequence[int], returns: Sequence[Estimate]
 ) -> None:
     """Write the results of online learning: the return after so many users, and the summary."""
     with (
@@ -440,7 +499,7 @@ def write_online_results(
         fresh.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["users", *MeanInterval.names])
+        writer.writerow(["users", *_MEASURED])
         for count, each in zip(users, returns, strict=True):
-            writer.writerow([count, *(f"{value:.6g}" for value in each.named.values())])
+            writer.writerow([count, *(f"{end:.6g}" for end in (each.mean, each.low, each.high))])
     summary.write(ONLINE_METRICS)

@@ -26,8 +26,7 @@ from primorl.data.identity.membership import (
     project_secret,
 )
 from primorl.evaluate.returns import episode_returns
-from primorl.evaluate.statistics import MeanInterval
-from primorl.evaluate.summary import OnlineSummary
+from primorl.evaluate.summary import Estimate, OnlineSummary
 from primorl.online.learning import (
     ONE_USER,
     PARAMETERS,
@@ -313,9 +312,9 @@ class Returns:
     """
 
     users: tuple[int, ...]
-    curve: tuple[MeanInterval, ...]
-    before: MeanInterval
-    after: MeanInterval
+    curve: tuple[Estimate, ...]
+    before: Estimate
+    after: Estimate
 
 
 def evaluate_online(
@@ -325,10 +324,10 @@ def evaluate_online(
     asked, horizon = params.evaluation, params.chosen.horizon
     environment = str(params.chosen.environment)
 
-    def measure(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
+    def measure(policies: list[DeterministicPolicy], episodes: int) -> list[Estimate]:
         stacked = DeterministicPolicy.stack(policies)
         found = episode_returns(environment, stacked, episodes, asked.seed, horizon)
-        return [MeanInterval.of(own) for own in found]
+        return [Estimate.of(own) for own in found]
 
     curve = measure(policies, asked.epoch_episodes)
     before, after = measure([policies[0], policies[-1]], asked.episodes)

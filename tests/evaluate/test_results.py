@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from primorl.base.files import read_json
-from primorl.evaluate.statistics import MeanInterval
-from primorl.evaluate.summary import SeedSummary, Summary
+from primorl.evaluate.summary import Estimate, SeedSummary, Summary
 
 PLAIN: dict[str, Any] = {
     **{"dataset": "pendulum-replay", "env_id": "CartPole-v1", "variant": "private", "seed": 0},
@@ -32,7 +31,7 @@ SEED = SeedSummary(
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=2, max_size=50))
 def test_the_interval_is_student_ts(values: list[float]) -> None:
     sample = np.array(values)
-    found = MeanInterval.of(sample)
+    found = Estimate.of(sample)
     assert found.mean == pytest.approx(sample.mean())
     assert found.low <= found.mean <= found.high
     error = stats.sem(sample)
@@ -40,7 +39,7 @@ def test_the_interval_is_student_ts(values: list[float]) -> None:
         low, high = stats.t.interval(0.95, len(values) - 1, loc=sample.mean(), scale=error)
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
     with pytest.raises(ValueError, match="at least 2 values, found 1"):
-        MeanInterval.of(sample[:1])
+        Estimate.of(sample[:1])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from benchmarks.machine import RESULTS_PAGE, put
 from benchmarks.quality.paper import grids
 from benchmarks.quality.paper.published import PUBLISHED
 from benchmarks.quality.paper.rows import Row, read
-from primorl.evaluate.statistics import MeanInterval
+from primorl.evaluate.summary import Estimate
 from primorl.privacy.accounting.rounding import at_most
 
 HEAD = (
@@ -88,7 +88,7 @@ def iqm(scores: Sequence[float]) -> tuple[float, float, float]:
 def _mean(scores: Sequence[float]) -> str:
     if len(scores) < 2:
         return "–"
-    found = MeanInterval.of(np.array(scores))
+    found = Estimate.of(np.array(scores))
     return f"{found.mean:.1f} ± {found.high - found.mean:.1f}"
 
 

@@ -16,7 +16,7 @@ from primorl.evaluate.private import model_values
 from primorl.evaluate.private.model_values import roll_out, signs_against, values_in_model
 from primorl.evaluate.private.problem import PublicTrajectories, public_return_bounds
 from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Answer
-from primorl.evaluate.statistics import ModelValue
+from primorl.evaluate.summary import Estimate
 from primorl.model.architecture import TERMINATION_GAIN
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
@@ -44,7 +44,7 @@ def test_every_member_is_rolled_out_alone_unpenalised_until_it_terminates(
 ) -> None:
     found = values(model([1.0, -2.0, 1.5], [0.0, 0.0, 0.0]))
     assert found == pytest.approx([10.0, -20.0, 15.0], rel=1e-5)
-    spread = ModelValue.of(torch.tensor(found))
+    spread = Estimate.in_model(torch.tensor(found))
     assert (spread.mean, spread.low, spread.high) == pytest.approx((5 / 3, -20.0, 15.0), rel=1e-5)
     monkeypatch.setitem(
         RULES, "far", Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
