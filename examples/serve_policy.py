@@ -26,8 +26,7 @@ from typing import Any
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.policy.advice import describe
-from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
+from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, describe
 
 MOST_BYTES = 2**20  # of a request
 SECONDS = 10  # that a client may keep a thread waiting

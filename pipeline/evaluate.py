@@ -27,8 +27,8 @@ from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.problem import Recordings
 from primorl.evaluate.recommendation import recommend_for
-from primorl.evaluate.returns import Evaluation, in_environment, in_model
-from primorl.evaluate.summary import Summary, content_of, write_curve
+from primorl.evaluate.returns import in_environment, in_model
+from primorl.evaluate.summary import Evaluation, Summary, content_of, write_curve
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import seed_folders
 from primorl.run import VerifiedRun

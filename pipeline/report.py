@@ -9,8 +9,7 @@ from primorl.base.files import replaced_file
 from primorl.base.paths import REPORT
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
-from primorl.report.facts import read_facts
-from primorl.report.page import write_page
+from primorl.report.page import read_facts, write_page
 
 
 def body(params: Params, log: StageLog) -> None:

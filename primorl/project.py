@@ -39,8 +39,7 @@ from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
-from primorl.report.facts import Spending, read_facts
-from primorl.report.page import write_page
+from primorl.report.page import Spending, read_facts, write_page
 from primorl.run import VerifiedRun
 from primorl.tracking import results, viewer
 from primorl.work.bill import UNKNOWN, Bill, preview

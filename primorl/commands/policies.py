@@ -47,8 +47,7 @@ def predict(
     range gets no action: its column `abstained` is true. A clone of today's practice chooses none
     of several discrete actions: their probabilities are written.
     """
-    from primorl.policy.advice import choose
-    from primorl.policy.loaded import read_policy
+    from primorl.policy.loaded import choose, read_policy
     from primorl.use import predict
 
     folder = choose(policy, against_advice=against_advice)
@@ -61,7 +60,7 @@ def predict(
 
 
 def _advice(folder: Path) -> str:
-    from primorl.policy.advice import describe
+    from primorl.policy.loaded import describe
 
     words = describe(folder)
     return "" if words is None else f" ({words})"

@@ -4,7 +4,6 @@ The policies of all seeds and epochs are evaluated side by side.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.evaluate.summary import NOTE, Estimate
+from primorl.evaluate.summary import NOTE, Estimate, Evaluation
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import NOT_FINITE, returns_by_member, step_weights
 from primorl.simulators import environments
 
 _ENVIRONMENTS_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Every seed's values, and how they were found.
-
-    Attributes:
-        curves: of each seed, in their order, the values of its policy after every epoch; the last
-            is the final policy's.
-        method: keys of the summary that say how: episodes, or the model's members, rollouts and
-            horizon.
-    """
-
-    curves: tuple[tuple[Estimate, ...], ...]
-    method: dict[str, Any]
-
-    @property
-    def overall(self) -> tuple[Estimate, ...]:
-        """Average the curves over the seeds."""
-        return tuple(Estimate.over(same) for same in zip(*self.curves, strict=True))
 
 
 def in_environment(

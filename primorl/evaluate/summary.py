@@ -34,8 +34,6 @@ from primorl.privacy.statement import SpentOnDataset, Statement
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from primorl.evaluate.returns import Evaluation
-
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
@@ -117,6 +115,26 @@ class Estimate:
         if self.measured and score is not None:
             found["normalized_score"] = score(self.mean)
         return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every seed's values, and how they were found.
+
+    Attributes:
+        curves: of each seed, in their order, the values of its policy after every epoch; the last
+            is the final policy's.
+        method: keys of the summary that say how: episodes, or the model's members, rollouts and
+            horizon.
+    """
+
+    curves: tuple[tuple[Estimate, ...], ...]
+    method: dict[str, Any]
+
+    @property
+    def overall(self) -> tuple[Estimate, ...]:
+        """Average the curves over the seeds."""
+        return tuple(Estimate.over(same) for same in zip(*self.curves, strict=True))
 
 
 @record
@@ -224,7 +242,7 @@ class Summary(PolicyResult):
     @classmethod
     def of(
         cls,
-        evaluation: "Evaluation",
+        evaluation: Evaluation,
         folders: Sequence[Path],
         *,
         score: Score | None,
@@ -341,7 +359,7 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
 
 
 def content_of(
-    summary: Summary, evaluation: "Evaluation", *, fingerprint: str, score: Score | None
+    summary: Summary, evaluation: Evaluation, *, fingerprint: str, score: Score | None
 ) -> RunContent:
     """List what MLflow gets of an evaluation.
 

@@ -209,22 +209,23 @@ class Architecture:
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
         """Read the sizes that a stored model states."""
-        own = ("learned_termination", "features", "spread")
-        sizes = {
-            name: getattr(config, name) for name in cls.__dataclass_fields__ if name not in own
-        }
         return cls(
-            **sizes, learned_termination=config.termination == LEARNED, features=config.features
+            config.observation_size,
+            config.action_size,
+            config.members,
+            config.hidden,
+            config.log_variance_low,
+            config.log_variance_high,
+            config.termination == LEARNED,
+            config.features,
         )
 
     @property
     def inputs(self) -> int:
         """S + A, or the number of features."""
-        return (
-            self.observation_size + self.action_size
-            if self.features is None
-            else self.features.size
-        )
+        if self.features is not None:
+            return self.features.size
+        return self.observation_size + self.action_size
 
     @property
     def targets(self) -> int:
@@ -239,28 +240,20 @@ class Architecture:
     @property
     def target_names(self) -> tuple[str, ...]:
         """Names of the columns of a target row."""
-        names = (
-            *(f"observation_{i}" for i in range(self.observation_size)),
-            "reward",
-            "termination",
-        )
-        return names[: self.columns]
+        states = (f"observation_{i}" for i in range(self.observation_size))
+        return (*states, "reward", "termination")[: self.columns]
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any,
         side by side.
         """
-        sizes = (
-            self.inputs,
-            *self.hidden,
-            (1 + self.spread) * self.targets + self.learned_termination,
-        )
-        return tuple(itertools.pairwise(sizes))
+        outputs = (1 + self.spread) * self.targets + self.learned_termination
+        return tuple(itertools.pairwise((self.inputs, *self.hidden, outputs)))
 
     @property
     def parameters(self) -> int:
-        """tuple[Tensor, ...] of the whole ensemble: the dimension of one noise draw."""
+        """Weights of the whole ensemble: the dimension of one noise draw."""
         return self.members * sum((inputs + 1) * outputs for inputs, outputs in self.layers)
 
     def initial_weights(self, seed: int) -> tuple[Tensor, ...]:
@@ -367,7 +360,6 @@ def uniform_weights(
     weights: list[Tensor] = []
     for inputs, outputs in layers:
         for shape in ((members, inputs, outputs), (members, 1, outputs)):
-            weights.append(
-                (torch.rand(shape, generator=generator) * 2 - 1) * (1 / math.sqrt(inputs))
-            )
+            drawn = torch.rand(shape, generator=generator)
+            weights.append((drawn * 2 - 1) * (1 / math.sqrt(inputs)))
     return tuple(weights)

@@ -124,17 +124,8 @@ def _positive(scale: Tensor) -> Tensor:
     return torch.where(scale > 1e-6, scale, torch.ones_like(scale))
 
 
-# What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size;
-# RecursionError: deep nesting.
-_BROKEN = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    SafetensorError,
-)
+# what a damaged or hostile file makes the reader raise
+_BROKEN = (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError)
 
 FEWEST_ENDS, END_MARGIN = 20, 0.1
 _RAREST = 1e-3  # probability of an end, where a cross-entropy judges it
@@ -336,20 +327,16 @@ class GaussianEnsemble:
         return mean, torch.exp(0.5 * log_variance) * scale, ends
 
     def with_ends(self, ends: Ends) -> "GaussianEnsemble":
-        """Return the model as a policy's rollouts used it; ``ends`` is from the policy's
-        ``config.json``.
+        """Return the model as a policy's rollouts used it: without its learned termination, with a
+        number taken off the output that tells it, or as it is.
         """
         if ends == NONE:
             return self.without_head()
-        return self if ends is None else self.with_rarer_ends(float(ends))
-
-    def with_rarer_ends(self, offset: float) -> "GaussianEnsemble":
-        """Return the model with ``offset`` taken off the output that tells the learned
-        termination.
-        """
+        if ends is None:
+            return self
         *others, bias = self.weights
         bias = bias.clone()
-        bias[..., -1] -= offset
+        bias[..., -1] -= float(ends)
         return replace(self, weights=(*others, bias))
 
     def without_head(self) -> "GaussianEnsemble":
@@ -434,26 +421,17 @@ class GaussianEnsemble:
             sizes[f"layers.{i}.bias"] = (shape.members, 1, outputs)
         weights = tuple(tensors[name] for name in sizes)
         sizes |= {name: (size,) for name, size in (maps | limits).items()}
-        if shape.features is not None:
-            sizes["basis"] = (S + A, shape.features.columns)
         for name, wanted in sizes.items():
             if (found := tuple(tensors[name].shape)) != wanted:
                 raise _MismatchError(f"{name} has shape {found}, config.json says {wanted}")
-            if tensors[name].dtype != torch.float32:
-                raise _MismatchError(f"{name} is not made of float32 numbers")
-        if len(tensors) != len(sizes):
-            raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
-        basis = tensors.get("basis")
-        normaliser = Normaliser(
-            **{name: tensors[name] for name in maps}, features=shape.features, basis=basis
+        own = {name: tensors[name] for name in maps}
+        basis = None if shape.features is None else tensors["basis"]
+        facts = ("reward_low", "reward_high", "discrete_actions", "before_end", "angles")
+        bounds = Bounds(
+            **{name: tensors[name] for name in limits},
+            **{name: getattr(config, name) for name in facts},
         )
-        facts = {
-            name: getattr(config, name)
-            for name in ("reward_low", "reward_high", "discrete_actions", "before_end", "angles")
-        }
-        if any(column >= S for pair in config.angles for column in pair):
-            raise _MismatchError(f"angles: found {config.angles}, and {S} columns")
-        bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
+        normaliser = Normaliser(**own, features=shape.features, basis=basis)
         return cls(shape, weights, normaliser, bounds, config.termination)
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from primorl.model.numerics import Workspace
-from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, mlp
-from primorl.policy.networks import initial_layers
+from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, initial_layers, mlp
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 _relu_backward_into = torch.ops.aten.threshold_backward.grad_input

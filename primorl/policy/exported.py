@@ -1,5 +1,7 @@
 """Trained policies on tensors, as evaluation uses them, and how they are saved."""
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +50,22 @@ def in_bounds(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def side_by_side(parts: Sequence[Layers]) -> Layers:
     """Return the networks of one shape, those of every part one after the other."""
     return tuple(torch.cat(same) for same in zip(*parts, strict=True))
+
+
+def initial_layers(sizes: Sequence[int], networks: int, generator: torch.Generator) -> Layers:
+    """Return the layers ``[networks, out, in]`` and ``[networks, 1, out]``, U(-1/√in, 1/√in), as
+    ``torch.nn.Linear`` begins.
+
+    Drawn on the CPU, so that a seed means the same weights on every device.
+    """
+    layers: list[Tensor] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        draw = torch.rand(networks * outputs * (inputs + 1), generator=generator)
+        weight, bias = torch.split(
+            (2 * draw - 1) / math.sqrt(inputs), [networks * outputs * inputs, networks * outputs]
+        )
+        layers += [weight.view(networks, outputs, inputs), bias.view(networks, 1, outputs)]
+    return tuple(layers)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import Summary
-from primorl.policy.advice import choose
+from primorl.policy.loaded import choose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge, list_budget_changes

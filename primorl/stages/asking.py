@@ -19,11 +19,12 @@ from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.blocks import EstimatorName
 from primorl.config.datasets import AnyDataset, TabularDataset
 from primorl.engine.heads import SCALES
-from primorl.evaluate.private.actions import PaidActions, compare_actions
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.model_values import (
+    PaidActions,
     act_of,
+    compare_actions,
     load_clone,
     roll_out,
     signs_against,

@@ -183,7 +183,7 @@ def _fit_ends(
     def goes_on(offset: float) -> Tensor:
         drawn = SampledClone(behaviour, SeedGenerators.of([params.seed], cpu))
         ended = survival_in_model(
-            model.with_rarer_ends(offset),
+            model.with_ends(offset),
             drawn,
             starts,
             rollouts=_ROLLOUTS,

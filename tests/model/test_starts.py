@@ -43,13 +43,7 @@ def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_pat
         torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True)
     )
     whole = load_file(file)
-    means = torch.zeros(4), torch.full((5,), torch.nan), torch.zeros(5, dtype=torch.float64)
-    wrong = [{"mean": mean} for mean in means] + [
-        {"first_state": torch.zeros(5)},
-        {"probabilities": torch.ones(5)},
-    ]
-    wrong.append({"survival": torch.tensor([[1.5], [1.0]])})
-    for change in (*wrong, None):
+    for change in ({"mean": torch.full((5,), torch.nan)}, {"first_state": torch.zeros(5)}, None):
         less = {name: value for name, value in whole.items() if name != "factor"}
         save_file(whole | change if change else less, file)
         with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):

@@ -16,15 +16,15 @@ from torch.distributions import (
 )
 from torch.distributions.transforms import TanhTransform
 
+from primorl.policy import sac as fast
 from primorl.policy.config import SacConfig
-from primorl.policy.networks import Networks
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import ActorCritic
 
 Prior = Callable[[Tensor], Distribution] | None
 
 
-def gradient_layers(networks: Networks) -> tuple[Tensor, ...]:
+def gradient_layers(networks: fast.Networks) -> tuple[Tensor, ...]:
     """The gradient, laid out as ``layers``."""
     return (networks._gradients[0].mT, *networks._gradients[1:])
 

@@ -9,7 +9,7 @@ import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.commands.main import main
-from primorl.policy.advice import choose
+from primorl.policy.loaded import choose
 from tests.policy.test_loaded import LOG, NAMES, loaded
 
 POLICY, CLONE = Path("models/policy"), Path("models/behaviour")

@@ -12,8 +12,7 @@ from pipeline import report
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.reporting import StageLog
-from primorl.report.facts import Facts, read_facts
-from primorl.report.page import write_page
+from primorl.report.page import Facts, read_facts, write_page
 from tests.data.builders import INFO
 from tests.pipeline.test_evaluate import chosen, project, run
 from tests.pipeline.tiny_policy import write_model

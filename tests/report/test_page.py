@@ -17,8 +17,7 @@ from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import add_account, bound_success, combine, trace_curve
-from primorl.report.facts import Facts, Spending
-from primorl.report.page import write_page
+from primorl.report.page import Facts, Spending, write_page
 from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
 
 OF_EVENT = Training(0.1, 4.083, 150).event

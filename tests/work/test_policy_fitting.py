@@ -13,7 +13,6 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
-from primorl.model.starts import StartModel
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from tests.data.builders import episode, table
@@ -100,7 +99,8 @@ def test_people_who_consented_do_not_stand_for_those_who_were_asked(
         "primorl.stages.policy.open_public", lambda _: UnitStore.open(tmp_path / "public")
     )
     for first_states, expected in ((True, None), (False, 2)):
-        monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)
+        asked = "primorl.evaluate.private.problem.asked_of_private"
+        monkeypatch.setattr(asked, lambda folder, there=first_states: there)
         found = PublicLog.open(auto).public
         assert (None if found is None else found.units) == expected
 

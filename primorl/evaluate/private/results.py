@@ -202,7 +202,7 @@ class Outcome:
 
 @record
 class Conduct:
-    """What the policy does beside today's practice (`primorl.evaluate.private.actions`)."""
+    """What the policy does beside today's practice (`compare_actions`)."""
 
     discrete: bool
     """Whether actions are discrete."""

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.actions import PaidActions, compare_actions
-from primorl.evaluate.private.model_values import roll_out
+from primorl.evaluate.private.model_values import PaidActions, compare_actions, roll_out
 from primorl.evaluate.private.results import Conduct
 from primorl.model.termination import RULES, Rule
 from tests.evaluate.private.conftest import model, problem
