@@ -29,7 +29,7 @@ CP, CE, BIS, RATE = "Orchestra/PPF20_CP", "Orchestra/PPF20_CE", "BIS/BIS", "Orch
 BOUNDS = {CP: (0.0, 20.0), CE: (0.0, 20.0), BIS: (0.0, 100.0), RATE: (0.0, 200.0)}
 NAMES = {CP: "plasma", CE: "effect_site", BIS: "bis"}
 OLDEST = 120.0  # seconds
-# between two decisions, by the protocol; `most` and the bounds of the reward in the dataset's file
+# between two decisions, by the protocol; also in the bounds of the dataset's file
 LONGEST = 300.0
 
 
@@ -69,7 +69,8 @@ def rows_of(tracks: pd.DataFrame) -> pd.DataFrame:
     least, most = -2.0 * LONGEST / 60, LONGEST / 60
     until = earned[complete].shift(-1, fill_value=earned.iloc[-1])
     rows = rows[complete].assign(reward=(until - earned[complete]).clip(least, most))
-    return rows.assign(ended=rows.index == rows.index.max())
+    since = rows["seconds"].diff().fillna(0.0).clip(upper=LONGEST)
+    return rows.assign(seconds_since=since, ended=rows.index == rows.index.max())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from annotated_types import Interval
 from pydantic import Field, Strict, TypeAdapter, ValidationError
@@ -169,21 +169,3 @@ def _reason(error: Any) -> str:
         return "unknown key"
     message = str(error["msg"]).removeprefix("Value error, ")
     return printable(message[:1].lower() + message[1:])
-
-
-TimeUnit = Literal["seconds", "minutes", "hours", "days"]
-
-
-@record
-class ElapsedTime:
-    """Definition of the time since the row before.
-
-    It travels with a dataset, a model and a policy.
-    """
-
-    name: Line
-    """What the dimension is called."""
-    unit: TimeUnit
-    """What it counts."""
-    most: Annotated[float, Within(gt=0)]
-    """A longer time counts as this."""

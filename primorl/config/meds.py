@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from primorl.base.records import Finite, Positive, TimeUnit
-from primorl.config.tabular import Dimension, Elapsed
+from primorl.base.records import Finite, Positive
+from primorl.config.tabular import Dimension
 from primorl.config.texts import Block, Category, Column, InnerPath, OneOf
 
 Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
 """Codes of events; one that ends in ``*`` stands for all that begin so."""
+TimeUnit = Literal["seconds", "minutes", "hours", "days"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,22 @@ class MedsClock(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MedsElapsed(Block):
+    """A dimension that is the time since the decision before, at most ``most``, a public bound; 0
+    at the first.
+    """
+
+    elapsed: Column
+    unit: TimeUnit
+    most: Positive
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The time."""
+        return ((self.elapsed, 0.0, self.most),)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MedsDose(Block):
     """A part of the action: events from a decision up to the next one.
 
@@ -160,7 +177,7 @@ class MedsRangeReward(Block):
     outside: Finite
 
 
-MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | Elapsed, OneOf()]
+MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | MedsElapsed, OneOf()]
 MedsReward = Annotated[MedsEventReward | MedsRangeReward, OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 

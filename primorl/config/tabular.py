@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from primorl.base.records import Finite, Positive, TimeUnit, Within
+from primorl.base.records import Finite, Within
 from primorl.config.texts import Block, Categories, Column, InnerPath, OneOf
 
 _MOST_ACTIONS = 10_000
@@ -30,57 +30,6 @@ class Categorical(Block):
     def dimensions(self) -> tuple[Dimension, ...]:
         """One dimension for each category."""
         return tuple((f"{self.column}={category}", 0.0, 1.0) for category in self.categories)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Elapsed(Block):
-    """A dimension of the observation that no column has: the time since the row before, as
-    ``order`` tells it.
-
-    Attributes:
-        elapsed: name of the dimension.
-        unit: of the dimension. An ``order`` of numbers counts in this unit; one of times is
-            converted.
-        most: a longer time counts as this; a public bound.
-    """
-
-    elapsed: Column
-    unit: TimeUnit
-    most: Positive
-
-    @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """The time."""
-        return ((self.elapsed, 0.0, self.most),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Carried(Block):
-    """A column with missing cells: the last value of the same trajectory, and its age as a
-    dimension of its own.
-
-    Attributes:
-        carried: the column.
-        unit: of the age. An ``order`` of numbers counts in this unit; one of times is converted.
-        most: a higher age counts as this; a public bound.
-        first: value before the first measurement, with the age ``most``; a public fact. None: a
-            first cell that is missing is refused.
-    """
-
-    carried: Column
-    unit: TimeUnit
-    most: Positive
-    first: Finite | None = None
-
-    @property
-    def age(self) -> str:
-        """Name of the age's dimension."""
-        return f"{self.carried}_age"
-
-    @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """The value and its age."""
-        return (self.carried, -math.inf, math.inf), (self.age, 0.0, self.most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +80,7 @@ JoinedActions = Annotated[
 """Columns whose categories together are one discrete action: every combination is one choice, in
 the order in which the last column changes first.
 """
-ObservationColumn = Annotated[Column | Categorical | Elapsed | Carried, OneOf()]
+ObservationColumn = Annotated[Column | Categorical, OneOf()]
 ActionColumns = Annotated[BoxActions | CountedActions | Categorical | JoinedActions, OneOf()]
 
 
@@ -155,19 +104,9 @@ class TabularColumns(Block):
             raise ValueError(
                 "next_observation must be null or name one column for each entry of observation"
             )
-        elapsed = [entry for entry in self.observation if isinstance(entry, Elapsed)]
-        carried = [entry for entry in self.observation if isinstance(entry, Carried)]
-        if (elapsed or carried) and following is not None:
-            raise ValueError(
-                "observation has an entry with elapsed or carried, so next_observation must be null"
-            )
-        if len(elapsed) > 1:
-            raise ValueError("observation may have one entry with elapsed")
         names = [name for name, _, _ in self.dimensions]
         if len(set(names)) < len(names):
-            raise ValueError(
-                "observation has one name twice; a carried column also makes a dimension COLUMN_age"
-            )
+            raise ValueError("observation has one name twice")
 
     @property
     def choices(self) -> tuple[Categorical, ...]:

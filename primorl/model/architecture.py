@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from primorl.base.records import (
-    ElapsedTime,
     Line,
     NaturalInt,
     Within,
@@ -118,8 +117,6 @@ class ModelConfig:
     """Names of the observation's dimensions, as declared."""
     action_names: tuple[Line, ...] | None = None
     """Names of the action's dimensions or of the actions."""
-    elapsed: ElapsedTime | None = None
-    """The dimension that is the time since the row before, as declared; `null`: there is none."""
     engine_version: _Count | None = None
     """Version of the engine that trained the weights."""
     public_loss: PublicLosses | None = None

@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from primorl.base.files import replaced_directory
 from primorl.base.records import (
     BufferSize,
-    ElapsedTime,
     Finite,
     Hexadecimal,
     HiddenSizes,
@@ -153,8 +152,6 @@ class PolicyConfig:
     """
     action_names: tuple[Line, ...] | None = None
     """Names of the action's dimensions or of the actions."""
-    elapsed: ElapsedTime | None = None
-    """The dimension that is the time since the row before: the model's; `null`: there is none."""
     observation_low: tuple[float, ...] | None = None
     """Public range of observations: the model's bounds."""
     observation_high: tuple[float, ...] | None = None

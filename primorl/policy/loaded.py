@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.base.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
-from primorl.base.records import ElapsedTime, printable
+from primorl.base.records import printable
 from primorl.policy.config import FILE as CONFIG
 from primorl.policy.config import PolicyConfig
 
@@ -71,7 +71,6 @@ class Policy:
         observation_names: names of the S dimensions, in the order that `act` takes them; empty if
             unknown.
         action_names: names of the A dimensions or discrete actions; empty if unknown.
-        elapsed: the dimension that is the time since the row before; None: there is none.
         categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and
             ``meal=snack``.
     """
@@ -87,7 +86,6 @@ class Policy:
     simulated: bool
     observation_names: tuple[str, ...]
     action_names: tuple[str, ...]
-    elapsed: ElapsedTime | None = None
     categories: tuple[range, ...] = ()
 
     @property
@@ -165,25 +163,13 @@ class Policy:
 
         The public range, widened on both sides by one standard deviation of the public data. That
         of a simulator's policy is widened by its own width as well: the public episodes often know
-        a small part of its states, and a wrong action there does no harm. A time that counts as
-        `elapsed.most` where it is longer has no highest value.
+        a small part of its states, and a wrong action there does no harm.
         """
         if self.observation_range is None:
             return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
         low, high = (side.astype(np.float64) for side in self.observation_range)
         margin = self.observation_scale + (high - low if self.simulated else 0.0)
-        longest = self.longest
-        return low - margin, np.where(longest <= high + margin, np.inf, high + margin)
-
-    @property
-    def longest(self) -> Floats:
-        """The most that each dimension counts, ``[S]``: infinite, but for the time since the row
-        before.
-        """
-        longest = np.full(self.observation_size, np.inf)
-        if self.elapsed is not None:
-            longest[self.observation_names.index(self.elapsed.name)] = self.elapsed.most
-        return longest
+        return low - margin, high + margin
 
     def reasons(self, observations: Any) -> list[str]:
         """Say why each row ``[n, S]`` gets no action, in words that quote no value; empty where it
@@ -249,7 +235,7 @@ class Policy:
 
     def _output(self, values: Floats) -> Array:
         """Compute the network's output ``[n, A]``."""
-        rows = np.minimum(values.astype(np.float32), self.longest.astype(np.float32))
+        rows = values.astype(np.float32)
         hidden = (rows - self.observation_mean) / self.observation_scale
         *inner, weight, bias = (layer[0] for layer in self.layers)
         for inner_weight, inner_bias in zip(inner[::2], inner[1::2], strict=True):
@@ -315,7 +301,6 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
             simulated=config.environment is not None,
             observation_names=config.observation_names or (),
             action_names=config.action_names or (),
-            elapsed=config.elapsed,
             categories=tuple(range(first, first + size) for first, size in config.one_hot or ()),
         )
     except FileNotFoundError:

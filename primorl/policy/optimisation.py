@@ -12,7 +12,6 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
-from primorl.base.records import ElapsedTime
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.features import OneHot
@@ -41,7 +40,6 @@ class ReleasedModel:
     environment: str | None
     statement: Statement
     names: exported.Names | None = None
-    elapsed: ElapsedTime | None = None
     model_sha256: str | None = None
     ends: Ends = None
     one_hot: OneHot = ()
@@ -91,7 +89,7 @@ class ReleasedModel:
             raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
         observation, action = config.observation_names, config.action_names
         names = (observation, action) if observation and action else None
-        return cls(variant, environment, statement, names, config.elapsed, file_sha256(file))
+        return cls(variant, environment, statement, names, file_sha256(file))
 
 
 class CloneReference(NamedTuple):
@@ -205,7 +203,6 @@ def write(
                 environment=released.environment,
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
                 names=released.names,
-                elapsed=released.elapsed,
                 one_hot=released.one_hot or None,
                 observation_range=_public_range(model),
                 model_sha256=released.model_sha256,

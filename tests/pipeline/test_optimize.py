@@ -11,25 +11,21 @@ import pytest
 import torch
 
 from pipeline import optimize_policy
-from primorl import load_policy
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
-from primorl.base.paths import BEHAVIOUR, MODEL, PLAN, POLICY, PUBLIC
-from primorl.base.records import ElapsedTime
+from primorl.base.paths import BEHAVIOUR, PLAN, POLICY, PUBLIC
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
-from primorl.model.architecture import ModelConfig
 from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import PolicyConfig, write_nothing
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
-from tests.data.builders import INFO, episode, episodes, snapshot, table
-from tests.pipeline import tiny_policy, training_project
+from tests.data.builders import episodes, snapshot, table
 from tests.pipeline.tiny_policy import tiny, write_model, write_partition
-from tests.pipeline.training_project import steps_of, with_changes
+from tests.pipeline.training_project import steps_of
 from tests.statements import OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 
@@ -77,23 +73,6 @@ def test_it_needs_no_data_at_all(small: Params, resets: float) -> None:
     assert torch.equal(policy.observation_mean, ensemble.normaliser.input_mean[:3])
     assert torch.equal(policy.observation_scale, ensemble.normaliser.input_scale[:3])
     assert torch.equal(policy.action_high, torch.tensor([2.0]))
-
-
-def test_the_time_since_the_row_before_goes_on(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elapsed = ElapsedTime(name="observation_2", unit="hours", most=4.0)
-    monkeypatch.setattr(
-        tiny_policy, "INFO", replace(INFO, spaces=replace(INFO.spaces, elapsed=elapsed))
-    )
-    training_project.write_partitions(
-        [episode(9, i) for i in range(9)], [episode(20, 9 + i) for i in range(4)]
-    )
-    training_project.trained(with_changes(small))
-    assert ModelConfig.read(MODEL).elapsed == elapsed
-    write_nothing(BEHAVIOUR)
-    trained(tiny(with_changes(small), starts="public"))
-    assert load_policy("models/policy").elapsed == elapsed
 
 
 # Near a clone

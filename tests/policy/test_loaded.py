@@ -138,14 +138,12 @@ def test_a_row_that_is_two_categories_or_none_is_not_answered(tmp_path: Path) ->
 
 def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> None:
     loaded(tmp_path)
-    names = {"observation_names": ["a", "b", "c"]}
     file = tmp_path / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     for about in (
         {"observation_low": [0.0], "observation_high": [1.0]},
         {"observation_names": ["a"]},
         {"action_names": [1, 2]},
-        names | {"elapsed": {"name": "a", "unit": "hours", "most": 0.0}},
     ):
         file.write_text(json.dumps(config | about), encoding="utf-8")
         with pytest.raises(PipelineError, match=r"not a policy|not as declared"):

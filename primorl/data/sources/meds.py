@@ -31,22 +31,21 @@ from primorl.config.datasets import (
 from primorl.config.meds import (
     MedsClock,
     MedsDose,
+    MedsElapsed,
     MedsFlag,
     MedsGrid,
     MedsOptions,
     MedsRangeReward,
     MedsValue,
+    TimeUnit,
 )
 from primorl.config.tabular import (
     BoxActions,
     Categorical,
-    Elapsed,
-    ObservationColumn,
     TabularColumns,
     TabularOptions,
 )
 from primorl.data.sources.tabular.source import TabularReader
-from primorl.data.sources.tabular.transitions import MICROSECONDS
 from primorl.data.sources.tabular.watch import record_files
 from primorl.data.storage.schema import whole
 
@@ -55,6 +54,12 @@ _TYPES = {
     "time": pa.timestamp("us"),
     "code": pa.string(),
     "numeric_value": pa.float32(),
+}
+MICROSECONDS: dict[TimeUnit, float] = {
+    "seconds": 1e6,
+    "minutes": 6e7,
+    "hours": 3.6e9,
+    "days": 8.64e10,
 }
 _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
@@ -123,14 +128,8 @@ class Meds:
 def as_tabular(dataset: MedsDataset) -> TabularDataset:
     """Describe the log that `Meds.collect` writes."""
     options = dataset.options
-    observation: list[ObservationColumn] = []
-    # a column for each dimension, but the time, which is read off `order`
-    for entry in options.observation:
-        if isinstance(entry, Elapsed):
-            observation.append(entry)
-        else:
-            observation += [name for name, _, _ in entry.dimensions]
-    bounds = [ends for entry in options.observation for _, *ends in entry.dimensions]
+    dimensions = [each for entry in options.observation for each in entry.dimensions]
+    observation, lows, highs = zip(*dimensions, strict=True)
     binned = tuple(
         Categorical(column=dose.name, categories=levels(dose.bins))
         for dose in options.action
@@ -148,14 +147,12 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
         unit="subject_id",
         trajectory="trajectory",
         order="time",
-        observation=tuple(observation),
+        observation=observation,
         action=action,
         reward="reward",
         terminated="terminated" if options.terminates else None,
     )
-    declared = DeclaredBounds(
-        low=tuple(low for low, _ in bounds), high=tuple(high for _, high in bounds)
-    )
+    declared = DeclaredBounds(low=lows, high=highs)
     common = {field.name: getattr(dataset, field.name) for field in fields(DatasetCommon)}
     common["bounds"] = Bounds(observation=declared, reward=dataset.bounds.reward)
     how = TabularOptions(
@@ -383,8 +380,7 @@ class Decisions:
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
         level = pa.dictionary(pa.int32(), pa.string())
         kind = pa.float32() if self._options.action[0].bins is None else level
-        observation = as_tabular(dataset).options.columns.observation
-        names = [entry for entry in observation if isinstance(entry, str)]
+        names = [name for entry in self._options.observation for name, _, _ in entry.dimensions]
         self.outside: dict[str, tuple[int, int]] = {}
         self.schema = pa.schema(
             [("subject_id", pa.int64()), ("trajectory", pa.int64()), ("time", pa.timestamp("us"))]
@@ -495,11 +491,11 @@ class Decisions:
         return count, series.time[np.repeat(low, count) + _ranges(count)]
 
     def _observe(self, entry: Any, events: Events, rows: Rows) -> dict[str, npt.NDArray[Any]]:
-        """Make the columns of one entry of the observation; the time since the row before has
-        none.
-        """
-        if isinstance(entry, Elapsed):
-            return {}
+        """Make the columns of one entry of the observation."""
+        if isinstance(entry, MedsElapsed):
+            passed = np.diff(rows.time, prepend=rows.time[:1]) / MICROSECONDS[entry.unit]
+            begins = np.append(True, rows.final[:-1])
+            return {entry.elapsed: np.where(begins, 0.0, passed).clip(max=entry.most)}
         if isinstance(entry, MedsClock):
             passed = (rows.time - rows.begin) / MICROSECONDS[entry.unit]
             return {entry.clock: passed.clip(max=entry.most)}

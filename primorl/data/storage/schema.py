@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, TypeAdapter
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
-from primorl.base.records import ElapsedTime
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +54,6 @@ class Spaces:
         action_names: what each dimension, or each discrete action, is called [A]. Without names of
             their own, dimensions are called ``action_0`` and so on, and discrete actions ``0``,
             ``1`` and so on.
-        elapsed: the dimension that is the time since the row before; None: there is none.
 
     Raises:
         ValueError: if the number of names is not the number of dimensions.
@@ -69,7 +67,6 @@ class Spaces:
     one_hot: tuple[tuple[int, int], ...] = ()
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
-    elapsed: ElapsedTime | None = None
 
     def __post_init__(self) -> None:
         S, A = len(self.observation_low), len(self.action_low)

@@ -26,10 +26,8 @@ import pyarrow.parquet as pq
 from primorl.base.errors import PipelineError
 from primorl.config.tabular import (
     BoxActions,
-    Carried,
     Categorical,
     CsvFormat,
-    Elapsed,
     ObservationColumn,
     TabularColumns,
 )
@@ -44,7 +42,7 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.er
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
-Kind = Literal["id", "order", "number", "flag", "category", "elapsed"]
+Kind = Literal["id", "order", "number", "flag", "category"]
 Refuse = Callable[[pa.Array, str, str], None]
 
 
@@ -53,17 +51,13 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say,
-    ``category`` is one of ``categories``. What
-    ``elapsed`` since the row before is read off no column. A ``number`` with ``carried`` may be
-    missing.
+    ``category`` is one of ``categories``.
     """
 
     name: str
     column: str
     kind: Kind
     categories: tuple[str, ...] = ()
-    elapsed: Elapsed | None = None
-    carried: Carried | None = None
 
 
 def fields_of(columns: TabularColumns) -> list[Field]:
@@ -91,10 +85,6 @@ def fields_of(columns: TabularColumns) -> list[Field]:
 
 
 def _observe(name: str, entry: ObservationColumn) -> Field:
-    if isinstance(entry, Elapsed):
-        return Field(name, entry.elapsed, "elapsed", elapsed=entry)
-    if isinstance(entry, Carried):
-        return Field(name, entry.carried, "number", carried=entry)
     if isinstance(entry, Categorical):
         return Field(name, entry.column, "category", entry.categories)
     return Field(name, entry, "number")
@@ -105,8 +95,7 @@ class LogFiles:
 
     Args:
         folder: where they are, at any depth.
-        fields: to be read of each row; other columns are left aside, and so is a field that no
-            column has.
+        fields: to be read of each row; other columns are left aside.
         form: of those that are CSV.
         paths: the files; None: all in the folder.
 
@@ -129,7 +118,7 @@ class LogFiles:
         form: CsvFormat,
         paths: Sequence[Path] | None = None,
     ):
-        self._fields = [field for field in fields if field.kind != "elapsed"]
+        self._fields = list(fields)
         self._form = form
         self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:

@@ -13,27 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.base.records import ElapsedTime
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.config.tabular import (
-    BoxActions,
-    Carried,
-    Categorical,
-    Elapsed,
-    TabularColumns,
-)
+from primorl.config.tabular import BoxActions, Categorical
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, LogFiles, fields_of
-from primorl.data.sources.tabular.transitions import (
-    MICROSECONDS,
-    ZONE,
-    TransitionMaker,
-)
+from primorl.data.sources.tabular.transitions import ZONE, TransitionMaker
 from primorl.data.sources.tabular.watch import find_files, record_files
 from primorl.data.storage.parquet import whole_units
 from primorl.data.storage.schema import Spaces, id_text, whole
 
-_HOUR = int(MICROSECONDS["hours"])
+_HOUR = 3_600_000_000  # microseconds
 _HALF_YEAR = 183 * 24 * _HOUR
 
 
@@ -171,12 +160,10 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         PipelineError: if the columns, the bounds and the environment do not fit each other.
     """
     columns, action = dataset.options.columns, dataset.options.columns.action
-    one_hot, elapsed, first = [], None, 0
+    one_hot, first = [], 0
     for entry in columns.observation:
         if isinstance(entry, Categorical):
             one_hot.append((first, len(entry.categories)))
-        elif isinstance(entry, Elapsed):
-            elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most)
         first += 1 if isinstance(entry, str) else len(entry.dimensions)
     names, low, high = zip(*columns.dimensions, strict=True)
     parts = [[name for name, _, _ in part.dimensions] for part in columns.choices]
@@ -185,8 +172,12 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         actions = action.columns
     elif not isinstance(action, tuple):
         actions = columns.choices[0].categories
-    if isinstance(dataset.bounds.observation, DeclaredBounds):
-        _check_bounds(name, dataset.bounds.observation, columns)
+    bounds = dataset.bounds.observation
+    if isinstance(bounds, DeclaredBounds) and len(bounds.low) != len(names):
+        raise PipelineError(
+            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, "
+            f"allowed are the {len(names)} of options.columns.observation (a category is one)"
+        )
     horizon = None
     if dataset.environment is not None:
         spaces, horizon, _ = declared(dataset.environment)
@@ -197,38 +188,8 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         spaces = Spaces(low, high, action.low, action.high)
     else:
         spaces = Spaces.with_discrete_actions(low, high, len(actions))
-    spaces = replace(spaces, one_hot=tuple(one_hot), elapsed=elapsed)
-    return replace(spaces, observation_names=names, action_names=actions), horizon
-
-
-def _check_bounds(name: str, bounds: DeclaredBounds, columns: TabularColumns) -> None:
-    """Compare the bounds in the dataset's file with the dimensions of the observation."""
-    key = f"datasets/{name}.yaml: bounds.observation"
-    dimensions = columns.dimensions
-    if len(bounds.low) != len(dimensions):
-        raise PipelineError(
-            f"{key}: found {len(bounds.low)} dimensions, allowed are the {len(dimensions)} of "
-            "options.columns.observation (a category is one, a carried column is two)"
-        )
-    found = zip(bounds.low, bounds.high, strict=True)
-    ends = {own: pair for (own, _, _), pair in zip(dimensions, found, strict=True)}
-    for entry in columns.observation:
-        if not isinstance(entry, Elapsed | Carried):
-            continue
-        own = entry.elapsed if isinstance(entry, Elapsed) else entry.age
-        low, high = ends[own]
-        if (low, high) != (0, entry.most):
-            raise PipelineError(
-                f"{key}: found [{low:g}, {high:g}] for {own!r}; allowed is [0, {entry.most:g}], as "
-                "`most` declares"
-            )
-        if isinstance(entry, Carried) and entry.first is not None:
-            low, high = ends[entry.carried]
-            if not low <= entry.first <= high:
-                raise PipelineError(
-                    f"{key}: found [{low:g}, {high:g}] for {entry.carried!r}, allowed are bounds "
-                    f"that hold its first value, {entry.first:g}"
-                )
+    spaces = replace(spaces, one_hot=tuple(one_hot), observation_names=names)
+    return replace(spaces, action_names=actions), horizon
 
 
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:

@@ -8,9 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base.records import TimeUnit
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.config.tabular import Carried
 from primorl.data.sources.tabular.files import Field, LogFiles
 from primorl.data.storage.schema import (
     Spaces,
@@ -21,12 +19,6 @@ from primorl.data.storage.schema import (
     whole,
 )
 
-MICROSECONDS: dict[TimeUnit, float] = {
-    "seconds": 1e6,
-    "minutes": 6e7,
-    "hours": 3.6e9,
-    "days": 8.64e10,
-}
 ZONE = "times with their zone, as a local hour comes twice when summer time ends"
 
 Flags = npt.NDArray[np.bool_]
@@ -76,10 +68,10 @@ class TransitionMaker:
         lasts = np.append(starts[1:], rows.num_rows) - 1
         self._check_order(rows, starts)
         terminated, truncated = self._ends(rows, lasts)
-        observation = self._matrix(rows, "observation", starts)
+        observation = self._matrix(rows, "observation")
         observation = self._check(rows, observation, "observation")
         if self._has_next:
-            after = self._matrix(rows, "next_observation", starts)
+            after = self._matrix(rows, "next_observation")
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
@@ -186,7 +178,7 @@ class TransitionMaker:
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
 
-    def _matrix(self, rows: pa.Table, prefix: str, starts: Places) -> Floats:
+    def _matrix(self, rows: pa.Table, prefix: str) -> Floats:
         # One row a dimension, turned at the end: to write column by column takes three times as
         # long.
         turned = np.zeros((self._spaces.observation_size, rows.num_rows), dtype=np.float32)
@@ -198,17 +190,7 @@ class TransitionMaker:
                 turned[dimension + rows[field.name].to_numpy(), np.arange(rows.num_rows)] = 1
                 dimension += len(field.categories)
                 continue
-            order, by_time = rows["order"].to_numpy(), self._log.ordered_by_time
-            if field.elapsed is not None:
-                unit, most = field.elapsed.unit, field.elapsed.most
-                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=by_time)
-            elif field.carried is not None:
-                values = numbers(rows[field.name])
-                filled, ages = carry_forward(values, order, starts, field.carried, by_time=by_time)
-                turned[dimension], turned[dimension + 1] = filled, ages
-                dimension += 1
-            else:
-                turned[dimension] = numbers(rows[field.name])
+            turned[dimension] = numbers(rows[field.name])
             dimension += 1
         return np.ascontiguousarray(turned.T)
 
@@ -247,8 +229,7 @@ class TransitionMaker:
                 rows,
                 np.flatnonzero(~finite.all(axis=1)),
                 f"a missing, NaN or infinite {what} (in {bad})",
-                "finite float32 numbers; fill it in, carry the last observation forward "
-                "(`carried`, docs/prepare-a-log.md), or drop the trajectory",
+                "finite float32 numbers; fill it in (docs/prepare-a-log.md), or drop it",
             )
         declared = getattr(self._bounds, key, "space")
         if isinstance(declared, str):
@@ -266,60 +247,3 @@ class TransitionMaker:
             "within them; correct the log or the bounds, or set options.beyond_bounds: clip",
         )
         return values
-
-
-def elapsed_times(
-    order: npt.NDArray[np.generic],
-    starts: npt.NDArray[np.int64],
-    unit: TimeUnit,
-    most: float,
-    *,
-    by_time: bool,
-) -> npt.NDArray[np.float64]:
-    """Compute the time since the row before, at most the declared one; 0 in the first row of a
-    trajectory.
-
-    Args:
-        order: of rows in their order, trajectory by trajectory, ``[n]``.
-        starts: the first row of every trajectory.
-        unit: of the result.
-        most: a longer time counts as this.
-        by_time: whether ``order`` is in microseconds; else it counts in ``unit``.
-    """
-    since: npt.NDArray[np.float64] = np.diff(order, prepend=order[:1]).astype(np.float64)
-    since[starts] = 0
-    since /= MICROSECONDS[unit] if by_time else 1
-    return since.clip(max=most)
-
-
-def carry_forward(
-    values: npt.NDArray[np.float32],
-    order: npt.NDArray[np.generic],
-    starts: npt.NDArray[np.int64],
-    entry: Carried,
-    *,
-    by_time: bool,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """Fill missing values with the last one of the same trajectory, and compute the age of every
-    value.
-
-    Args:
-        values: NaN where missing, ``[n]``.
-        order: see `elapsed_times`.
-        starts: the same.
-        entry: of the column.
-        by_time: see `elapsed_times`.
-
-    Returns:
-        The values, ``entry.first`` or NaN before the first one of a trajectory; and their ages, at
-        most ``entry.most``.
-    """
-    rows = np.arange(len(values))
-    begun = np.repeat(starts, np.diff(starts, append=len(values)))
-    last = np.maximum.accumulate(np.where(np.isnan(values), -1, rows))
-    known = last >= begun
-    age = (order - order[last.clip(0)]).astype(np.float64)
-    age /= MICROSECONDS[entry.unit] if by_time else 1
-    first = np.nan if entry.first is None else entry.first
-    filled: npt.NDArray[np.float32] = np.where(known, values[last.clip(0)], np.float32(first))
-    return filled, np.where(known, age, entry.most).clip(max=entry.most)
