@@ -65,7 +65,7 @@ def private_mean(
         )
     )
     request = Request(
-        data, "people", "private_mean", identity, mechanism.event, mechanism.delta, None, None
+        data, "people", "private_mean", identity, mechanism.event, mechanism.delta, None
     )
     with (
         closing(

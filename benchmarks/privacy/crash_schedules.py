@@ -57,7 +57,8 @@ from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Budget, Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
-from primorl.work.desk import Desk, open_to_charge
+from primorl.work.data import open_to_charge
+from primorl.work.desk import Desk
 from primorl.work.jobs import Order
 from tests.faults.edits import expression, module_file, planted
 from tests.faults.table import CHARGES, FAULTS, Fault

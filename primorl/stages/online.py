@@ -46,8 +46,7 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, GymBatch
 from primorl.work.desk import Paid
-from primorl.work.jobs import Order, digest
-from primorl.work.multipliers import solve_noise
+from primorl.work.jobs import Order, digest, solve_noise
 
 STAGE = "online"
 STANDARD_DEVIATION = 1.0

@@ -1,6 +1,7 @@
 """The split into private and public units, which the ledger must allow."""
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from primorl.base.files import home
@@ -9,8 +10,7 @@ from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.partitioning import partition
 from primorl.data.storage.schema import Manifest
-from primorl.work.data import version_of
-from primorl.work.desk import publish
+from primorl.work.data import open_to_charge, refuse_published, version_of
 
 
 def split(params: Params, folder: Path, confirmed: str | None = None) -> Manifest:
@@ -25,7 +25,7 @@ def split(params: Params, folder: Path, confirmed: str | None = None) -> Manifes
         confirmed: the word of the refusal.
 
     Raises:
-        Refused: the ledger does not allow it.
+        Refused: the ledger does not allow it. Nothing was written.
         PipelineError: see `partition`.
     """
 
@@ -33,7 +33,12 @@ def split(params: Params, folder: Path, confirmed: str | None = None) -> Manifes
         info = manifest.info
         people = isinstance(params.chosen, TabularDataset) or info.unit != "trajectory"
         version = version_of(manifest, private, public)
-        publish(params, info.dataset, version, people=people, confirmed=confirmed)
+        if people or confirmed is not None:
+            # the ledger remembers splits of people, also those with nobody public
+            with closing(open_to_charge(params)) as ledger:
+                ledger.publish(info.dataset, version, confirmed)
+        else:
+            refuse_published(params, info.dataset, version)
 
     return partition(
         TRAJECTORIES,

@@ -10,9 +10,12 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
-from primorl.work.jobs import CloneJob, MechanismNumbers
-from primorl.work.model_rules import epsilon_of, noise_share, round_to
-from primorl.work.multipliers import noise_of_share, solve_noise
+from primorl.work.jobs import CloneJob, MechanismNumbers, noise_of_share, solve_noise
+from primorl.work.model_rules import (
+    epsilon_of,
+    noise_share,
+    round_to,
+)
 
 _MOST_ROWS = 256  # of a unit and round of linear heads
 _CLONE_Q, _CLONE_ROUNDS = 0.3, 40

@@ -82,6 +82,24 @@ def open_ledger(params: Params, *, read_only: bool) -> Ledger:
     )
 
 
+def open_to_charge(params: Params) -> Ledger:
+    """Open the project's ledger to charge, or begin it.
+
+    Raises:
+        PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or
+            ``dvc.lock`` names; the message holds no credentials.
+    """
+    if not ledger_is_begun(params):
+        refuse_missing_charges(None)  # before a lost one is begun again
+    ledger = open_ledger(params, read_only=False)
+    try:
+        refuse_missing_charges(ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
 def refuse_missing_charges(ledger: Ledger | None) -> None:
     """Check that the ledger has its head, and every charge that models and private answers name.
 

@@ -44,11 +44,8 @@ from primorl.work.bill import Bill
 from primorl.work.data import (
     Partitions,
     budget_of,
-    ledger_is_begun,
     list_assumptions,
-    open_ledger,
-    refuse_missing_charges,
-    refuse_published,
+    open_to_charge,
 )
 from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
@@ -61,48 +58,6 @@ from primorl.work.jobs import (
 
 ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
 """Stages that may open private rows, each for a charge of its own."""
-
-
-def open_to_charge(params: Params) -> Ledger:
-    """Open the project's ledger to charge, or begin it.
-
-    Raises:
-        PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or
-            ``dvc.lock`` names; the message holds no credentials.
-    """
-    if not ledger_is_begun(params):
-        refuse_missing_charges(None)  # before a lost one is begun again
-    ledger = open_ledger(params, read_only=False)
-    try:
-        refuse_missing_charges(ledger)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
-
-
-def publish(
-    params: Params, dataset: str, version: Version, *, people: bool, confirmed: str | None = None
-) -> None:
-    """Refuse a split that the ledger does not allow and, of people, record the public units, also
-    where there are none.
-
-    Args:
-        params: name the ledger.
-        dataset: name of the data.
-        version: the two sides of the split.
-        people: whether units are people, whose splits the ledger remembers.
-        confirmed: the word that names these public units; see `Ledger.publish`.
-
-    Raises:
-        Refused: a public unit was charged for as private, or the other way round; or units become
-            public that were private, and ``confirmed`` does not name them. Nothing was written.
-    """
-    if not people and confirmed is None:
-        refuse_published(params, dataset, version)
-        return
-    with closing(open_to_charge(params)) as ledger:
-        ledger.publish(dataset, version, confirmed)
 
 
 @dataclass

@@ -48,6 +48,7 @@ from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
@@ -270,6 +271,39 @@ class QuestionJob:
         return Training(1.0, self.noise_multiplier, self.releases).event
 
 
+def solve_noise(
+    epsilon: float,
+    delta: float,
+    q: float,
+    rounds: int,
+    queries: tuple[float, ...] = (),
+    key: str = "params.yaml: privacy.target_epsilon",
+) -> float:
+    """Solve for the noise multiplier at which a mechanism costs this ε, a part of that of a key.
+
+    Raises:
+        PipelineError: none is enough.
+    """
+    try:
+        return solve_noise_multiplier(epsilon, delta, q, rounds, queries)
+    except ValueError as impossible:
+        raise PipelineError(
+            f"{key}: a job's part of it is {epsilon:.6g}: {impossible}; raise it"
+        ) from None
+
+
+def noise_of_share(epsilon: float, delta: float, share: float) -> float:
+    """Compute the noise multiplier of a query of all units that takes a share of this ε.
+
+    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and
+    rounds of all units.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    return float(f"{solve_noise(epsilon, delta, 1.0, 1) / math.sqrt(share):.4g}")
+
+
 def digest(content: Mapping[str, Any]) -> str:
     """Digest plain values, as identities of paid work are made; the order of keys does not
     matter.
@@ -289,19 +323,13 @@ def digest_of_settings(params: Params) -> str:
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
-    # What is asked of the people follows from the policy too. Names and empty bounds are those of
-    # plans that were kept before: another digest would have people charged again.
-    asked["privacy"]["statistics"] = {
-        "normaliser": params.normaliser,
-        "starts": params.asks_starts,
-    }
     facts = {name: content["chosen"][name] for name in _FACTS}
-    facts["bounds"] = {
-        key: value
-        for key, value in facts["bounds"].items()
-        if key not in _FREE_BOUNDS and value is not None
-    }
-    return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
+    for key in _FREE_BOUNDS:
+        del facts["bounds"][key]
+    # what is asked of the people follows from the policy too
+    of_people = {"normaliser": params.normaliser, "starts": params.asks_starts}
+    questions = content["evaluation"]["private"]
+    return digest(asked | {"facts": facts, "of_people": of_people, "questions": questions})
 
 
 def paid_plan(params: Params, partitions: "Partitions") -> Path:

@@ -18,8 +18,7 @@ from primorl.model.architecture import CanLearn, Network
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.work.jobs import MechanismNumbers, ModelJob
-from primorl.work.multipliers import noise_of_share, solve_noise
+from primorl.work.jobs import MechanismNumbers, ModelJob, noise_of_share, solve_noise
 from primorl.work.objections import check_choices
 
 _COMMON: dict[str, Any] = {

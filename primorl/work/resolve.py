@@ -28,9 +28,9 @@ from primorl.work.jobs import (
     digest_of_settings,
     identity_of,
     paid_plan,
+    solve_noise,
 )
 from primorl.work.model_rules import epsilon_of, fit_model, model_job, say_least_spread
-from primorl.work.multipliers import solve_noise
 from primorl.work.objections import find_objections
 
 _EPOCHS, _UPDATES, _HIDDEN = 24, 250, (64, 64)  # of the policy

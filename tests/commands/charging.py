@@ -13,8 +13,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.history import Version
-from primorl.work.data import version_in
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge, version_in
 from tests.data.builders import episode
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request

@@ -27,7 +27,7 @@ from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Budget
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from tests.commands.charging import charged, partitioned, settings
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot

@@ -20,7 +20,7 @@ import primorl as package
 from primorl.base.errors import PipelineError
 from primorl.commands import check, plan_answer
 from primorl.config import params
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version

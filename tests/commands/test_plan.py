@@ -14,8 +14,7 @@ from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
-from primorl.work.data import Partitions
-from primorl.work.desk import open_to_charge
+from primorl.work.data import Partitions, open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
 from tests.pipeline.training_project import noise_of_model, quick_clone, watch_private

@@ -21,7 +21,7 @@ from primorl.data.storage.parquet import PartReader
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work import clone_rules, model_rules, resolve
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from primorl.work.jobs import MechanismNumbers
 from tests.data.builders import table
 from tests.pipeline import tiny_policy

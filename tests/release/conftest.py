@@ -11,7 +11,7 @@ from primorl.config import params
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.release.build import release
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from tests.projects import inside
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, run_stages, tiny_params

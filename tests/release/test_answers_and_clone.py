@@ -38,7 +38,7 @@ from primorl.release.contents import (
     NEEDED,
     is_bundle,
 )
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from tests.data.builders import episode, snapshot
 from tests.evaluate.test_recommendation import answer, found
 from tests.pipeline.training_project import quick_clone

@@ -27,7 +27,7 @@ from primorl.data.partitioning import partition
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARD, DECLARED, EVALUATION, LEDGER, MANIFEST, NEEDED
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from tests.data.builders import snapshot
 from tests.projects import inside
 from tests.release.bundles import (

@@ -8,7 +8,7 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.privacy.statement import Statement
-from primorl.work.desk import open_to_charge
+from primorl.work.data import open_to_charge
 from research import dptd, dptd_project
 from tests.pipeline.conftest import data, small
 from tests.pipeline.training_project import killed, watch_private

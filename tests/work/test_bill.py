@@ -28,8 +28,8 @@ from primorl.stages import asking
 from primorl.stages.asking import BEHAVIOUR_RETURNS
 from primorl.work import bill
 from primorl.work.bill import Bill, preview
-from primorl.work.data import Partitions, read_ledger
-from primorl.work.desk import Desk, open_to_charge
+from primorl.work.data import Partitions, open_to_charge, read_ledger
+from primorl.work.desk import Desk
 from primorl.work.jobs import QuestionJob, event_of
 from primorl.work.resolve import resolve
 from tests.commands.charging import primorl

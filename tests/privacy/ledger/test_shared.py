@@ -8,8 +8,7 @@ import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.work.data import ledger_is_begun, open_ledger
-from primorl.work.desk import open_to_charge
+from primorl.work.data import ledger_is_begun, open_ledger, open_to_charge
 from tests.data.builders import snapshot
 from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import execute, request, version
