@@ -31,9 +31,8 @@ from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
 from primorl.policy.config import BehaviourConfig, PolicyConfig
-from primorl.privacy.composition import check_held, check_parts, held_by_clone
+from primorl.privacy.composition import check_held, check_parts, held_by_clone, verify
 from primorl.privacy.statement import FILE, Statement
-from primorl.privacy.verification import verify
 from primorl.work.data import open_public
 
 _REMEDY = "run `dvc repro`"

@@ -1,8 +1,11 @@
-"""Composition: the statement of a result of several releases."""
+"""Statements of several releases together, and the check of a statement: it agrees with itself, and
+promises no more than the accountant finds in its events.
+"""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,10 +13,16 @@ from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import BEHAVIOUR, MODEL
-from primorl.privacy.accounting.epsilon import compose, flat
-from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.accounting.figures import stated
-from primorl.privacy.statement import NO_ROUNDS, MechanismStatement, Statement
+from primorl.privacy.accounting.epsilon import Training, compose, flat
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.figures import deltas, figures, stated
+from primorl.privacy.statement import (
+    NO_ROUNDS,
+    Accountant,
+    MechanismStatement,
+    Statement,
+    our_accountant,
+)
 
 SHARED = (
     "unit",
@@ -36,6 +45,13 @@ BEFOREHAND = (
 """Assumption of the ε of several mechanisms together; `Statement.spent_on_dataset` does
 without it.
 """
+
+MOST_ROUNDS, LEAST_NOISE = 10**6, 0.1
+"""Of an event that the accountant takes, so that it answers in a bounded time."""
+ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
+FILTER_ROUNDING = 2e-5  # of a total by the privacy filter, whose bisection stops at 1e-5
+_LEAST = 1e-13  # of a δ, a difference of sums near 1, however small it is; seen: 7e-16
+TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
 
 Part = TypeVar("Part")
 
@@ -207,3 +223,106 @@ def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
 
 def _unite(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for own in lines for line in own))
+
+
+# ---- the check
+
+
+def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
+    """Check that a private statement, read from ``path``, agrees with itself, and account its
+    events again.
+
+    Args:
+        path: for messages.
+        statement: of one mechanism, or of several one after another.
+        curves: check profile, groups and attacks as well, which takes seconds for a new event.
+
+    Raises:
+        PipelineError: one line.
+    """
+    delta, account = statement.delta or 0.0, statement.spent_on_dataset
+    largest = delta if account is None else max(delta, account.delta)
+    if largest >= 1 / statement.units and not statement.void:
+        raise PipelineError(
+            f"{path}: delta: {largest!r} is not below one over the units, and void does not say so"
+        )
+    for part in statement.mechanisms or (statement,):
+        training = _training(path, part)
+        if part.event != event_to_json(training.event):
+            raise PipelineError(f"{path}: event: not that of the mechanism it describes")
+        spent = training.spent(delta)
+        refuse_less(path, "epsilon", part.epsilon, spent.epsilon_pld, statement.accountant)
+        for query in part.queries:
+            alone = Training(1.0, query.noise_multiplier, 1).spent(delta).epsilon_pld
+            refuse_less(path, f"{query.what}: epsilon", query.epsilon, alone, statement.accountant)
+    event = event_from_json(statement.event)
+    if statement.mechanisms:
+        if event != joint_event([part.event for part in statement.mechanisms]):
+            raise PipelineError(f"{path}: event: not that of its mechanisms together")
+        spent = compose([event], delta)
+        refuse_less(path, "epsilon", statement.epsilon, spent.epsilon_pld, statement.accountant)
+    refuse_less(path, "epsilon_rdp", statement.epsilon_rdp, spent.epsilon_rdp, statement.accountant)
+    if curves:
+        _check_curves(path, statement, event, delta)
+
+
+def _training(path: Path, mechanism: Statement | MechanismStatement) -> Training:
+    """Rebuild the training run of a mechanism from its numbers."""
+    q, z = mechanism.sampling_probability or 0.0, mechanism.noise_multiplier or 0.0
+    queries, rounds = tuple(each.noise_multiplier for each in mechanism.queries), mechanism.rounds
+    if rounds is None or rounds > MOST_ROUNDS:
+        raise PipelineError(f"{path}: rounds: found {rounds}, allowed are up to {MOST_ROUNDS}")
+    if q == 0 or min((z, *queries)) < LEAST_NOISE:
+        raise PipelineError(
+            f"{path}: private: true, yet rounds or a query without noise (≥ {LEAST_NOISE:g})"
+        )
+    return Training(q, z, rounds, queries)
+
+
+def _check_curves(path: Path, statement: Statement, event: dp_event.DpEvent, delta: float) -> None:
+    """Check the replacement ε, groups, attacks and profile of a private statement."""
+    found, accountant = figures(event, delta), statement.accountant
+    replaced = statement.epsilon_replace_one
+    refuse_less(path, "epsilon_replace_one", replaced, found.epsilon_replace_one, accountant)
+    epsilons = [point.epsilon for point in statement.profile]
+    if len(epsilons) != len(found.profile) or (epsilons and epsilons[0] != 0):
+        raise PipelineError(f"{path}: profile: points are missing; run `dvc repro`")
+    own = compose([event], delta).epsilon_pld
+    known = deltas(event, own, epsilons) if epsilons else []
+    # δ at its own ε, which is the accountant's to the last digit, is the stated one.
+    profile = [
+        (each, min(least, delta) if each in (own, statement.epsilon) else least)
+        for each, least in zip(epsilons, known, strict=True)
+    ]
+    for key, points in (
+        ("groups", found.groups),
+        ("attacks", found.attacks),
+        ("profile", profile),
+    ):
+        stated_points = [astuple(point) for point in getattr(statement, key)]
+        if [place for place, _ in stated_points] != [place for place, _ in points]:
+            raise PipelineError(f"{path}: {key}: points are missing; run `dvc repro`")
+        for (_, value), (_, least) in zip(stated_points, points, strict=True):
+            refuse_less(path, key, value, least, accountant)
+
+
+def refuse_less(
+    path: Path,
+    key: str,
+    stated: float | None,
+    accounted: float | None,
+    accountant: Accountant,
+    rounding: float = ROUNDING,
+) -> None:
+    """Refuse a stated ε, δ or success of an attack below the accounted one (None: infinite).
+
+    The same version makes the same number up to ``rounding``, relative; another one up to
+    `TOLERANCE`.
+    """
+    slack = rounding if accountant == our_accountant() else TOLERANCE
+    least = math.inf if accounted is None else accounted
+    if (math.inf if stated is None else stated) < least * (1 - slack) - _LEAST:
+        raise PipelineError(
+            f"{path}: {key}: found {stated!r}, less than the accountant makes of the events: "
+            f"{least!r}; was it edited? `dvc repro` makes it again"
+        )

@@ -4,6 +4,7 @@ This class is the file's only writer and reader.
 """
 
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -40,12 +41,13 @@ NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
 class Accountant:
     """The software that computed ε."""
 
-    name: Line
+    name: Literal["dp_accounting.pld.PLDAccountant"]
     """Class of the accountant."""
     version: Line
     """Version of its package."""
 
 
+@cache
 def our_accountant() -> Accountant:
     """Return the accountant of this installation; who only uses a policy has none."""
     return Accountant(name="dp_accounting.pld.PLDAccountant", version=version("dp-accounting"))

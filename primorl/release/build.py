@@ -22,8 +22,7 @@ from primorl.policy.loaded import choose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge, list_budget_changes
-from primorl.privacy.statement import Statement
-from primorl.privacy.verification import OURS, given
+from primorl.privacy.statement import Statement, our_accountant
 from primorl.release import bundle
 from primorl.release.card import DECLARED_TEXTS, render
 from primorl.release.contents import (
@@ -171,7 +170,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / MODEL[2]
     budget = params.privacy.budget.epsilon
-    delta = given(place, "spent_on_dataset", statement.spent_on_dataset).delta
+    delta = params.privacy.delta
     with read_ledger(params) as ledger:
         if ledger is None:
             raise PipelineError(
@@ -186,7 +185,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
         neighboring_relation=statement.neighboring_relation,
-        accountant=OURS,
+        accountant=our_accountant(),
         # by this version, as whoever checks the bundle does
         epsilon=finite(account.epsilon(delta)),
         delta=delta,

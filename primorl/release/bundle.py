@@ -29,16 +29,17 @@ from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.composition import BEFOREHAND, check_held, check_parts, held_by_clone
+from primorl.privacy.composition import (
+    BEFOREHAND,
+    FILTER_ROUNDING,
+    check_held,
+    check_parts,
+    held_by_clone,
+    refuse_less,
+)
+from primorl.privacy.composition import verify as verify_statement
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.statement import MechanismStatement, SpentOnDataset, Statement
-from primorl.privacy.verification import (
-    FILTER_ROUNDING,
-    given,
-    refuse_other_accountant,
-    refuse_unless_equal,
-)
-from primorl.privacy.verification import verify as verify_statement
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
@@ -286,15 +287,12 @@ def _check_configs(bundle: Bundle) -> None:
 def _check_ledger(bundle: Bundle) -> None:
     """Account every record of the ledger's statement again, and all of them together."""
     path, ledger = bundle.folder / LEDGER, bundle.ledger
-    refuse_other_accountant(path, ledger.accountant)
     same = ("dataset_fingerprint", "unit", "neighboring_relation")
     _refuse_other(path, ledger, _select(bundle.of_model, same), MODEL[2])
     _refuse_other(path, ledger, {"charges": len(ledger.records)}, "the number of records")
     for place, record in enumerate(ledger.records):
         alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
-        refuse_unless_equal(
-            path, f"records.{place}.epsilon", record.epsilon, alone, ledger.accountant
-        )
+        refuse_less(path, f"records.{place}.epsilon", record.epsilon, alone, ledger.accountant)
     _check_account(path, ledger, _events(ledger), ledger)
 
 
@@ -306,7 +304,7 @@ def _check_account(
 ) -> None:
     """Check the ε of an account, known up to the last step of the filter's bisection."""
     total = finite(total_of(events, stated.delta))
-    refuse_unless_equal(path, "epsilon", stated.epsilon, total, by.accountant, FILTER_ROUNDING)
+    refuse_less(path, "epsilon", stated.epsilon, total, by.accountant, FILTER_ROUNDING)
 
 
 def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
@@ -345,18 +343,16 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
         PipelineError: there is no such charge on this version of the data, the account does not
             count it, or the account is not that of the ledger's oldest charges together.
     """
-    account = given(path, "spent_on_dataset", statement.spent_on_dataset)
+    account = statement.spent_on_dataset
     places = [place for place, each in enumerate(ledger.records) if each.id == statement.charge]
     own = ledger.records[places[0]] if len(places) == 1 else None
-    if own is None or (own.event, own.state, own.same_version) != (
-        _own_part(statement).event,
-        "committed",
-        True,
-    ):
+    paid = (_own_part(statement).event, "committed", True)
+    if own is None or (own.event, own.state, own.same_version) != paid:
         raise PipelineError(
             f"{path}: charge: found no committed charge with the id and event in {LEDGER}"
         )
-    if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
+    # oldest first; its own among them
+    if account is None or not places[0] < account.charges <= ledger.charges:
         raise PipelineError(
             f"{path}: spent_on_dataset: charges: not a number of charges that {LEDGER} has"
         )

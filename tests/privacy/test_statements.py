@@ -3,8 +3,10 @@ lost.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,20 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.composition import BEFOREHAND, compose_statement, count_held, held_by_clone
-from primorl.privacy.statement import QueryStatement, SpentOnDataset, Statement
+from primorl.privacy.accounting.figures import stated
+from primorl.privacy.composition import (
+    BEFOREHAND,
+    compose_statement,
+    count_held,
+    held_by_clone,
+    verify,
+)
+from primorl.privacy.statement import (
+    QueryStatement,
+    SpentOnDataset,
+    Statement,
+    our_accountant,
+)
 from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 
 DELTA = 1e-5
@@ -120,3 +134,40 @@ def test_it_comes_back_as_it_was_and_what_it_cannot_mean_is_refused(tmp_path: Pa
     write_json(tmp_path / "privacy.json", PRIVATE | {"format": 2})
     with pytest.raises(PipelineError, match=r"privacy.json: found format 2"):
         Statement.read(tmp_path)
+
+
+def scaled(points: tuple[Any, ...], place: int, key: str, factor: float = 0.9) -> tuple[Any, ...]:
+    changed = replace(points[place], **{key: factor * getattr(points[place], key)})
+    return (*points[:place], changed, *points[place + 1 :])
+
+
+LESS: list[tuple[str, Callable[[Any], object]]] = [
+    ("epsilon_replace_one", lambda s: 0.9 * s.epsilon_replace_one),
+    ("groups", lambda s: scaled(s.groups, 1, "epsilon")),
+    ("groups", lambda s: s.groups[:2]),
+    ("attacks", lambda s: scaled(s.attacks, 2, "true_positive_rate")),
+    ("attacks", lambda _: ()),
+    ("profile", lambda s: scaled(s.profile, 4, "epsilon")),
+    ("profile", lambda s: s.profile[1:]),
+    ("profile", lambda _: ()),
+]
+
+
+PATH = Path("privacy.json")
+
+
+def test_a_figure_that_promises_more_is_named() -> None:
+    """Twins: the accountant's own pass, and so does a figure that promises less."""
+    run = Training(0.1, 8.763, 150)
+    figures = stated(run.event, run.spent(DELTA))
+    other = replace(OF_TRAINING, noise_multiplier=8.763, **figures)
+    ours = replace(other, accountant=our_accountant())
+    verify(PATH, ours)
+    verify(PATH, replace(ours, groups=scaled(ours.groups, 1, "epsilon", 1.1)))
+    for key, change in LESS:
+        with pytest.raises(PipelineError, match=f"^privacy.json: {key}: "):
+            verify(PATH, replace(other, **{key: change(other)}))
+    barely = scaled(ours.profile, 9, "delta", 0.9999)
+    with pytest.raises(PipelineError, match=r"^privacy\.json: profile: "):
+        verify(PATH, replace(ours, profile=barely))
+    verify(PATH, replace(other, profile=barely))

@@ -100,9 +100,9 @@ def test_a_strangers_bundle_is_refused_in_one_line(
 
 
 def lower(name: str, path: tuple[Any, ...], value: float) -> Iterator[tuple[Change, str]]:
-    """A figure 0.1% off, and as little less as no rounding explains."""
+    """A figure 0.1% less, and as little less as no rounding explains."""
     total = path in (("spent_on_dataset", "epsilon"), ("epsilon",) if name == LEDGER else ())
-    for factor in (0.999, 1 - (3e-5 if total else 1e-8), 1.001):
+    for factor in (0.999, 1 - (3e-5 if total else 1e-8)):
         yield at(name, path, value * factor), name
 
 
@@ -122,7 +122,7 @@ def test_a_figure_that_is_not_the_accountants_is_refused(original: Path, tmp_pat
             curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
             if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
                 table += lower(name, path, value)
-    assert len(table) > 30
+    assert len(table) > 20
     each_refused(original, tmp_path, table, renew)
     assert refusal(shutil.copytree(original, tmp_path / "copy"), renew) is None
 
@@ -155,9 +155,9 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
             in_both("queries", lambda asked: [q for q in asked if q["what"] == "first_states"]),
             "event: not that of the mechanism",
         ),
-        (in_both("epsilon", 0.5), f"epsilon: {less}"),
-        (in_both("queries.1.epsilon", 0.1), f"epsilon: {less}"),
-        (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
+        (in_both("epsilon", 0.5), less),
+        (in_both("queries.1.epsilon", 0.1), less),
+        (in_both("queries.0.noise_multiplier", 0.0), "a query without noise"),
         (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing"),
         (
             lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}),

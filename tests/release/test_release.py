@@ -131,7 +131,7 @@ MD5 = "0123456789abcdef0123456789abcdef"
 DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "of an earlier run"),
     (lambda: edit(POLICY / "privacy.json", charge="x"), "charge: not that of models/dynamics"),
-    (lambda: everywhere(epsilon=0.1), "epsilon: less than the accountant"),
+    (lambda: everywhere(epsilon=0.1), "less than the accountant"),
     (void, "void: noise is seeded"),
     (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
     (
