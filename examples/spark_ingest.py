@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params, load
-from primorl.data.sources.tabular.files import fields_of
+from primorl.data.sources.logs import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

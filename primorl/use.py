@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_file
-from primorl.config.tabular import DecimalPoint
-from primorl.data.sources.tabular.columns import header_of
+from primorl.config.datasets import DecimalPoint
+from primorl.data.sources.logs import header_of
 from primorl.policy.loaded import Policy
 
 _LARGEST_HEADER = 2**22  # bytes

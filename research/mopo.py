@@ -20,8 +20,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import TRAJECTORIES
 from primorl.config.datasets import D4rlDataset, MinariDataset, ReplayDataset
 from primorl.config.params import Params, load
-from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.rows import PartReader, UnitStore
 from primorl.engine.public import ChosenUnits, train_pooled
 from primorl.engine.settings import PooledTraining
 from primorl.evaluate.returns import episode_returns

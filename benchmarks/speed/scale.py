@@ -37,8 +37,7 @@ from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.ingestion import ingest
 from primorl.data.partitioning import partition
 from primorl.data.private import open_units
-from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.rows import PartReader, UnitStore
 from primorl.engine import heads
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup

@@ -73,12 +73,12 @@ def _settings(params: "Params") -> Iterator[str]:
 def _log(params: "Params") -> Iterator[str]:
     """Check the files of a log: as they were collected, and with the columns of the entry."""
     from primorl.config.datasets import TabularDataset
-    from primorl.data.sources.tabular.watch import changed
+    from primorl.data.sources.logs import changed
 
     if (said := changed(params.dataset, params.chosen)) is not None:
         raise PipelineError(said)
     if isinstance(params.chosen, TabularDataset):
-        from primorl.data.sources.tabular.source import Tabular
+        from primorl.data.sources.tabular import Tabular
 
         there = Tabular(params.dataset, params.chosen).check_columns()
         found = "has the columns of the entry" if there else "not there yet"

@@ -75,7 +75,7 @@ def init(
 
 def _draft(log: Path, target: Path) -> tuple[str, str]:
     """Return name and text of the dataset's file for a log."""
-    from primorl.data.sources.tabular.columns import columns_of
+    from primorl.data.sources.logs import columns_of
 
     if log.resolve().is_relative_to(target):
         raise PipelineError(

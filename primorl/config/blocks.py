@@ -30,7 +30,7 @@ from primorl.base.records import (
     WeightDecay,
     Within,
 )
-from primorl.config.texts import (
+from primorl.config.reading import (
     Block,
     InnerPath,
     LogVariances,

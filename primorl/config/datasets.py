@@ -1,7 +1,7 @@
-"""The file of one dataset, ``datasets/<name>.yaml``: its source, columns, bounds and
-privacy unit.
-"""
+"""The file of one dataset, ``datasets/<name>.yaml``: source, columns, bounds and privacy unit."""
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
@@ -21,11 +21,11 @@ from primorl.base.records import (
     Within,
     adapter,
 )
-from primorl.config.meds import MedsOptions
-from primorl.config.reading import shown
-from primorl.config.tabular import BoxActions, TabularOptions, check_ascending
-from primorl.config.texts import (
+from primorl.config.reading import (
     Block,
+    Categories,
+    Category,
+    Column,
     FilledText,
     InnerPath,
     Name,
@@ -34,7 +34,376 @@ from primorl.config.texts import (
     Sentence,
     Text,
     check_once,
+    shown,
 )
+
+_MOST_ACTIONS = 10_000
+
+Dimension = tuple[str, float, float]
+"""Name, lowest and highest value of one dimension of an observation, as far as its entry
+says them.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Block):
+    """A column with one of the declared categories in each row: one-hot, or discrete actions, in
+    the given order.
+    """
+
+    column: Column
+    categories: Categories
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """One dimension for each category."""
+        return tuple((f"{self.column}={category}", 0.0, 1.0) for category in self.categories)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedActions(Block):
+    """A column of discrete actions 0 … count - 1."""
+
+    column: Column
+    count: Annotated[int, Within(ge=2, le=_MOST_ACTIONS)]
+
+
+def check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
+    """Raise ValueError, which names the dimension, where a low is not below its high."""
+    for number, (low, high) in enumerate(zip(lows, highs, strict=True), start=1):
+        if low >= high:
+            raise ValueError(
+                f"low must be below high: found {low:g} and {high:g} in dimension {number}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxActions(Block):
+    """Columns of a continuous action, with their bounds; null: those of the environment."""
+
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=10_000)]
+    low: tuple[Finite, ...] | None = None
+    high: tuple[Finite, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high must both be null or both be lists")
+        if self.low is not None and self.high is not None:
+            if not len(self.columns) == len(self.low) == len(self.high):
+                raise ValueError("low and high must have one number for each of columns")
+            check_ascending(self.low, self.high)
+
+
+def _check_joined(columns: tuple[Categorical, ...]) -> tuple[Categorical, ...]:
+    if len({each.column for each in columns}) < len(columns):
+        raise ValueError("found a column twice")
+    if (count := math.prod(len(each.categories) for each in columns)) > _MOST_ACTIONS:
+        raise ValueError(f"found {count} combinations; allowed are up to {_MOST_ACTIONS}")
+    return columns
+
+
+JoinedActions = Annotated[
+    tuple[Categorical, ...], Field(min_length=1), AfterValidator(_check_joined)
+]
+"""Columns whose categories together are one discrete action: every combination is one choice, in
+the order in which the last column changes first.
+"""
+ObservationColumn = Annotated[Column | Categorical, OneOf()]
+ActionColumns = Annotated[BoxActions | CountedActions | Categorical | JoinedActions, OneOf()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabularColumns(Block):
+    """Meaning of the columns of a log; null: the log has no such column."""
+
+    unit: Column | None = None
+    trajectory: Column
+    order: Column
+    observation: Annotated[tuple[ObservationColumn, ...], Field(min_length=1, max_length=10_000)]
+    action: ActionColumns
+    reward: Column
+    terminated: Column | None = None
+    truncated: Column | None = None
+    next_observation: tuple[Column, ...] | None = None
+
+    def __post_init__(self) -> None:
+        following = self.next_observation
+        if following is not None and len(following) != len(self.observation):
+            raise ValueError(
+                "next_observation must be null or name one column for each entry of observation"
+            )
+        names = [name for name, _, _ in self.dimensions]
+        if len(set(names)) < len(names):
+            raise ValueError("observation has one name twice")
+
+    @property
+    def choices(self) -> tuple[Categorical, ...]:
+        """The columns that make one discrete action together; none where actions are in a box."""
+        if isinstance(self.action, BoxActions):
+            return ()
+        if isinstance(self.action, CountedActions):
+            numbers = tuple(map(str, range(self.action.count)))
+            return (Categorical(column=self.action.column, categories=numbers),)
+        return self.action if isinstance(self.action, tuple) else (self.action,)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The dimensions of an observation, in order."""
+        found: list[Dimension] = []
+        for entry in self.observation:
+            if isinstance(entry, str):
+                found.append((entry, -math.inf, math.inf))
+            else:
+                found += entry.dimensions
+        return tuple(found)
+
+
+DecimalPoint = Literal[".", ","]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvFormat(Block):
+    """How numbers and fields are written in CSV."""
+
+    delimiter: Annotated[str, Field(pattern=r'^[^\r\n"]$')] = ","
+    decimal_point: DecimalPoint = "."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabularOptions(Block):
+    """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions.
+
+    Attributes:
+        beyond_bounds: of observations and rewards beyond the bounds that the entry declares: an
+            error, or cut there.
+    """
+
+    files: InnerPath
+    csv: CsvFormat = field(default_factory=CsvFormat)
+    columns: TabularColumns
+    trajectory_ids: Literal["global", "per_unit"]
+    end: Literal["flags", "last_row", "observed", "outcome"]
+    sorted: bool = False
+    beyond_bounds: Literal["refuse", "clip"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.trajectory_ids == "per_unit" and self.columns.unit is None:
+            raise ValueError("trajectory_ids: per_unit needs columns.unit; else set global")
+        if self.end == "flags" and not (self.columns.terminated or self.columns.truncated):
+            raise ValueError(
+                "end: flags needs columns.terminated or columns.truncated; else set last_row, "
+                "observed or outcome"
+            )
+
+
+Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
+"""Codes of events; one that ends in ``*`` stands for all that begin so."""
+TimeUnit = Literal["seconds", "minutes", "hours", "days"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsValue(Block):
+    """The last number that came with some codes, at or before a decision, and its age.
+
+    Attributes:
+        name: of the dimension; that of the age is ``NAME_age``.
+        codes: of the measurement, all in one unit of measure. Codes of the action count before the
+            decision only.
+        low: a lower number is an artefact, and counts as missing; a public bound.
+        high: a higher number is one too.
+        unit: of the age.
+        most: a higher age counts as this; a public bound.
+        first: value before the first measurement, with the age ``most``; a public fact. None:
+            decisions before the first measurement are left out.
+        before: whether numbers count that came before the trajectory began, by at most ``most``.
+    """
+
+    name: Column
+    codes: Codes
+    low: Finite
+    high: Finite
+    unit: TimeUnit = "hours"
+    most: Positive
+    first: Finite | None = None
+    before: bool = False
+
+    @property
+    def age(self) -> str:
+        """Name of the age's dimension."""
+        return f"{self.name}_age"
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The value and its age."""
+        return (self.name, self.low, self.high), (self.age, 0.0, self.most)
+
+    def __post_init__(self) -> None:
+        if (
+            not self.low < self.high
+            or not self.low <= (self.low if self.first is None else self.first) <= self.high
+        ):
+            raise ValueError("low must be below high, and first null or within them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsFlag(Block):
+    """A dimension that is 1 from the first event of some codes on, also without a time (sex), and 0
+    before.
+    """
+
+    happened: Column
+    codes: Codes
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The flag."""
+        return ((self.happened, 0.0, 1.0),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsClock(Block):
+    """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
+
+    clock: Column
+    unit: TimeUnit
+    most: Positive
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The time."""
+        return ((self.clock, 0.0, self.most),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsElapsed(Block):
+    """A dimension that is the time since the decision before, at most ``most``, a public bound; 0
+    at the first.
+    """
+
+    elapsed: Column
+    unit: TimeUnit
+    most: Positive
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The time."""
+        return ((self.elapsed, 0.0, self.most),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsDose(Block):
+    """A part of the action: events from a decision up to the next one.
+
+    Attributes:
+        name: of the dimension.
+        codes: of the events.
+        of: ``sum`` of their numbers; their ``count``; or the ``last`` number, which holds until
+            another comes (a rate).
+        bins: ascending edges of levels, for discrete actions; a dose at an edge is of the level
+            below.
+        low: bounds of a continuous action; a dose beyond is cut there.
+        high: the same.
+    """
+
+    name: Column
+    codes: Codes
+    of: Literal["sum", "count", "last"] = "sum"
+    bins: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=1000)] | None = None
+    low: Finite | None = None
+    high: Finite | None = None
+
+    def __post_init__(self) -> None:
+        ends = self.bins or (self.low, self.high)
+        if (self.bins is None) == (self.low is None) or (self.low is None) != (self.high is None):
+            raise ValueError("give either bins, or low and high")
+        if any(a is None or b is None or a >= b for a, b in itertools.pairwise(ends)):
+            raise ValueError("bins must ascend, and low be below high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsEvents(Block):
+    """A decision is taken whenever one of these events happens."""
+
+    codes: Codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsGrid(Block):
+    """A decision is taken every so often, from the begin of the trajectory on."""
+
+    every: Positive
+    unit: TimeUnit
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsEventReward(Block):
+    """A reward for each event after a decision, up to the next one: ``value``, or ``scale`` times
+    its number.
+    """
+
+    codes: Codes
+    value: Finite | None = None
+    scale: Finite | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.scale is None):
+            raise ValueError("give either value or scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsRangeReward(Block):
+    """A reward for the value of an observation at the next decision: within ``low`` and ``high``,
+    or outside.
+    """
+
+    observation: Column
+    low: Finite
+    high: Finite
+    inside: Finite
+    outside: Finite
+
+
+MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | MedsElapsed, OneOf()]
+MedsReward = Annotated[MedsEventReward | MedsRangeReward, OneOf()]
+_MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsOptions(Block):
+    """``source: meds``: a folder in the Medical Event Data Standard.
+
+    Attributes:
+        folder: with ``data/**/*.parquet``.
+        begins: codes that begin a trajectory; None: it is all of a person's record.
+        ends: codes that end it; None, or where none comes: the next one begins, or the record ends.
+        terminates: of these codes, those that end it for good, such as death; None: there are none.
+        decision: when an action is chosen.
+        observation: dimensions, in order.
+        action: dimensions; those with ``bins`` are one discrete action together.
+        reward: parts, which are added.
+    """
+
+    folder: InnerPath
+    begins: Codes | None = None
+    ends: Codes | None = None
+    terminates: Codes | None = None
+    decision: Annotated[MedsEvents | MedsGrid, OneOf()]
+    observation: Annotated[tuple[MedsDimension, ...], Field(min_length=1, max_length=10_000)]
+    action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
+    reward: Annotated[tuple[MedsReward, ...], Field(min_length=1, max_length=1000)]
+
+    def __post_init__(self) -> None:
+        values = [entry.name for entry in self.observation if isinstance(entry, MedsValue)]
+        names = [name for entry in self.observation for name, _, _ in entry.dimensions]
+        names += [dose.name for dose in self.action]
+        if len({*names, *_MEDS_COLUMNS}) < len(names) + len(_MEDS_COLUMNS):
+            raise ValueError(f"a name stands twice, or is one of {', '.join(_MEDS_COLUMNS)}")
+        if len({dose.bins is None for dose in self.action}) > 1:
+            raise ValueError("action must be entries with bins, or entries with low and high")
+        for part in self.reward:
+            if isinstance(part, MedsRangeReward) and part.observation not in values:
+                raise ValueError(f"reward names {part.observation!r}, no observation with codes")
+
 
 T = TypeVar("T")
 MINARI_ID = r"^[-\w][-\w/]*-v[0-9]+$"

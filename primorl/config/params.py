@@ -31,8 +31,15 @@ from primorl.config.blocks import (
     Tracking,
 )
 from primorl.config.datasets import Dataset, checked
-from primorl.config.reading import UNKNOWN_KEY, explanations, read_yaml, shown, shown_key
-from primorl.config.texts import Block, Name
+from primorl.config.reading import (
+    UNKNOWN_KEY,
+    Block,
+    Name,
+    explanations,
+    read_yaml,
+    shown,
+    shown_key,
+)
 
 QUESTIONS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 SHARES_OF_A_LOG: Shares = {"model": 0.83, "clone": 0.1, "behaviour": 0.035, "model_check": 0.035}

@@ -1,4 +1,6 @@
-"""Raw trajectories become one validated Parquet dataset."""
+"""Raw trajectories become one validated Parquet dataset; the checks that the rows of every source
+must pass.
+"""
 
 import sys
 from collections.abc import Generator
@@ -8,23 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory
 from primorl.base.paths import WITHDRAWALS
 from primorl.config.datasets import AnyDataset
-from primorl.data.checks import RowCheck
-from primorl.data.identity.consent import IdList, read_ids
 from primorl.data.identity.membership import (
     DuplicateCheck,
     Fingerprint,
+    IdList,
     SpellingCheck,
     project_secret,
+    read_ids,
 )
 from primorl.data.sources import source_of
-from primorl.data.storage.parquet import PartWriter
-from primorl.data.storage.schema import DatasetInfo
+from primorl.data.storage.rows import PartWriter
+from primorl.data.storage.schema import DatasetInfo, first_repeat, trajectory_starts, vectors, whole
 
 _Item = TypeVar("_Item")
 
@@ -110,3 +115,176 @@ def ahead(items: Generator[_Item]) -> Generator[_Item]:
         while (item := coming.result()) is not None:
             coming = maker.submit(next, items, None)
             yield item
+
+
+_RELATIVE_TOLERANCE = 1e-5  # a bound comes back this close from float32 and a rescaling
+
+
+class RowCheck:
+    """Checks a stream of batches of whole units, in the dataset's schema, against declared facts.
+
+    Every source hands its batches through here, in order. The check remembers the last key, so
+    order holds over the whole stream; call `finish` after the last batch, which compares all
+    trajectory ids. Errors name a trajectory by its number, counted from 1 in the order of the
+    stream, and never by its id, which may name a person.
+
+    Args:
+        info: the declared facts. Its fingerprint is not used.
+        origin: the file or folder that errors name.
+    """
+
+    def __init__(self, info: DatasetInfo, origin: Path):
+        self._info, self._spaces, self._origin = info, info.spaces, origin
+        self._unit, self._trajectory = "", ""  # of the last trajectory: below all other ids
+        self._ascending = True  # ids so far, across units: then no two are the same
+        self._trajectories: list[pa.Array] = []
+        self._seen = 0  # trajectories of earlier batches
+        self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
+
+    def __call__(self, table: pa.Table) -> None:
+        """Check one batch.
+
+        Raises:
+            PipelineError: if a row is unfit. The message names the origin, the trajectory's number
+                and the step, what was found, what is allowed and what to do; it quotes no value and
+                no id.
+        """
+        if table.num_rows == 0:
+            return
+        starts = self._starts = trajectory_starts(table)
+        self._check_order(table, starts)
+        lengths = np.diff(starts, append=table.num_rows)
+        if (horizon := self._info.horizon) is not None:
+            found = "an episode longer than the horizon"
+            allowed = f"at most {horizon} steps, as `horizon` or the environment says"
+            self._refuse(lengths > horizon, found, allowed, starts + horizon)
+        self._check_numbers(table)
+        self._check_ends(table, starts)
+        self._check_actions(table)
+        self._seen += len(starts)
+
+    def finish(self) -> None:
+        """Compare the ids of all trajectories; call it after the last batch.
+
+        Raises:
+            PipelineError: if two units have a trajectory of the same id.
+        """
+        if (
+            self._ascending
+            or (places := first_repeat(pa.concat_arrays(self._trajectories))) is None
+        ):
+            return
+        first, again = places
+        raise PipelineError(
+            f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
+            f"(number {first + 1} has the same id); correct the unit column, or, where "
+            "trajectories are numbered anew for each unit, set options.trajectory_ids: per_unit"
+        )
+
+    def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+        """Check ids, their order, and how many trajectories each unit has, of all trajectories of
+        the batch at once.
+        """
+        chosen = pa.array(starts)
+        units = whole(table["unit_id"]).take(chosen)
+        trajectories = whole(table["trajectory_id"]).take(chosen)
+        for ids in (units, trajectories):
+            unusable = pc.or_(pc.equal(ids, ""), pc.match_substring(ids, "\0"))
+            found = "an empty unit_id or trajectory_id, or one with a NUL"
+            self._refuse(unusable, found, "a name; fill it in", starts)
+        self._trajectories.append(trajectories)
+        most = self._info.trajectories_per_person
+        if most is not None and len(units) > most:
+            # Sorted by unit, so a unit with more than `most` is still the same so many places
+            # later.
+            beyond = pc.equal(units[most:], units[: len(units) - most])
+            found = "a person with more trajectories than declared"
+            allowed = f"at most {most}, as `trajectories_per_person` says"
+            self._refuse(beyond, found, allowed, starts[most:])
+        allowed = "every (unit_id, trajectory_id) once, ascending, all its rows together; sort them"
+        split = [units[0].as_py() == self._unit]
+        self._refuse(split, "a unit split over two batches or row groups", allowed)
+        earlier_units = pa.concat_arrays([pa.array([self._unit]), units[:-1]])
+        earlier = pa.concat_arrays([pa.array([self._trajectory]), trajectories[:-1]])
+        not_later = pc.less_equal(trajectories, earlier)
+        self._ascending = self._ascending and not pc.any(not_later).as_py()
+        same = pc.equal(units, earlier_units)
+        disordered = pc.or_(pc.less(units, earlier_units), pc.and_(same, not_later))
+        self._refuse(disordered, "rows out of order or duplicated", allowed, starts)
+        self._unit, self._trajectory = units[-1].as_py(), trajectories[-1].as_py()
+
+    def _check_numbers(self, table: pa.Table) -> None:
+        repair = "finite float32 numbers; drop or repair the trajectory"
+        boxes = () if self._spaces.discrete_actions else ("action",)
+        for name in ("observation", "next_observation", *boxes):
+            self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
+        with np.errstate(over="ignore"):
+            change = vectors(table["next_observation"]) - vectors(table["observation"])
+        found = "a step whose change of observation overflows float32"
+        allowed = "changes within float32; rescale the observations, or drop the trajectory"
+        self._refuse(_non_finite(change), found, allowed)
+        self._refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
+
+    def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+        if self._info.termination == "none":
+            found = "an episode that terminates, while the dataset says `termination: none`"
+            allowed = "ends by truncation only; or set termination to learned or a rule"
+            self._refuse(table["terminated"], found, allowed)
+        ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
+        last = np.zeros(table.num_rows, dtype=bool)
+        last[np.append(starts[1:], table.num_rows) - 1] = True
+        found = "an end (terminated or truncated) before the last step"
+        self._refuse(ended & ~last, found, "one, at the last step; split the trajectory there")
+        allowed = "terminated or truncated; mark a cut recording as truncated"
+        self._refuse(last & ~ended, "end flags missing at the last step", allowed)
+
+    def _check_actions(self, table: pa.Table) -> None:
+        if self._spaces.discrete_actions:
+            chosen = whole(table["action"]).to_numpy()
+            last = self._spaces.action_size - 1
+            allowed = f"whole numbers from 0 to {last}; correct the data or the declared actions"
+            outside = (chosen < 0) | (chosen >= self._spaces.action_size)
+            self._refuse(outside, "an action outside the declared space", allowed)
+            return
+        actions = vectors(table["action"])
+        low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
+        slack = [_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high)]
+        above = actions > high + slack[1]
+        outside = above | (actions < low - slack[0])
+        if outside.any():
+            dimension = int(np.flatnonzero(outside.any(axis=0))[0])
+            bound = "high" if above[:, dimension].any() else "low"
+            repair = (
+                f"clip them, or correct action.{bound}, `environment` or the dataset's own space"
+            )
+            name = self._spaces.action_names[dimension]
+            allowed = f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}"
+            found = f"an action outside the declared space ({name!r})"
+            self._refuse(outside.any(axis=1), found, allowed)
+
+    def _refuse(
+        self,
+        bad: npt.ArrayLike,
+        found: str,
+        allowed: str,
+        rows: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """Raise the error about the first row that is bad, if any; ``rows`` says which rows the
+        flags are of.
+        """
+        places = np.flatnonzero(bad)
+        if len(places) == 0:
+            return
+        row = int(places[0] if rows is None else rows[places[0]])
+        trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
+        number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
+        where = f"{self._origin}: trajectory number {number}, step {step}"
+        raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
+
+
+def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
+    """Find the rows with a number that is not finite, [rows]; empty where there is none, which is
+    much faster.
+    """
+    finite = np.isfinite(matrix)
+    return [] if finite.all() else ~finite.all(axis=1)

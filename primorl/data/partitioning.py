@@ -14,15 +14,17 @@ from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory, replaced_file, write_json
 from primorl.base.paths import CONSENT
-from primorl.data.identity.consent import IdList, draw_public, read_ids
 from primorl.data.identity.membership import (
     NOBODY,
     Fingerprint,
+    IdList,
     Membership,
+    draw_public,
     project_secret,
+    read_ids,
     secret_check,
 )
-from primorl.data.storage.parquet import PartReader, PartWriter
+from primorl.data.storage.rows import PartReader, PartWriter
 from primorl.data.storage.schema import Manifest, whole
 
 

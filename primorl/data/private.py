@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.rows import EVERY, UnitStore, Watch
+from primorl.data.storage.rows import EVERY, PartReader, UnitStore, Watch
 
 __all__ = ["UnitStore", "open_units"]
 

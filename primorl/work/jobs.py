@@ -39,7 +39,7 @@ from primorl.base.records import (
 from primorl.config.blocks import EstimatorName, Policy, ReturnBounds
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, plain
-from primorl.config.texts import Range, Variant
+from primorl.config.reading import Range, Variant
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LocalTraining, ServerTraining

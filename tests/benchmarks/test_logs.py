@@ -10,7 +10,7 @@ from benchmarks.quality.logs.log import Box
 from primorl.config.datasets import TabularDataset, checked
 from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 
 
 def ingested(name: str, people: int) -> None:

@@ -12,7 +12,7 @@ from pipeline import collect
 from primorl.base.reporting import StageLog
 from primorl.commands.main import main
 from primorl.config.params import Params
-from primorl.data.sources.tabular.watch import changed
+from primorl.data.sources.logs import changed
 from tests.projects import project_settings, write_settings
 
 HEADER, ROW = (

@@ -21,7 +21,7 @@ from primorl.base.files import write_json
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config.params import load
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 from tests.commands.conftest import Call
 from tests.data.builders import create
 from tests.data.sources.minari_builders import box_episode, box_spaces

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Space
 from minari.data_collector import EpisodeBuffer as Episode
 
 from primorl.config.datasets import MinariDataset, checked
-from primorl.data.storage.parquet import ROWS_PER_GROUP, PartWriter
+from primorl.data.storage.rows import ROWS_PER_GROUP, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, Transitions
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ import pytest
 from primorl.base.errors import PipelineError
 from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
-from primorl.data.storage import parquet
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage import rows as parquet
+from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import DatasetInfo
 from tests.data.builders import INFO, SPACES, entry, episode, episodes, snapshot, table, write_raw
 

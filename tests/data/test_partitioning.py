@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CONSENT as FOLDER
 from primorl.config.datasets import TabularDataset
-from primorl.data.identity.consent import IdList, draw_public, read_ids
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
     NOBODY,
     DuplicateCheck,
+    IdList,
     Membership,
+    draw_public,
     project_secret,
+    read_ids,
 )
 from primorl.data.ingestion import ingest
 from primorl.data.partitioning import partition
-from primorl.data.storage import parquet
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage import rows as parquet
+from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import Manifest
 from primorl.work.data import version_in
 from tests.data.builders import (

@@ -11,7 +11,7 @@ from examples import tracks_to_log
 from primorl.config.datasets import TabularDataset, checked
 from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 from tests.projects import project_settings
 
 

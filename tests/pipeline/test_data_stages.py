@@ -23,7 +23,7 @@ def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.Monke
     write_raw(Path("data/raw"), episodes(6))
     ingest.body(small, StageLog())
     for salt in (b"7:primorl", b"other"):
-        monkeypatch.setattr("primorl.data.identity.consent._SALT", salt)
+        monkeypatch.setattr("primorl.data.identity.membership._SALT", salt)
         partition.body(small, StageLog())
     write(
         [
@@ -43,7 +43,7 @@ def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.Monke
         return replace(people, partition=replace(people.partition, public_fraction=fraction))
 
     def split(fraction: float, salt: str = "7:primorl") -> None:
-        monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
+        monkeypatch.setattr("primorl.data.identity.membership._SALT", salt.encode())
         partition.body(drawn(fraction), StageLog())
 
     split(0.2)
@@ -54,7 +54,7 @@ def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.Monke
         split(0.2, salt="other")
     assert snapshot(Path("data/partitions")) == before
     (word,) = re.findall(r"ledger publish (p\w{8})`,", str(refused.value))
-    monkeypatch.setattr("primorl.data.identity.consent._SALT", b"7:primorl")
+    monkeypatch.setattr("primorl.data.identity.membership._SALT", b"7:primorl")
     with pytest.raises(PipelineError, match="ledger publish p"):
         confirm(drawn(0.9), word)  # the twin: a word of other people
     confirm(drawn(0.6), word)

@@ -12,7 +12,7 @@ from primorl.base.paths import BEHAVIOUR, MODEL, PARTITIONS
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret, secret_check
-from primorl.data.storage.parquet import PartWriter
+from primorl.data.storage.rows import PartWriter
 from primorl.data.storage.schema import DatasetInfo, Manifest
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser

@@ -17,7 +17,7 @@ from pipeline import plan, train_model
 from primorl.base.reporting import StageLog
 from primorl.config import params as params_module
 from primorl.config.params import Params
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work import clone_rules, model_rules, resolve

@@ -22,7 +22,7 @@ from primorl.base.files import file_sha256, read_json
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.data.identity.consent import draw_public
+from primorl.data.identity.membership import draw_public
 from primorl.data.partitioning import partition
 from primorl.release import bundle
 from primorl.release.build import release
@@ -270,7 +270,7 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     chosen, run = params.load(Path("params.yaml")), StageLog()
 
     def public(salt: str) -> int:
-        monkeypatch.setattr("primorl.data.identity.consent._SALT", salt.encode())
+        monkeypatch.setattr("primorl.data.identity.membership._SALT", salt.encode())
         return int(draw_public(pa.array(units), 0.3).sum())
 
     units = pq.read_table("data/trajectories")["unit_id"].unique().to_pylist()

@@ -19,7 +19,7 @@ _CLASSES = {
     "replay": ("minari", "Replay"),
     "minari": ("minari", "Minari"),
     "d4rl": ("d4rl", "D4rl"),
-    "tabular": ("tabular.source", "Tabular"),
+    "tabular": ("tabular", "Tabular"),
     "meds": ("meds", "Meds"),
 }
 

@@ -23,13 +23,12 @@ from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
 from primorl.config.datasets import (
     Bounds,
+    BoxActions,
+    Categorical,
     DatasetCommon,
     DeclaredBounds,
-    MedsDataset,
-    TabularDataset,
-)
-from primorl.config.meds import (
     MedsClock,
+    MedsDataset,
     MedsDose,
     MedsElapsed,
     MedsFlag,
@@ -37,16 +36,13 @@ from primorl.config.meds import (
     MedsOptions,
     MedsRangeReward,
     MedsValue,
+    TabularColumns,
+    TabularDataset,
+    TabularOptions,
     TimeUnit,
 )
-from primorl.config.tabular import (
-    BoxActions,
-    Categorical,
-    TabularColumns,
-    TabularOptions,
-)
-from primorl.data.sources.tabular.source import TabularReader
-from primorl.data.sources.tabular.watch import record_files
+from primorl.data.sources.logs import record_files
+from primorl.data.sources.tabular import TabularReader
 from primorl.data.storage.schema import whole
 
 _TYPES = {
@@ -78,7 +74,7 @@ class Meds:
         self._name, self._dataset = name, dataset
 
     def collect(self, target: Path) -> None:
-        """Write the log of all shards, and record what they were (`watch`)."""
+        """Write the log of all shards, and record what they were (`record_files`)."""
         # First: a file that changes meanwhile is another one.
         _, files = record_files(self._name, self._dataset, target)
         codes = Codes(self._dataset.options)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from primorl.config.datasets import TabularDataset, checked
 from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 from tests.projects import project_settings
 
 REPOSITORY = Path(__file__).resolve().parents[3]

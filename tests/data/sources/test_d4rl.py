@@ -15,7 +15,7 @@ from primorl.config.datasets import D4rlDataset
 from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
 from primorl.data.sources import d4rl, source_of
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import Transitions
 from tests.data.builders import SPACES, dataset, snapshot
 

@@ -10,7 +10,7 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.data.sources import source_of
-from primorl.data.sources.tabular.watch import find_files, log_files
+from primorl.data.sources.logs import find_files, log_files
 from tests.data.sources.tabular_builders import entry, row, rows, run, write
 
 B = Path("log/b")

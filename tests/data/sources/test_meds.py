@@ -19,9 +19,8 @@ from examples import insulin_log
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MedsDataset, checked
 from primorl.data.ingestion import ingest
-from primorl.data.sources import meds, source_of
-from primorl.data.sources.tabular import watch
-from primorl.data.storage.parquet import PartReader
+from primorl.data.sources import logs, meds, source_of
+from primorl.data.storage.rows import PartReader
 from tests.projects import project_settings
 
 Event = tuple[int, float | None, str, float | None]  # subject, hour, code, number
@@ -155,9 +154,9 @@ def test_several_drugs_in_levels_are_one_action(project: Path, more: int) -> Non
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
     write(STAY)
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
-    assert watch.changed("log", entry()) is None
+    assert logs.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "1 changed, 0 gone, 0 new of 1 files" in str(watch.changed("log", entry()))
+    assert "1 changed, 0 gone, 0 new of 1 files" in str(logs.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),
@@ -317,9 +316,9 @@ def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path) ->
         options |= {"begins": None, "ends": None}
     dataset = entry(options, horizon=horizon, trajectories_per_person=most)
     codes = meds.Codes(dataset.options)
-    logs = meds.Decisions(dataset, codes)
+    made_of = meds.Decisions(dataset, codes)
     write(events)
-    table = logs.table(meds.read_shard(Path("meds/data/train/0.parquet"), codes)[0])
+    table = made_of.table(meds.read_shard(Path("meds/data/train/0.parquet"), codes)[0])
     made = []
     for subject, number, time, *rest in (each.values() for each in table.to_pylist()):
         *seen, dose, reward, ended = rest

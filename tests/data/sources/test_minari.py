@@ -20,7 +20,7 @@ from primorl.data import sources as batching
 from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
 from primorl.data.sources.minari import flattened as flatten_rows
-from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
 from tests.data.builders import create, snapshot

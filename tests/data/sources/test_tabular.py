@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset
+from primorl.data.sources import logs as tabular_files
 from primorl.data.sources import source_of
-from primorl.data.sources.tabular import files as tabular_files
-from primorl.data.sources.tabular import source as tabular_sorting
-from primorl.data.storage.parquet import PartReader
+from primorl.data.sources import tabular as tabular_sorting
+from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import arrow_schema
 from tests.data.sources.tabular_builders import (
     DISCRETE,

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset
-from primorl.data.sources.tabular import files as tabular_files
+from primorl.data.sources import logs as tabular_files
 from tests.data.builders import snapshot
 from tests.data.sources.tabular_builders import (
     DISCRETE,

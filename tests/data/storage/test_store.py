@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.data.checks import RowCheck
+from primorl.data.ingestion import RowCheck
 from primorl.data.private import open_units
-from primorl.data.storage import parquet, schema
-from primorl.data.storage.parquet import PartReader
-from primorl.data.storage.rows import UnitStore
+from primorl.data.storage import rows as parquet
+from primorl.data.storage import schema
+from primorl.data.storage.rows import PartReader, UnitStore
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_parts
 
 

@@ -1,20 +1,27 @@
-"""Log files in Parquet or CSV, read in batches with columns of one meaning and one type for all
-files.
+"""Log files in Parquet or CSV: found, watched for changes, and read in batches with columns of one
+meaning and one type for all files.
 
 Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and
 nothing of the first line either: if the header was forgotten, that line is data.
 """
 
 import csv
+import errno
+import glob
 import gzip
+import hashlib
 import io
+import itertools
+import os
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, NoReturn, cast
+from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +31,18 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.config.tabular import (
+from primorl.base.files import home, read_json, write_json
+from primorl.base.paths import COPIES
+from primorl.config.datasets import (
+    AnyDataset,
     BoxActions,
     Categorical,
     CsvFormat,
+    MedsDataset,
     ObservationColumn,
     TabularColumns,
+    TabularDataset,
 )
-from primorl.data.sources.tabular.watch import ENDINGS, log_files
 from primorl.data.storage.schema import id_text
 
 ROWS_PER_BATCH = 2**16
@@ -417,3 +428,251 @@ _KINDS: dict[str, _FieldKind] = {
         (*_REAL, pa.types.is_boolean), "truth values, or 0 and 1", pa.bool_(), pa.bool_()
     ),
 }
+
+
+ENDINGS = (".parquet", ".csv", ".csv.gz")
+
+
+def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, list[Path]]:
+    """Find the files that ``options.files`` names, and the folder that their names begin in.
+
+    Raises:
+        PipelineError: something there cannot be read as a log: people would be left out unsaid.
+    """
+    wanted = home() / Path(named).expanduser()
+    if wanted.is_dir():
+        return wanted, log_files(wanted, endings)
+    fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
+    found: set[Path] = set()
+    for path in _match(wanted):
+        if path.is_dir():
+            found.update(log_files(path, endings))
+        else:
+            _refuse_unread(path, endings)
+            found.add(path)
+    return Path(*fixed), sorted(found)
+
+
+def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
+    """List the log files under ``folder``, also behind links, without names that begin with a dot
+    or underscore.
+
+    Raises:
+        PipelineError: a folder or file cannot be read, is there twice, or is no log.
+    """
+    found: list[Path] = []
+    seen: set[Path] = set()
+    for where, below, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+        real = Path(where).resolve()
+        if real in seen:
+            raise PipelineError(f"{where}: {real} is there twice, by a link; remove the link")
+        seen.add(real)
+        below[:] = [name for name in below if name[0] not in "._"]
+        found += [Path(where) / name for name in names if name[0] not in "._"]
+    for path in found:
+        _refuse_unread(path, endings)
+    return sorted(found)
+
+
+def _match(wanted: Path) -> list[Path]:
+    """Find what a pattern names; refuse folders on the way that cannot be listed."""
+    for depth, part in enumerate(wanted.parts):
+        above = str(Path(*wanted.parts[:depth]))
+        for folder in glob.iglob(above, recursive=True) if glob.has_magic(part) else ():  # noqa: PTH207
+            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+                _refuse_folder(PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder))
+    return [Path(found) for found in glob.iglob(str(wanted), recursive=True)]  # noqa: PTH207
+
+
+def _refuse_folder(refused: OSError) -> NoReturn:
+    raise PipelineError(
+        f"{refused.filename}: the folder cannot be read ({refused.strerror}); make it readable, or "
+        "move it away"
+    ) from None
+
+
+def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
+    """Raise the error about a file that would not be read."""
+    if not os.access(path, os.R_OK):
+        found = "cannot be read, or is a link to nothing; make it readable, or mount its target"
+    elif not path.is_file():
+        found = "neither a file nor a folder; move it away"
+    elif not path.name.endswith(endings) or path.name[0] in "._":
+        allowed = ", ".join(endings)
+        found = (
+            f"found a name that is no log's; allowed are {allowed}, beginning with no dot or _; "
+            "convert or rename the file, or let a pattern (FOLDER/**/*.csv) leave it out"
+        )
+    else:
+        return
+    raise PipelineError(f"{path}: {found}")
+
+
+def _source_of(
+    dataset: TabularDataset | MedsDataset,
+) -> tuple[str, str, tuple[str, ...]]:
+    """Give what the entry of files of one's own names, its key, and how their names may end."""
+    if isinstance(dataset, TabularDataset):
+        return dataset.options.files, "options.files", ENDINGS
+    return f"{dataset.options.folder}/data", "options.folder", (".parquet",)
+
+
+def record_files(
+    name: str, dataset: TabularDataset | MedsDataset, raw: Path
+) -> tuple[Path, list[Path]]:
+    """Find the files of a log, as `find_files` does, and write what they are into ``raw``; call it
+    before they are read.
+
+    `log_files` leaves that file out.
+
+    Raises:
+        PipelineError: there is none.
+    """
+    named, key, endings = _source_of(dataset)
+    folder, files = find_files(named, endings)
+    if not files:
+        raise PipelineError(
+            f"datasets/{name}.yaml: {key}: found no file at {named!r}; allowed are "
+            f"{', '.join(endings)} in a folder, of a pattern (*, **) or by name, from the "
+            "project's root"
+        )
+    known = {}
+    for file in files:
+        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": _digest(file)}
+    write_json(raw / COPIES.name, {"dataset": name, "files": known})
+    return folder, files
+
+
+def changed(name: str, dataset: AnyDataset) -> str | None:
+    """Say how the files of a log differ from those that ``data/raw`` was made of.
+
+    None: they do not; or nothing of this dataset was collected; or no file is where the entry says,
+    as with a log that was moved away; or one cannot be read.
+    """
+    if not isinstance(dataset, TabularDataset | MedsDataset) or not COPIES.exists():
+        return None
+    named, key, endings = _source_of(dataset)
+    try:
+        copied = read_json(COPIES)
+        folder, files = find_files(named, endings)
+        if copied["dataset"] != name or not files:
+            return None
+        before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
+        edited = sum(_differs(now[file], before[file]) for file in before.keys() & now.keys())
+    except OSError:
+        return None
+    except PipelineError as refused:
+        return str(refused)
+    gone, new = len(before.keys() - now.keys()), len(now.keys() - before.keys())
+    if not (gone or new or edited):
+        return None
+    return (
+        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {edited} "
+        f"changed, {gone} gone, {new} new of {len(before.keys() | now.keys())} files; to read them "
+        "again: `dvc repro -f collect`, then `dvc repro`, which charges the people who are in them "
+        "anew"
+    )
+
+
+def _differs(file: Path, before: dict[str, Any]) -> bool:
+    stamp = _stamp(file)
+    same = all(before[key] == value for key, value in stamp.items())
+    return not same and before["digest"] != _digest(file)
+
+
+def _stamp(file: Path) -> dict[str, int]:
+    found = file.stat()
+    return {"size": found.st_size, "time": found.st_mtime_ns}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+_MOST_BYTES = 2**18  # of the file, from its beginning
+DELIMITERS = ",;\t|"
+_FEWEST = 3  # columns of a log; fewer are one line whose delimiter is another
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+
+
+def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
+    """Find the format of a CSV and the names of its columns in their order, from its first 256 KiB.
+
+    A first line of cells instead of names is refused, since names are shown: a log has columns of
+    numbers, so such a line has a number, a time or nothing in one of its fields.
+
+    Raises:
+        PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first
+            line is quoted.
+    """
+    head = _head(path)
+    delimiter, names = header_of(head)
+    twice = len(set(names)) < len(names)
+    if len(names) < _FEWEST or twice or any(_is_cell(name) for name in names):
+        raise PipelineError(
+            f"{path}: the first line names no columns: a field is empty, a number, a time, "
+            f"several lines or there twice, or there are fewer than {_FEWEST}; allowed is CSV "
+            "with a name for each column in its first line and one of "
+            f"{' '.join(map(repr, DELIMITERS))} between them; add that line"
+        )
+    decimal_point: Literal[".", ","] = "."
+    if delimiter != ",":
+        fields = (field for line in head.splitlines()[1:] for field in line.split(delimiter))
+        if any(_DECIMAL_COMMA.fullmatch(field) for field in fields):
+            decimal_point = ","
+    return CsvFormat(delimiter=delimiter, decimal_point=decimal_point), tuple(names)
+
+
+def _head(path: Path) -> str:
+    """Read the first complete lines."""
+    if not path.name.endswith((".csv", ".csv.gz")) or path.name[0] in "._":
+        raise PipelineError(
+            f"{path}: allowed is a name that ends in .csv or .csv.gz, and begins with no dot or _"
+        )
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            begun: bytes = file.read(_MOST_BYTES)
+            more = bool(file.read(1))
+        return (begun[: begun.rfind(b"\n") + 1] if more else begun).decode("utf-8-sig")
+    except (UnicodeDecodeError, EOFError):
+        raise PipelineError(f"{path}: not CSV in UTF-8; convert it, or repair it") from None
+    except OSError as refused:
+        raise PipelineError(
+            f"{path}: cannot be read ({refused.strerror or type(refused).__name__}); allowed is a "
+            ".csv or .csv.gz file"
+        ) from None
+
+
+def header_of(head: str) -> tuple[str, list[str]]:
+    """Find the delimiter that makes the most fields of the first line, of equals the first, and
+    these fields.
+
+    A delimiter within quotes separates nothing.
+
+    Args:
+        head: of the file, from its first line.
+    """
+    delimiter = max(DELIMITERS, key=lambda one: len(_names(head, one)))
+    return delimiter, _names(head, delimiter)
+
+
+def _names(head: str, delimiter: str) -> list[str]:
+    lines = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
+    try:
+        return next((line for line in lines if line), [])
+    except csv.Error:
+        return []
+
+
+def _is_cell(name: str) -> bool:
+    """Say whether a field of the first line is no name of a column: nothing, a number, a time or
+    several lines.
+    """
+    if len(name.splitlines()) != 1 or not name.strip():
+        return True
+    for parse in (float, datetime.fromisoformat):
+        with suppress(ValueError):
+            parse(name.replace(",", ".") if parse is float else name)
+            return True
+    return False

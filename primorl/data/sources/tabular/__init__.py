@@ -1,1 +1,0 @@
-"""Logs in Parquet or CSV."""
