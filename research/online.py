@@ -45,13 +45,13 @@ from primorl.online.learning import (
     online_mechanism,
 )
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG, PolicyGradient
+from primorl.online.updates import DPPG
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators import environments
 from research.classic_control import batch
 from research.paper_mode import AnnealedDPPG, CarriedCritic, CarriedUsers, loose
-from research.regression import NaturalGradientByDescent, Rebel
+from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 from research.rows import FIGURES, Row, completed, read
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]

@@ -1,5 +1,5 @@
-"""Updates that take several noisy steps on one cohort: DP-NPG and DP-REBEL of private policy
-optimisation (algorithms 3 and 5).
+"""DP-PG, DP-NPG and DP-REBEL of private policy optimisation (algorithms 2, 3 and 5); the last two
+take several noisy steps on one cohort.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,64 @@ from torch import Tensor
 from primorl.model.numerics import Workspace
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values
 from primorl.online.network import PolicyNetwork, StepGradients
-from primorl.online.updates import (
-    ReturnBasedUpdate,
-    by_pieces,
-    own_weights,
-    within,
-)
+from primorl.online.updates import by_pieces, normalise, own_weights, returns_to_go, within
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReturnBasedUpdate:
+    """Base of updates with the discounted return as Â, normalised inside a user's data.
+
+    Attributes:
+        discount: γ.
+    """
+
+    discount: float = 0.99
+
+    def advantages(self, met: Trajectories) -> Tensor:
+        """Compute Â, ``[U, T]``. Sensitive."""
+        return normalise(returns_to_go(met, self.discount), met.valid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyGradient(ReturnBasedUpdate):
+    """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients +
+    noise).
+
+    A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside
+    her data, clipped to S. The paper assumes a bound on ∇ log π instead.
+
+    Attributes:
+        learning_rate: η.
+        clipping_norm: S.
+    """
+
+    name: ClassVar[str] = "dp-pg"
+    releases: ClassVar[int] = 1
+
+    learning_rate: float
+    clipping_norm: float
+
+    def apply(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
+        """See `Update.apply`."""
+        of_piece = partial(_sum_gradients, network, values[PARAMETERS])
+        gradients = by_pieces(of_piece, met, self.advantages(met))
+        step = cohort.noisy_mean(gradients, self.clipping_norm)
+        return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
+
+
+def _sum_gradients(
+    network: PolicyNetwork,
+    parameters: Tensor,
+    own: Trajectories,
+    weights: Tensor,
+    workspace: Workspace,
+    number: int,
+) -> Tensor:
+    """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, ``[U, d]``. Sensitive."""
+    here = parameters.unsqueeze(0)
+    return network.step_gradients(here, own.observations, own.actions, workspace).sums(weights)
 
 
 @dataclass(frozen=True, kw_only=True)

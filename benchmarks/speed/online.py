@@ -16,8 +16,8 @@ from torch import Tensor
 from benchmarks.machine import interleaved, row, write
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, online_mechanism
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG, PolicyGradient
-from research.regression import NaturalGradientByDescent, Rebel
+from primorl.online.updates import DPPG
+from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 from tests.online.reference import Looped
 
 USERS, STEPS, REPEATS = 64, (64, 200), 15

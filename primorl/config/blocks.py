@@ -245,7 +245,6 @@ class Online(Block):
         users: N, how many come at most, each once; None: none.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
-        algorithm: that makes the updates.
         learning_rate: of an update.
         clipping_norm: S, of one user's contribution.
         steps: of one user at most; None: the episode's limit times ``episodes``.
@@ -256,7 +255,6 @@ class Online(Block):
     users: Annotated[int, Within(ge=1, le=10**7)] | None = None
     cohort: Annotated[int, Within(ge=1, le=10**6)] = 250
     target_epsilon: Epsilon | None = 1.0
-    algorithm: Literal["dp-pg", "dppg"] = "dppg"
     learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)] = 5.0
     clipping_norm: ClippingNorm = 0.1
     steps: Steps | None = None

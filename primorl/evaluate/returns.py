@@ -213,21 +213,16 @@ def _build(
     envs = SyncVectorEnv(
         [lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    observation = envs.single_observation_space
-    action = envs.single_action_space
+    observation, action = envs.single_observation_space, envs.single_action_space
     spec = envs.envs[0].spec
-    actions = f"actions of shape {action.shape}"
-    if isinstance(action, Discrete):
-        actions = f"{action.n} discrete actions"
-    expected = f"actions of shape {(policy.action_size,)}"
-    if policy.discrete_actions:
-        expected = f"{policy.action_size} discrete actions"
+    size: Any = int(action.n) if isinstance(action, Discrete) else action.shape
+    needed = policy.action_size if policy.discrete_actions else (policy.action_size,)
+    found, allowed = (observation.shape, size), ((policy.observation_size,), needed)
     wrong = None
-    if observation.shape != (policy.observation_size,) or actions != expected:
+    if found != allowed:
         wrong = (
-            f"found observations of shape {observation.shape} and {actions}, the policy was "
-            f"trained for observations of shape {(policy.observation_size,)} and {expected}; "
-            "evaluate in the environment of its dataset"
+            f"shapes of observations and actions (or their number): found {found}, allowed is "
+            f"{allowed}, as the policy has; evaluate in the environment of its dataset"
         )
     elif limit is None and (spec is None or spec.max_episode_steps is None):
         wrong = (

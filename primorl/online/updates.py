@@ -112,25 +112,6 @@ def own_weights(valid: Tensor) -> Tensor:
     return valid / valid.sum(1, keepdim=True).clamp(min=1)
 
 
-def sum_policy_gradients(
-    network: PolicyNetwork, parameters: Tensor, met: Trajectories, weights: Tensor
-) -> Iterator[Tensor]:
-    """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, pieces of ``[U, d]``. Sensitive."""
-    return by_pieces(partial(_sum_gradients, network, parameters), met, weights)
-
-
-def _sum_gradients(
-    network: PolicyNetwork,
-    parameters: Tensor,
-    own: Trajectories,
-    weights: Tensor,
-    workspace: Workspace,
-    number: int,
-) -> Tensor:
-    here = parameters.unsqueeze(0)
-    return network.step_gradients(here, own.observations, own.actions, workspace).sums(weights)
-
-
 def within(vectors: Tensor, bound: float) -> Tensor:
     """Scale vectors ``[.., n]`` to norm at most ``bound``."""
     norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
@@ -303,67 +284,3 @@ class DPPG:
         generator = torch.Generator().manual_seed(number)
         orders = [torch.randperm(steps, generator=generator) for _ in range(self.epochs)]
         return [part for order in orders for part in order.tensor_split(self.minibatches)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReturnBasedUpdate:
-    """Base of updates with the discounted return as Â, normalised inside a user's data.
-
-    Attributes:
-        discount: γ.
-    """
-
-    discount: float = 0.99
-
-    def advantages(self, met: Trajectories) -> Tensor:
-        """Compute Â, ``[U, T]``. Sensitive."""
-        return normalise(returns_to_go(met, self.discount), met.valid)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyGradient(ReturnBasedUpdate):
-    """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients +
-    noise).
-
-    A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside
-    her data, clipped to S. The paper assumes a bound on ∇ log π instead.
-
-    Attributes:
-        learning_rate: η.
-        clipping_norm: S.
-    """
-
-    name: ClassVar[str] = "dp-pg"
-    releases: ClassVar[int] = 1
-
-    learning_rate: float
-    clipping_norm: float
-
-    def apply(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> Values:
-        """See `Update.apply`."""
-        gradients = sum_policy_gradients(network, values[PARAMETERS], met, self.advantages(met))
-        step = cohort.noisy_mean(gradients, self.clipping_norm)
-        return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
-
-
-def make_update(
-    algorithm: str, *, learning_rate: float, clipping_norm: float, discount: float
-) -> DPPG | PolicyGradient:
-    """Make the update that ``algorithm`` of online.yaml names (`dppg` is measured in
-    benchmarks/results.md).
-    """
-    if algorithm == "dp-pg":
-        return PolicyGradient(
-            learning_rate=learning_rate, clipping_norm=clipping_norm, discount=discount
-        )
-    return DPPG(
-        local_learning_rate=1.0,
-        epochs=4,
-        minibatches=1,
-        decay=0.97,
-        learning_rate=learning_rate,
-        clipping_norm=clipping_norm,
-        discount=discount,
-    )

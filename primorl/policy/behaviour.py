@@ -143,17 +143,6 @@ class BehaviourPolicy:
             )
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
-    def log_density(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Return the log-density of ``action [.., A]``, scaled to [-1, 1] or one-hot, at
-        ``observation [.., S]``: ``[..]``.
-
-        Gradients flow to ``action``.
-        """
-        if self.discrete_actions:
-            return (self.log_probabilities(observation) * action).sum(-1)
-        mean, std = self.mean_and_std(observation)
-        return (-0.5 * ((action - mean) / std).square() - std.log() - _LOG_ROOT).sum(-1)
-
     def sample(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
         """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held
         within [-1, 1].

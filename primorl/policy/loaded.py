@@ -122,25 +122,6 @@ class Policy:
             return actions
         return int(actions[0]) if self.discrete_actions else actions[0]
 
-    def act_or_abstain(self, observations: Any) -> "tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]":
-        """Return actions for the rows that `act` would answer, and no action for the others.
-
-        Args:
-            observations: ``[n, S]``, as `act` takes them; NaN or a mask marks a missing value.
-
-        Returns:
-            Actions, and whether the policy abstained, ``[n]``. In a box: float32 ``[n, A]``, NaN
-                where it abstained.
-            Discrete: int64 ``[n]``, -1 where it abstained.
-        """
-        values, _ = self._matrix(observations)
-        abstained = np.array([reason != "" for reason in self.reasons(values)], dtype=bool)
-        answered = self._actions(values[~abstained])
-        none = -1 if self.discrete_actions else np.nan
-        actions = np.full((len(values), *answered.shape[1:]), none, answered.dtype)
-        actions[~abstained] = answered
-        return actions, abstained
-
     def probabilities(self, observations: Any) -> Floats:
         """Return the probability of every discrete action of a clone: ``[n, S]`` to ``[n, A]``.
 

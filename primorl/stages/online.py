@@ -37,7 +37,7 @@ from primorl.online.learning import (
     online_mechanism,
 )
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import make_update
+from primorl.online.updates import DPPG
 from primorl.policy import exported
 from primorl.policy.config import DISCOUNT, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
@@ -51,6 +51,13 @@ from primorl.work.jobs import Order, digest, solve_noise
 STAGE = "online"
 STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
+LOCAL_UPDATE: dict[str, Any] = {
+    "local_learning_rate": 1.0,
+    "epochs": 4,
+    "minibatches": 1,
+    "decay": 0.97,
+}
+"""Settings of a user's own steps, as they were measured (benchmarks/results.md)."""
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
 _KEY = "online.yaml"
@@ -155,8 +162,8 @@ def online_run(params: Params) -> OnlineRun:
     config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
     _refuse_other_policy(params, policy, offline, environments)
     names = config.observation_names, config.action_names
-    update = make_update(
-        asked.algorithm,
+    update = DPPG(
+        **LOCAL_UPDATE,
         learning_rate=asked.learning_rate,
         clipping_norm=asked.clipping_norm,
         discount=params.policy.discount or DISCOUNT,
@@ -288,7 +295,8 @@ def order_of(params: Params, run: OnlineRun) -> Order:
         "people": hashlib.sha256(run.people.members).hexdigest(),
         "fingerprint": run.people.fingerprint,
         "environment": params.chosen.environment,
-        "online": plain(params.online),
+        # the algorithm had a key; what is paid for is found by it
+        "online": plain(params.online) | {"algorithm": "dppg"},
         "steps": run.steps,
         "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
         "noise_multiplier": run.mechanism.noise_multiplier,

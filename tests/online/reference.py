@@ -11,9 +11,9 @@ from torch import Tensor
 
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, Values
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG, PolicyGradient
+from primorl.online.updates import DPPG
 from research.paper_mode import AdamDPPG
-from research.regression import NaturalGradientByDescent, Rebel
+from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 
 
 class Policy:

@@ -5,8 +5,8 @@ import torch
 
 from primorl.online.learning import PARAMETERS, Update
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG, PolicyGradient
-from research.regression import NaturalGradientByDescent, Rebel
+from primorl.online.updates import DPPG
+from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 from tests.online.cohorts import OTHERS, hostile, met, network, recorded, with_user
 
 UPDATES: tuple[Update, ...] = (

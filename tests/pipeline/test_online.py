@@ -40,7 +40,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     content["chosen"]["environment"] = "CartPole-v1"
     content["privacy"]["delta"] = DELTA
     content["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
-    content["online"] |= {"users": 14, "cohort": 3, "steps": 20, "algorithm": "dp-pg"}
+    content["online"] |= {"users": 14, "cohort": 3, "steps": 20}
     write_offline(DELTA)
     return write_settings(content)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from primorl.online.learning import SimulatedUsers
-from primorl.online.updates import PolicyGradient
 from research.classic_control import batch
 from research.online import TASKS, Run, cases, multiplier
 from research.paper_mode import CarriedUsers
+from research.regression import PolicyGradient
 
 UPDATE = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
 SMALL = Run("CartPole", "DP-PG", "strict", "ε 1", UPDATE, multiplier("ε 1"), 4, 2, 20)

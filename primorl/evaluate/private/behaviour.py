@@ -59,10 +59,6 @@ class Behaviour(Question):
     deviations: float = 2.0
     margin: float = 0.5
 
-    def row_bytes(self, problem: Problem) -> int:
-        """See `Question.row_bytes`; a unit may have one row only."""
-        return 8 * (3 * problem.observation_size + problem.action_size + 12 + (1 << self.levels))
-
     def contributions(
         self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
     ) -> Tensor:

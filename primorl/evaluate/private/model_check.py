@@ -100,11 +100,6 @@ class ModelCheck(Question):
             rewards = (problem.bounds.reward_high - problem.bounds.reward_low) / scale
         return torch.tensor([rewards, self.cap], dtype=torch.float64)
 
-    def row_bytes(self, problem: Problem) -> int:
-        """See `Question.row_bytes`; every row may be a start, and a unit may have one row only."""
-        numbers = 40 * len(self.kept(problem))
-        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
-
     def contributions(
         self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
     ) -> Tensor:

@@ -93,10 +93,6 @@ class Question(ABC):
         )
 
     @abstractmethod
-    def row_bytes(self, problem: Problem) -> int:
-        """Bound the memory of one logged row while `contributions` works on it."""
-
-    @abstractmethod
     def contributions(
         self, problem: Problem, episodes: Episodes, noise: float, released: Tensor
     ) -> Tensor:
@@ -152,11 +148,11 @@ def ask(
         raise ValueError("the number of private units differs from the one the mechanism declares")
     clip = mechanism.clip
     assert isinstance(clip, L2Clip)
-    everybody, row_bytes = torch.arange(source.units), question.row_bytes(problem)
+    everybody = torch.arange(source.units)
     state = begin
     for number in range(begin.made, mechanism.rounds):
         total: Tensor | None = None
-        for episodes in portions(source, everybody, row_bytes=row_bytes, device=device):
+        for episodes in portions(source, everybody, device):
             found = question.contributions(problem, episodes, noise_of(mechanism), state.released)
             part = clip.finish(found).sum(0)
             total = part if total is None else total + part
