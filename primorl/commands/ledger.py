@@ -161,7 +161,6 @@ def _summary(
     params: "Params",
 ) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
-    from primorl.privacy.ledger.history import list_budget_changes
 
     budget, delta = params.privacy.budget, params.privacy.delta
     spent = account.epsilon(delta)
@@ -176,8 +175,6 @@ def _summary(
         yield ("  spent: no finite ε: a run without a guarantee, or on another unit, is among them")
     else:
         yield f"  spent: ε {at_most(spent, 4)} at δ {at_most(delta)}"
-    for change in list_budget_changes(account.charges, budget.epsilon):
-        yield f"  budget {change}" + (f" by {change.by}" if change.by else "")
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:

@@ -1,39 +1,34 @@
 """``primorl plan``."""
 
-import math
 from contextlib import nullcontext
 from typing import Annotated, Literal
 
-from primorl.commands.terminal import MOST_ROUNDS, AsJson, number, option
-
-_MULTIPLIERS = "a number from 1e-06 to 1e+06"
-
-
-def _is_multiplier(z: float) -> bool:
-    return 1e-6 <= z <= 1e6  # the range that dp-accounting can account for
-
-
-_probability = number(float, lambda q: 0 < q <= 1, "a number above 0, at most 1")
-_multiplier = number(float, _is_multiplier, _MULTIPLIERS)
-_rounds = number(int, lambda t: 1 <= t <= MOST_ROUNDS, f"a whole number from 1 to {MOST_ROUNDS}")
-_delta = number(float, lambda d: 0 < d < 1, "a number above 0 and below 1")
-_epsilon = number(float, lambda e: 0 < e < math.inf, "a number above 0")
+from primorl.commands.terminal import MOST_ROUNDS, AsJson, option
 
 
 def plan(
     sampling_probability: Annotated[
         float | None,
-        option("Q", "Probability with which each unit joins a round.", parser=_probability),
+        option(
+            "Q",
+            "Probability with which each unit joins a round.",
+            min=1e-12,
+            max=1,
+        ),
     ] = None,
     noise_multiplier: Annotated[
-        float | None, option("Z", "Noise over clipping norm.", parser=_multiplier)
+        float | None,
+        option("Z", "Noise over clipping norm.", min=1e-6, max=1e6),
     ] = None,
-    rounds: Annotated[int | None, option("T", "Number of rounds.", parser=_rounds)] = None,
-    delta: Annotated[float | None, option("D", "δ.", parser=_delta)] = None,
+    rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=MOST_ROUNDS)] = None,
+    delta: Annotated[float | None, option("D", "δ.", min=1e-300, max=0.999999)] = None,
     target_epsilon: Annotated[
         float | None,
         option(
-            "E", "Solve for the noise or the rounds that spend this ε, by PLD.", parser=_epsilon
+            "E",
+            "Solve for the noise or the rounds that spend this ε, by PLD.",
+            min=1e-12,
+            max=1e12,
         ),
     ] = None,
     solve: Annotated[
@@ -56,10 +51,18 @@ def plan(
     """
     from primorl.base.dvc import Status
 
-    given = (sampling_probability, noise_multiplier, rounds, delta, target_epsilon, solve)
-    own = not as_json and all(number is None for number in given)
+    numbers = {
+        "sampling_probability": sampling_probability,
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "delta": delta,
+        "target_epsilon": target_epsilon,
+    }
+    given = {name: number for name, number in numbers.items() if number is not None}
+    wanted = None if solve is None else solve.replace("-", "_")
+    own = not (as_json or given or solve)
     # DVC takes as long to start as the accountant to load
     with Status() if own else nullcontext() as status:
         from primorl.commands import plan_answer
 
-        plan_answer.show(plan_answer.Options(*given), as_json=as_json, status=status)
+        plan_answer.show(given, wanted, as_json=as_json, status=status)

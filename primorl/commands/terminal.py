@@ -65,25 +65,6 @@ def given_path(text: str) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def number(
-    kind: type[int] | type[float], fits: Callable[[float], bool], allowed: str
-) -> Callable[[str], Any]:
-    """Make a parser of numbers of ``kind`` that satisfy ``fits``; ``allowed`` says which, for the
-    error.
-    """
-
-    def parse(text: str) -> float:
-        try:
-            parsed = kind(text)
-        except ValueError:
-            parsed = None
-        if parsed is None or not fits(parsed):
-            raise typer.BadParameter(f"found {text[:40]!r}, allowed: {allowed}")
-        return parsed
-
-    return parse
-
-
 def format_table(
     headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
 ) -> str:

@@ -2,7 +2,6 @@
 else.
 """
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from primorl.base import paths
-from primorl.base.dvc import recorded_outputs
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite, replaced_directory
-from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
+from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS
 from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import choose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
-from primorl.privacy.ledger.history import Charge, list_budget_changes
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.statement import Statement, our_accountant
 from primorl.release import bundle
 from primorl.release.card import DECLARED_TEXTS, render
@@ -77,7 +75,6 @@ def release(
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
     run = VerifiedRun.read(params)
-    _refuse_an_edited_summary()
     choose(policy, against_advice=against_advice)
     copied = {name: MODELS / name for name in (*MODEL, *POLICY[:2], STARTS, CLONE)}
     records = _collect_records(run, params)
@@ -93,9 +90,7 @@ def release(
             write_record(fresh / MANIFEST, make_manifest(fresh))
             released = bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
-            message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
-            message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
-            message = message.replace(str(fresh / DECLARED), _entry(run.evaluated))
+            message = str(wrong).replace(str(fresh / DECLARED), _entry(run.evaluated))
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
             bundle.sign(fresh, signer)
@@ -111,20 +106,6 @@ def _refuse_to_overwrite(target: Path) -> None:
     if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
         raise PipelineError(
             f"{target}: holds something else than a bundle; give a new or empty folder"
-        )
-
-
-def _refuse_an_edited_summary() -> None:
-    """Refuse a summary that is not what ``dvc.lock`` says that its stage wrote.
-
-    No digest of the chain covers the returns in it. Where DVC recorded none, nothing is compared.
-    """
-    recorded = recorded_outputs().get(SUMMARY.as_posix())
-    written = hashlib.md5(SUMMARY.read_bytes(), usedforsecurity=False).hexdigest()
-    if recorded not in (None, written):
-        raise PipelineError(
-            f"{SUMMARY}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout "
-            "was interrupted; `dvc checkout` brings it back"
         )
 
 
@@ -169,7 +150,6 @@ def _quote(summary: Summary) -> ReleasedResult:
 def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / MODEL[2]
-    budget = params.privacy.budget.epsilon
     delta = params.privacy.delta
     with read_ledger(params) as ledger:
         if ledger is None:
@@ -189,9 +169,8 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         # by this version, as whoever checks the bundle does
         epsilon=finite(account.epsilon(delta)),
         delta=delta,
-        budget=budget,
+        budget=params.privacy.budget.epsilon,
         charges=len(account.entries),
-        budget_changes=tuple(map(str, list_budget_changes(account.charges, budget))),
         records=tuple(
             ChargeRecord(
                 id=charge.id,

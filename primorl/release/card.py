@@ -204,7 +204,6 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "action_names": _given_names(policy.get("action_names")),
         "columns": list_columns(policy),
         "explained": list_explained(content[MODEL[1]]),
-        "charges": _group_charges(content[LEDGER]),
         "estimates": estimates,
         "doubts": doubts,
         "mechanisms": mechanisms,
@@ -348,15 +347,6 @@ def _given_names(names: Sequence[str] | None) -> Sequence[str]:
     ``observation_3``.
     """
     return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
-
-
-def _group_charges(ledger: Content) -> list[tuple[Content, list[str]]]:
-    """Pair the ledger's charges with their days; those that differ in nothing else are one."""
-    alike: dict[tuple[Any, ...], tuple[Content, list[str]]] = {}
-    for record in ledger["records"]:
-        key = tuple(record[name] for name in ("stage", "epsilon", "delta", "state", "same_version"))
-        alike.setdefault(key, (record, []))[1].append(record["day"])
-    return list(alike.values())
 
 
 # The guarantee as a whole

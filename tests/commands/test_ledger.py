@@ -25,7 +25,6 @@ from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
-from primorl.privacy.ledger.history import Budget
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import open_to_charge
 from tests.commands.charging import charged, partitioned, settings
@@ -82,18 +81,6 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
     assert "  spent: no finite ε: a run without a guarantee" in primorl(*SHOW)[1]
-
-
-def test_a_raised_budget_stays_visible(primorl: Call) -> None:
-    with closing(open_to_charge(settings(90.0))) as ledger:
-        for budget in (80.0, 80.0, 90.0):
-            granted = ledger.reserve(request(version("ab")), Budget(budget, DELTA))
-    raised = f"  budget raised from ε 80 to ε 90 on {granted.time[:10]} by {granted.by}\n"
-    assert primorl(*SHOW)[1].count(raised) == 1
-    assert "after the last charge" not in primorl(*SHOW)[1]
-    settings(95.0)
-    assert "  budget raised from ε 90 to ε 95 after the last charge\n" in primorl(*SHOW)[1]
-    assert [each["budget"] for each in shown(primorl)] == [80.0, 80.0, 90.0]
 
 
 def test_the_ledger_is_one_also_in_dvcs_temporary_copies(

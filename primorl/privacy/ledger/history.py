@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, Literal
 
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.chain import Chain, Record
 
 
@@ -129,47 +127,6 @@ class Charge:
                     f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`, "
                     "or pay for another draw (privacy.draw)"
                 )
-
-
-@dataclass(frozen=True)
-class BudgetChange:
-    """Another budget than the charge before had: ε before and after; None: no budget.
-
-    Attributes:
-        time: of the first charge under the new budget; empty: there is none yet.
-        by: who ran its work; empty: nobody yet.
-    """
-
-    time: str
-    by: str
-    before: float | None
-    after: float | None
-
-    def __str__(self) -> str:
-        raised = self.after is None or (self.before is not None and self.after > self.before)
-        before, after = (
-            "none" if epsilon is None else f"ε {at_most(epsilon, 6)}"
-            for epsilon in (self.before, self.after)
-        )
-        verb = "raised" if raised else "lowered"
-        when = f"on {self.time[:10]}" if self.time else "after the last charge"
-        return f"{verb} from {before} to {after} {when}"
-
-
-def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[BudgetChange]:
-    """List the changes of the budget between these charges, and since the last one to that of
-    ``today``; oldest first.
-
-    A charge that names nobody does not tell its budget either.
-    """
-    changes = [
-        BudgetChange(later.time, later.by, earlier.budget, later.budget)
-        for earlier, later in pairwise(charges)
-        if earlier.by and later.by and later.budget != earlier.budget
-    ]
-    if charges and charges[-1].by and charges[-1].budget != today:
-        changes.append(BudgetChange("", "", charges[-1].budget, today))
-    return changes
 
 
 def paid_identities(charges: Iterable["Charge"]) -> set[str]:
