@@ -23,7 +23,7 @@ _EXPERIMENTS = ".dvc/tmp/exps"
 _COPY = re.compile(rf"/{re.escape(_EXPERIMENTS)}/(?:standalone/)?[^/]+/")
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
-_TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-")
+_TEMPORARY = re.compile(rf"\..+\.new-{HOST}-(?P<process>\d{{1,9}})-")
 
 
 def workspace() -> Path:
@@ -89,11 +89,9 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     If the block succeeds the folder replaces ``target``, else it is deleted.
 
     The previous ``target`` stays untouched until the new one is complete and on the disk. A kill or
-    a power cut leaves the old one, the new one or, between two renames, none: the next sweep puts
-    the old one back.
+    a power cut leaves the old one, the new one or, between two renames, none.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target.parent, target.name)
     fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
     previous = fresh.with_name(f"{fresh.name}-old")
     # mkdtemp's 0700 would hide the output from a group that shares it
@@ -110,17 +108,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
         fresh.replace(target)
         sync(target.parent)
     finally:
-        _put_back(previous, target)
         for folder in (fresh, previous):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _put_back(previous: Path, target: Path) -> bool:
-    """Undo the first of two renames, where the second did not happen."""
-    if target.exists() or not previous.exists():
-        return False
-    previous.replace(target)
-    return True
 
 
 @contextmanager
@@ -130,7 +119,6 @@ def replaced_file(target: Path) -> Iterator[Path]:
     If the block succeeds the file replaces ``target``, else it is deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target.parent, target.name)
     handle, name = tempfile.mkstemp(prefix=_temporary(target), dir=target.parent)
     os.close(handle)
     fresh = Path(name)
@@ -184,17 +172,10 @@ def sweep_leftovers(root: Path) -> list[Path]:
     Left over are temporary outputs, which may hold private rows. Files of living processes and of
     other machines stay.
     """
-    return [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
-
-
-def _sweep(folder: Path, target: str | None = None) -> list[Path]:
-    """Delete leftovers in ``folder``: those of the output named ``target``, or of every output."""
     swept = []
-    for leftover in sorted(folder.glob(".*.new-*")):
+    for leftover in (path for parent in PARENTS for path in (root / parent).glob(".*.new-*")):
         named = _TEMPORARY.match(leftover.name)
-        if named is None or target not in (None, named["target"]) or _alive(int(named["process"])):
-            continue
-        if leftover.name.endswith("-old") and _put_back(leftover, folder / named["target"]):
+        if named is None or _alive(int(named["process"])):
             continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -243,26 +224,18 @@ def _alive(process: int) -> bool:
 
 def sync(path: Path) -> None:
     """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot
-    empty it.
+    empty it. On macOS plain fsync would stop at the drive's cache.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
-        flush(handle)
+        if sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def flush(handle: int) -> None:
-    """Wait until the disk holds an open file.
-
-    On macOS plain fsync would stop at the drive's cache.
-    """
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(handle)
 
 
 def file_sha256(path: Path) -> str:
@@ -305,40 +278,25 @@ def read_text(path: Path, remedy: str) -> str:
 def parse_json(text: str, path: Path) -> dict[str, Any]:
     """`read_json` of a text that was read from ``path``."""
     try:
-        content = json.loads(
-            text,
-            parse_constant=_refuse_constant,
-            parse_float=_finite_only,
-            object_pairs_hook=_keys_once,
-        )
-    except (ValueError, RecursionError) as broken:  # RecursionError: thousands of brackets
-        reason = str(broken) if isinstance(broken, _RefusedError) else type(broken).__name__
+        content = json.loads(text, parse_constant=_refuse, object_pairs_hook=_keys_once)
+    except (ValueError, RecursionError):  # RecursionError: thousands of brackets
         raise PipelineError(
-            f"{path}: not JSON ({reason}); run the stage that writes it again"
+            f"{path}: not JSON of finite numbers and each key once; run the stage that writes it "
+            "again"
         ) from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
     return content
 
 
-class _RefusedError(ValueError):
-    """Refuse numbers that Python's reader would take and JSON does not allow."""
-
-
-def _refuse_constant(constant: str) -> None:
-    raise _RefusedError(f"found {constant}")
-
-
-def _finite_only(number: str) -> float:
-    if math.isinf(value := float(number)):
-        raise _RefusedError(f"found {number[:40]}, which is too large for a number")
-    return value
+def _refuse(constant: str) -> None:
+    raise ValueError  # NaN and Infinity, which Python's reader takes
 
 
 def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):  # of two, one reader takes the first and another the last
-        raise _RefusedError("a key is given twice")
+        raise ValueError
     return content
 
 

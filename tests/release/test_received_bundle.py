@@ -64,8 +64,8 @@ def archive(mode: str) -> Change:
 FORGED = [
     (archive("a"), "policy.safetensors: not a policy"),
     # Two readers of one file may see two guarantees.
-    (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "a key is given twice"),
-    (in_text(MODEL[1], "-10.0", "-1e999"), "found -1e999, which is too large"),
+    (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "and each key once"),
+    (in_text(MODEL[1], "-10.0", "-1e999"), "finite number"),
     (in_text("card.md", "trajectory", "person"), "card.md: not the card that the figures"),
     (lambda folder: edit(folder / LEDGER, **{"x\nerror: well\x1b[2J": 1}), "x?error: well?[2J"),
     (lambda folder: write_json(folder / DECLARED, {"format": 1, "boss": "me"}), DECLARED),
