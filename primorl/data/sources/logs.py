@@ -6,7 +6,6 @@ nothing of the first line either: if the header was forgotten, that line is data
 """
 
 import csv
-import errno
 import glob
 import gzip
 import hashlib
@@ -444,7 +443,7 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
         return wanted, log_files(wanted, endings)
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
     found: set[Path] = set()
-    for path in _match(wanted):
+    for path in map(Path, glob.iglob(str(wanted), recursive=True)):  # noqa: PTH207
         if path.is_dir():
             found.update(log_files(path, endings))
         else:
@@ -472,16 +471,6 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
     for path in found:
         _refuse_unread(path, endings)
     return sorted(found)
-
-
-def _match(wanted: Path) -> list[Path]:
-    """Find what a pattern names; refuse folders on the way that cannot be listed."""
-    for depth, part in enumerate(wanted.parts):
-        above = str(Path(*wanted.parts[:depth]))
-        for folder in glob.iglob(above, recursive=True) if glob.has_magic(part) else ():  # noqa: PTH207
-            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-                _refuse_folder(PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder))
-    return [Path(found) for found in glob.iglob(str(wanted), recursive=True)]  # noqa: PTH207
 
 
 def _refuse_folder(refused: OSError) -> NoReturn:
@@ -590,14 +579,14 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-_MOST_BYTES = 2**18  # of the file, from its beginning
+_HEAD_LINES = 1000
 DELIMITERS = ",;\t|"
 _FEWEST = 3  # columns of a log; fewer are one line whose delimiter is another
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
 def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
-    """Find the format of a CSV and the names of its columns in their order, from its first 256 KiB.
+    """Find the format of a CSV and the names of its columns in their order, from its first lines.
 
     A first line of cells instead of names is refused, since names are shown: a log has columns of
     numbers, so such a line has a number, a time or nothing in one of its fields.
@@ -606,42 +595,25 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
         PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first
             line is quoted.
     """
-    head = _head(path)
-    delimiter, names = header_of(head)
+    try:
+        with io.TextIOWrapper(_open_bytes(path), "utf-8-sig", newline="") as file:
+            head = list(itertools.islice(file, _HEAD_LINES))
+    except (*_UNREADABLE, zlib.error) as broken:
+        raise PipelineError(
+            f"{path}: not readable as CSV in UTF-8 ({type(broken).__name__}); convert or repair it"
+        ) from None
+    delimiter, names = header_of("".join(head))
     twice = len(set(names)) < len(names)
     if len(names) < _FEWEST or twice or any(_is_cell(name) for name in names):
         raise PipelineError(
             f"{path}: the first line names no columns: a field is empty, a number, a time, "
-            f"several lines or there twice, or there are fewer than {_FEWEST}; allowed is CSV "
-            "with a name for each column in its first line and one of "
-            f"{' '.join(map(repr, DELIMITERS))} between them; add that line"
+            f"several lines or there twice, or there are fewer than {_FEWEST}; add a line with a "
+            f"name for each column and one of {' '.join(map(repr, DELIMITERS))} between them"
         )
-    decimal_point: Literal[".", ","] = "."
-    if delimiter != ",":
-        fields = (field for line in head.splitlines()[1:] for field in line.split(delimiter))
-        if any(_DECIMAL_COMMA.fullmatch(field) for field in fields):
-            decimal_point = ","
-    return CsvFormat(delimiter=delimiter, decimal_point=decimal_point), tuple(names)
-
-
-def _head(path: Path) -> str:
-    """Read the first complete lines."""
-    if not path.name.endswith((".csv", ".csv.gz")) or path.name[0] in "._":
-        raise PipelineError(
-            f"{path}: allowed is a name that ends in .csv or .csv.gz, and begins with no dot or _"
-        )
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            begun: bytes = file.read(_MOST_BYTES)
-            more = bool(file.read(1))
-        return (begun[: begun.rfind(b"\n") + 1] if more else begun).decode("utf-8-sig")
-    except (UnicodeDecodeError, EOFError):
-        raise PipelineError(f"{path}: not CSV in UTF-8; convert it, or repair it") from None
-    except OSError as refused:
-        raise PipelineError(
-            f"{path}: cannot be read ({refused.strerror or type(refused).__name__}); allowed is a "
-            ".csv or .csv.gz file"
-        ) from None
+    cells = (cell for line in head[1:] for cell in line.rstrip("\r\n").split(delimiter))
+    commas = delimiter != "," and any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells)
+    form = CsvFormat(delimiter=delimiter, decimal_point="," if commas else ".")
+    return form, tuple(names)
 
 
 def header_of(head: str) -> tuple[str, list[str]]:

@@ -97,10 +97,9 @@ class Meds:
                 f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
                 "allowed is all rows of a subject together in one shard"
             )
-        left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         print(
             f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
-            f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}",
+            "and are kept",
             file=sys.stderr,
         )
         if missing := codes.unseen():
@@ -369,7 +368,6 @@ class Decisions:
 
     Attributes:
         schema: of the rows.
-        outside: for each value observed, how many outside its bounds, of how many; private.
     """
 
     def __init__(self, dataset: MedsDataset, codes: Codes):
@@ -377,7 +375,6 @@ class Decisions:
         level = pa.dictionary(pa.int32(), pa.string())
         kind = pa.float32() if self._options.action[0].bins is None else level
         names = [name for entry in self._options.observation for name, _, _ in entry.dimensions]
-        self.outside: dict[str, tuple[int, int]] = {}
         self.schema = pa.schema(
             [("subject_id", pa.int64()), ("trajectory", pa.int64()), ("time", pa.timestamp("us"))]
             + [(name, pa.float32()) for name in names]
@@ -387,7 +384,6 @@ class Decisions:
 
     def table(self, events: Events) -> pa.Table:
         """Make the rows of all decisions of some whole subjects."""
-        self._count_outside(events)
         if len(events.time) == 0:
             return self.schema.empty_table()
         rows = self._rows(events)
@@ -406,14 +402,6 @@ class Decisions:
         table = pa.table({name: pa.array(columns[name]) for name in self.schema.names})
         # Nothing follows on an end for good.
         return table.cast(self.schema).filter(pa.array(~(rows.died & rows.final)))
-
-    def _count_outside(self, events: Events) -> None:
-        for entry in self._options.observation:
-            if isinstance(entry, MedsValue):
-                values = events.value[events.roles[:, self._codes.role(entry)]]
-                outside, there = self.outside.get(entry.name, (0, 0))
-                outside += len(values) - int(np.sum(_inside(entry, values)))
-                self.outside[entry.name] = outside, there + len(values)
 
     def _series(self, part: Any, events: Events, static: bool = False) -> Series:
         """Give the events that have the role of one entry of the options; those without a time only

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
@@ -24,11 +23,9 @@ from primorl.data.storage.schema import (
     DatasetInfo,
     action_vectors,
     numbers,
-    row_numbers,
     run_starts,
     trajectory_starts,
     vectors,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -202,8 +199,7 @@ class UnitStore:
         trajectory_starts: the first transition of every trajectory.
 
     Raises:
-        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes
-            no value.
+        PipelineError: if files are missing or corrupt, or memory runs out; it quotes no value.
     """
 
     def __init__(
@@ -227,7 +223,7 @@ class UnitStore:
             starts = [np.empty(0, dtype=np.int64)]
             kept_rows = np.repeat(owned, lengths)
             seen = done = 0
-            for table in _check_tables(reader):
+            for table in reader.tables():
                 watch(table)
                 kept = kept_rows[seen : seen + table.num_rows]
                 seen += table.num_rows
@@ -336,29 +332,6 @@ def _on_disk(folder: Path, shape: tuple[int, int]) -> Floats:
         raise PipelineError(f"{folder}: not enough space on its disk for its rows; free some")
     with tempfile.TemporaryFile(dir=folder) as file:
         return np.memmap(file, np.float32, "w+", shape=shape)
-
-
-def _check_tables(reader: PartReader) -> Iterator[pa.Table]:
-    """Read all rows of a partition.
-
-    Raises:
-        PipelineError: if units are out of order, or a number is not finite; it quotes no value.
-    """
-    last = pa.nulls(0, pa.string())  # `pa.array` would import pandas
-    for table in reader.tables():
-        for column in table.columns:
-            flat = whole(column).flatten() if pa.types.is_fixed_size_list(column.type) else column
-            if pa.types.is_floating(flat.type) and not np.isfinite(numbers(flat)).all():
-                raise PipelineError(
-                    f"{reader.folder}: found a non-finite number; run `dvc repro ingest`"
-                )
-        names = whole(table["unit_id"]).take(row_numbers(run_starts(table["unit_id"])))
-        chain = pa.concat_arrays([last, names])
-        if pc.any(pc.less_equal(chain.slice(1), chain.slice(0, len(chain) - 1))).as_py():
-            found = "units are out of order or appear twice"
-            raise PipelineError(f"{reader.folder}: {found}; run `dvc repro partition`")
-        last = names.slice(len(names) - 1)
-        yield table
 
 
 @contextmanager

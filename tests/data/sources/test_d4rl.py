@@ -172,10 +172,6 @@ def test_unfit_files_are_refused(project: Path, content: Columns, message: str) 
         ingested(written(content))
 
 
-def link_out(file: h5py.File, name: str) -> None:
-    file[name] = h5py.ExternalLink("other.hdf5", f"/{name}")
-
-
 def link_folder_out(file: h5py.File, name: str) -> None:
     file["rest"] = h5py.ExternalLink("other.hdf5", "/")
     file[name] = h5py.SoftLink(f"/rest/{name}")
@@ -192,20 +188,7 @@ def map_virtually(file: h5py.File, name: str) -> None:
     file.create_virtual_dataset(name, layout)
 
 
-def compress_unusually(file: h5py.File, name: str) -> None:
-    """Claim zstd, as a file does that was written with a plugin."""
-    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    layout.set_chunk(FULL[name].shape)
-    layout.set_filter(32015, h5py.h5z.FLAG_OPTIONAL)
-    space, kind = h5py.h5s.create_simple(FULL[name].shape), h5py.h5t.py_create(FULL[name].dtype)
-    h5py.h5d.create(file.id, name.encode(), kind, space, layout).write(
-        h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(FULL[name])
-    )
-
-
-@pytest.mark.parametrize(
-    "write", [link_out, link_folder_out, put_rows_beside, map_virtually, compress_unusually]
-)
+@pytest.mark.parametrize("write", [link_folder_out, put_rows_beside, map_virtually])
 def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
     project: Path, write: Callable[[h5py.File, str], None]
 ) -> None:

@@ -59,8 +59,6 @@ BAD: dict[str, tuple[Any, ...]] = {
     "no unit": (changed(6, user=None), PART + "row 7: column 'user'"),
     "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time'"),
     "steps unsorted": (lambda rows: [rows[1], rows[0], *rows[2:]], PART + "row 2: "),
-    "steps duplicated": (changed(1, time=0), PART + "row 2: "),
-    "trajectories unsorted": (lambda rows: rows[3:6] + rows[:3], "trajectory number 2, step 0: "),
     "two ends": (changed(3, left=True), PART + r"row 4: found an end"),
     "no end": (changed(5, left=False), PART + "row 6: .*no end flag"),
     "a flag of 2": (
@@ -69,11 +67,9 @@ BAD: dict[str, tuple[Any, ...]] = {
     ),
     "no outcome": (lambda rows: [*rows, row(11, 0, 0, left=True)], PART + "row 9: "),
     "a dose too high": (changed(1, dose=7.0), r"'dose'.*action\.high"),
-    "longer than the horizon": (list, PART + "row 1: ", {}, {"horizon": 2}),
     "choice below": (choosing([-1, 0]), PART + "row 1: column 'choice'", DISCRETE),
     "no choice": (choosing([0, None]), PART + "row 2: found no action", DISCRETE),
     "half a choice": (choosing([0.5, 0.5]), PART + "column 'choice'", DISCRETE),
-    "a word for a choice": (choosing([SECRET] * 2), PART + "row 1: column 'choice'", DISCRETE),
 }
 
 
@@ -155,12 +151,10 @@ NOTED = HEADER.replace("left", "left,note")
 OPEN_QUOTES = {  # the notes of four rows
     "text after the closing quote": ('"see letter', 'cannula 5" left', "", ""),
     "the next quote ends a row": ('"see letter', 'cannula 5"', "", ""),
-    "before a cell in quotes": ('"see letter', '"left"', "", ""),
 }
 CLOSED_QUOTES = {
     "in the middle of a cell": ('cannula 5" left', 'arm 3"', "", ""),
-    "doubled": ('"a ""letter"", seen"', '""""', '""', ""),
-    "line breaks and commas": ('"one\ntwo, three\nfour, five"', '"six\r\n\r\nseven"', "", ""),
+    "line breaks and commas": ('"one\ntwo, ""three""\nfour, five"', '"six\r\n\r\nseven"', "", ""),
 }
 
 
@@ -169,68 +163,48 @@ def noted(notes: tuple[str, ...]) -> str:
     return NOTED + "".join(lines)
 
 
-@pytest.mark.parametrize("notes", OPEN_QUOTES)
-def test_a_quote_swallows_no_row(project: Path, notes: str) -> None:
-    text(noted(OPEN_QUOTES[notes]))
-    assert "row 1: found a quote" in refusal(entry())
-
-
-@pytest.mark.parametrize("notes", CLOSED_QUOTES)
-def test_quotes_that_are_closed_are_text(project: Path, notes: str) -> None:
-    text(gzip.compress(noted(CLOSED_QUOTES[notes]).encode()), "log/log.csv.gz")
-    assert len(run(entry())) == 3
-
-
-def at(kind: pa.DataType) -> Callable[[str], None]:
-    def make(name: str) -> None:
-        later = "b" in name
-        times = pa.array([86_400 * (each["time"] + 1 + later) for each in rows()], pa.int64())
-        times = times.cast(pa.timestamp("s")).cast(kind)
-        content = pa.Table.from_pylist([each | {"visit": int(later)} for each in rows()])
-        write(content.set_column(2, "time", times), f"log/{name}.parquet")
-
-    return make
-
-
-def as_text(zone: str) -> Callable[[str], None]:
-    def make(name: str) -> None:
-        lines = [f"3,{name},2024-01-0{day} 10:00{zone},1,A,0.5,1,0,{day // 2}\n" for day in (1, 2)]
-        text(HEADER + "".join(lines), f"log/{name}.csv")
-
-    return make
+def test_a_quote_swallows_no_row_and_is_text_where_it_is_closed(project: Path) -> None:
+    for notes in OPEN_QUOTES.values():
+        text(noted(notes))
+        assert "row 1: found a quote" in refusal(entry())
+    Path("log/log.csv").unlink()
+    for notes in CLOSED_QUOTES.values():
+        text(gzip.compress(noted(notes).encode()), "log/log.csv.gz")
+        assert len(run(entry())) == 3
 
 
 UTC, BERLIN = pa.timestamp("us", "UTC"), pa.timestamp("ns", "Europe/Berlin")
-SEVERAL_ZONES = {
-    "UTC and none": (at(UTC), at(pa.timestamp("us"))),
-    "a zone and a CSV without": (at(UTC), as_text("")),
-    "two CSVs": (as_text("Z"), as_text("")),
-}
 
 
-@pytest.mark.parametrize("kind", SEVERAL_ZONES)
-def test_times_with_and_without_a_zone_have_no_order(project: Path, kind: str) -> None:
-    for make, name in zip(SEVERAL_ZONES[kind], "ab", strict=True):
-        make(name)
-    assert "found times without a time zone" in refusal(entry(sorted=False))
-
-
-def test_times_of_two_zones_and_of_one_are_ordered(project: Path) -> None:
-    for kinds in ((UTC, BERLIN), (pa.date32(), pa.timestamp("us"))):
-        for kind, name in zip(kinds, "ab", strict=True):
-            at(kind)(name)
-        assert len(run(entry(NO_FLAGS, sorted=False, end="last_row"))) > 0
+@pytest.mark.parametrize(
+    ("kinds", "ordered"),
+    [
+        ((UTC, pa.timestamp("us")), False),
+        ((UTC, BERLIN), True),
+        ((pa.date32(), pa.timestamp("us")), True),
+    ],
+)
+def test_times_with_and_without_a_zone_have_no_order(
+    project: Path, kinds: tuple[pa.DataType, pa.DataType], ordered: bool
+) -> None:
+    for part, kind in enumerate(kinds):
+        times = pa.array([86_400 * (each["time"] + 1 + part) for each in rows()], pa.int64())
+        content = pa.Table.from_pylist([each | {"visit": part} for each in rows()])
+        times = times.cast(pa.timestamp("s")).cast(kind)
+        write(content.set_column(2, "time", times), f"log/{part}.parquet")
+    dataset = entry(NO_FLAGS, sorted=False, end="last_row")
+    if ordered:
+        assert len(run(dataset)) > 0
+    else:
+        assert "found times without a time zone" in refusal(dataset)
 
 
 NIGHTS = {  # local times, and whether a row is refused
     "Europe": (["2024-10-27 02:15", "2024-10-27 02:50", "2024-10-27 02:25"], True),
     "Sydney": (["2024-04-07 02:30", "2024-04-07 02:45", "2024-04-07 02:00"], True),
-    "once came at midnight": (["2018-02-17 23:50", "2018-02-17 23:05", "2018-02-18 00:01"], True),
     "with a zone": (["2024-10-27 02:15+02", "2024-10-27 02:50+02", "2024-10-27 02:25+01"], False),
     "another day": (["2024-10-28 02:15", "2024-10-28 02:50", "2024-10-28 02:25"], False),
     "in no order": (["2024-10-27 02:15", "2024-10-27 00:10", "2024-10-27 03:15"], False),
-    "in another": (["2024-10-27 02:50", "2024-10-27 02:40", "2024-10-27 02:30"], False),
-    "in order": (["2024-10-27 02:15", "2024-10-27 02:25", "2024-10-27 02:50"], False),
 }
 
 
@@ -244,39 +218,6 @@ def test_the_hour_that_comes_twice_is_refused(project: Path, night: str) -> None
         return
     assert re.search(r"row [23]: .*summer time.*; allowed: times with their zone", refusal(one))
     assert "times with their zone" in refusal(entry(NO_FLAGS, end="last_row"))
-
-
-DATES = {  # times of a trajectory, and whether a row is refused
-    "a late year": (["2024-01-02", "2035-01-03", "2024-01-04", "2024-01-05"], True),
-    "in the end": (["2024-01-02", "2024-01-03", "2024-01-04", "1900-01-01"], True),
-    "in the beginning": (["2199-12-31", "2024-01-02", "2024-01-03", "2024-01-04"], True),
-    "with a zone": ([f"{d} 08:00Z" for d in ("2024-01-02", "2035-01-03", "2024-01-04")], True),
-    "in order": (["2024-01-02", "2024-01-03", "2024-01-04", "2035-01-05"], False),
-    "visits of years": (["2020-01-01", "2023-01-01", "2021-01-01", "2024-01-01"], False),
-    "newest first": (["2035-01-05", "2024-01-04", "2024-01-03", "2024-01-02"], False),
-    "two visits": (["2035-01-05", "2024-01-04"], False),
-    "a step back of days": (["2024-01-02", "2024-04-03", "2024-01-04", "2024-01-05"], False),
-}
-
-
-@pytest.mark.parametrize("dates", DATES)
-def test_a_date_that_moves_its_row_far_is_refused(project: Path, dates: str) -> None:
-    times, wrong = DATES[dates]
-    text(HEADER + "".join(f"2,0,{time},1,A,0.5,1,0,0\n" for time in times))
-    one = entry(NO_FLAGS, sorted=False, end="last_row")
-    if not wrong:
-        assert len(run(one)) == len(times) - 1
-        return
-    said = refusal(one)
-    assert re.search(r"row [234]: found a time over half a year before", said)
-    assert not any(time in said for time in times)
-
-
-def test_a_later_file_may_come_first(project: Path) -> None:
-    for name, day in (("a", "2035-01-0"), ("b", "2024-01-0")):
-        lines = "".join(f"2,0,{day}{step},1,A,0.5,1,0,0\n" for step in (1, 2, 3))
-        text(HEADER + lines, f"log/{name}.csv")
-    assert len(run(entry(NO_FLAGS, sorted=False, end="last_row"))) == 5
 
 
 def test_a_bad_row_late_in_a_long_csv_is_named(
@@ -307,16 +248,12 @@ TWICE = {"column": "ward", "categories": ["A", "A"]}
     ("columns", "changes", "key"),
     [
         ({}, {"unit": "visit"}, "unit"),
-        ({"unit": None}, {"trajectory_ids": "global"}, "unit"),
         ({"unit": None}, {"unit": "trajectory"}, "per_unit"),
         (NO_FLAGS, {}, "end: flags"),
         ({"next_observation": ["x"]}, {}, "one column for each"),
         ({"observation": [TWICE]}, {}, "once"),
         ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),
-        ({"action": {"columns": ["dose"], "low": None, "high": None}}, {}, "environment"),
         ({}, {"environment": "Pendulum-v1"}, "environment"),
-        ({"action": {"column": "choice", "count": 1}}, {}, "count"),
-        ({}, {"csv": {"delimiter": ", ", "decimal_point": "."}}, "delimiter"),
     ],
 )
 def test_choices_that_do_not_fit(columns: Row, changes: Row, key: str) -> None:
@@ -324,8 +261,8 @@ def test_choices_that_do_not_fit(columns: Row, changes: Row, key: str) -> None:
         entry(columns, **changes)
 
 
-SPELLINGS = ("4217|4217.0", "P421|P421 ", "P421|P421\u00a0", "Ren\u00e9|Rene\u0301", "4217|4217,0")
-SPELLINGS += ("0123456789012|123456789012", "P421|\ufeffP421", "P421|P4\u200b21", "A Lee|A  Lee")
+SPELLINGS = ("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012")
+SPELLINGS += ("P421|\ufeffP421", "A Lee|A  Lee")
 
 
 @pytest.mark.parametrize("spellings", SPELLINGS)
@@ -341,14 +278,6 @@ def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: 
         with pytest.raises(PipelineError, match="in blanks around it, zeros in front") as refused:
             run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
         assert two[0] not in str(refused.value)
-
-
-def test_one_trajectory_in_two_spellings_is_not_two_units(project: Path) -> None:
-    """An export with gaps may write its second half as ``17.0``."""
-    for number, visit in enumerate(("17", "17.0")):
-        text(f"{HEADER}P421,{visit},{number},1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
-    with pytest.raises(PipelineError, match="so that one unit would be two"):
-        run(entry({"unit": None}, unit="trajectory", sorted=False, trajectory_ids="global"))
 
 
 def test_other_ids_are_other_people(project: Path) -> None:
