@@ -64,9 +64,7 @@ def private_mean(
             mechanism.rounds,
         )
     )
-    request = Request(
-        data, "people", "private_mean", identity, mechanism.event, mechanism.delta, None
-    )
+    request = Request(data, "people", "private_mean", identity, mechanism.event, mechanism.delta)
     with (
         closing(
             Ledger.open(

@@ -33,8 +33,8 @@ def body(params: Params, log: StageLog) -> None:
         setup = training.prepare_training(job, data, params.compute)
         training.check_before_charge(setup, BEHAVIOUR)
 
-        order, begin = desk.order(job), training.begin(setup)
-        with desk.pay(order, begin, training.restore_for(setup)) as paid:
+        request, begin = desk.request(job), training.begin(setup)
+        with desk.pay(request, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained, "behaviour")
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)

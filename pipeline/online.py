@@ -43,8 +43,8 @@ def body(params: Params, log: StageLog) -> None:
     device = choose_device(params.compute.device, params.compute.threads)
     start = online.begin(learning)
     with Desk.open_for(params, learning.people) as desk:
-        order = online.order_of(params, learning)
-        with desk.pay(order, start, OnlineState.restore) as paid:
+        request = online.request_for(params, learning)
+        with desk.pay(request, start, OnlineState.restore) as paid:
             state = online.learn_for(paid, learning, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]
             returns = online.evaluate_online(params, learning, state, policies)

@@ -23,8 +23,8 @@ def body(params: Params, log: StageLog) -> None:
         training.check_before_charge(setup, MODEL)
 
         plan.keep(params, data)
-        order, begin = desk.order(plan.model), training.begin(setup)
-        with desk.pay(order, begin, training.restore_for(setup)) as paid:
+        request, begin = desk.request(plan.model), training.begin(setup)
+        with desk.pay(request, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained, "dynamics")
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)

@@ -14,10 +14,11 @@ from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import Recordings
 from primorl.model.ensemble import Bounds
 from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages.training import model_bounds
 from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import EVALUATE_PRIVATE, Order, digest
+from primorl.work.jobs import EVALUATE_PRIVATE, digest
 from research import dptd
 from research.dptd_network import ValueNetwork
 
@@ -82,9 +83,16 @@ def evaluate(epsilon: float) -> None:
             "scales": scales,
             "data": data.identity,
         }
-        order = Order(EVALUATE_PRIVATE, mechanism.event, delta, digest(asked))
+        request = Request(
+            data.version,
+            manifest.info.dataset,
+            EVALUATE_PRIVATE,
+            digest(asked),
+            mechanism.event,
+            delta,
+        )
         begin = Learned(**algorithm.begin(network, params.seed), level=torch.zeros(1))
-        with desk.pay(order, begin, Learned.restore) as paid:
+        with desk.pay(request, begin, Learned.restore) as paid:
             state = paid.state
             if not paid.finished:
                 state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))

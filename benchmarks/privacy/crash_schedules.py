@@ -54,12 +54,11 @@ from primorl.engine import training
 from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState
 from primorl.privacy.ledger import ledger as ledgers
-from primorl.privacy.ledger.history import Budget, Version
+from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.work.data import open_to_charge
 from primorl.work.desk import Desk
-from primorl.work.jobs import Order
 from tests.faults.edits import expression, module_file, planted
 from tests.faults.table import CHARGES, FAULTS, Fault
 from tests.privacy.ledger import postgresql
@@ -147,15 +146,15 @@ def process(world: World, identity: str) -> None:
     """Do as the stage does: sweep, pay or resume, train, write the model, commit."""
     files.sweep_leftovers(Path())
     params, partitions, setup = settings(world)
-    order = Order("train_model", world.mechanism.event, DELTA, identity)
+    request = Request(VERSION, "data", "train_model", identity, world.mechanism.event, DELTA)
     begin, restore = (
         TrainingState.begin(setup.first_weights()),
         TrainingState.restore,
     )
     with (
         closing(open_to_charge(params)) as ledger,
-        Desk(ledger, Budget(100.0, DELTA), DELTA, "data", VERSION, _partitions=partitions).pay(
-            order, begin, restore
+        Desk(ledger, Budget(100.0, DELTA), DELTA, VERSION, _partitions=partitions).pay(
+            request, begin, restore
         ) as paid,
     ):
         charge = world.charge = paid.charge.id

@@ -115,7 +115,7 @@ def run(
 
 def asked(version: Version, identity: str) -> Request:
     """What everyone asks for."""
-    return Request(version, "race", "train_model", identity, EVENT, DELTA, None, None)
+    return Request(version, "race", "train_model", identity, EVENT, DELTA)
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def ask_for(
         mechanism = question.build_mechanism(problem, job.noise_multiplier, job.releases)
         about = _describe_subject(question, problem, model_sha256)
         begin = Asked(torch.empty(0, dtype=torch.float64), about)
-        paid = charges.enter_context(desk.pay(desk.order(job), begin, Asked.restore))
+        paid = charges.enter_context(desk.pay(desk.request(job), begin, Asked.restore))
         _check_state(question.name, paid, about)
         state = paid.state
         if not paid.finished:

@@ -41,12 +41,12 @@ from primorl.online.updates import DPPG
 from primorl.policy import exported
 from primorl.policy.config import DISCOUNT, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
-from primorl.privacy.ledger.history import Version
+from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.environments import EnvironmentBatch, GymBatch
 from primorl.work.desk import Paid
-from primorl.work.jobs import Order, digest, solve_noise
+from primorl.work.jobs import digest, solve_noise
 
 STAGE = "online"
 STANDARD_DEVIATION = 1.0
@@ -283,8 +283,8 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
         )
 
 
-def order_of(params: Params, run: OnlineRun) -> Order:
-    """Say what a run is charged as.
+def request_for(params: Params, run: OnlineRun) -> Request:
+    """Request the charge of a run.
 
     Its identity is a digest of everything that determines the result but chance and code. Of the
     offline policy it holds which charges paid for it, not its bytes, which an edit of code may
@@ -304,7 +304,8 @@ def order_of(params: Params, run: OnlineRun) -> Order:
         "seed": params.seed,
         "start": [offline.charge, [each.charge for each in offline.mechanisms]],
     }
-    return Order(STAGE, run.mechanism.event, run.mechanism.delta, digest(content))
+    event, delta = run.mechanism.event, run.mechanism.delta
+    return Request(run.people, params.dataset, STAGE, digest(content), event, delta)
 
 
 @dataclass(frozen=True)

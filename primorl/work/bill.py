@@ -20,10 +20,10 @@ from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import Budget, BudgetExceeded, paid_identities
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, Request, paid_identities
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import Partitions, budget_of, read_ledger, refuse_missing_charges
-from primorl.work.jobs import Order, RunPlan
+from primorl.work.jobs import RunPlan
 from primorl.work.resolve import is_refused, next_plan
 
 MAKE_DATA = {"collect", "ingest", "partition"}
@@ -40,7 +40,7 @@ class Bill:
 
     Attributes:
         variant: private, or one without a guarantee.
-        orders: of the model, then of the clone and the questions.
+        requests: of the model, then of the clone and the questions.
         paid: identities of work that is paid for already.
         account: everything that was charged to the same units.
         delta: δ of the budget.
@@ -50,7 +50,7 @@ class Bill:
     """
 
     variant: Variant
-    orders: tuple[Order, ...]
+    requests: tuple[Request, ...]
     paid: Set[str]
     account: Account
     delta: float
@@ -99,7 +99,7 @@ class Bill:
         account = Account(()) if ledger is None else ledger.account(partitions.version)
         return cls(
             variant=plan.model.variant,
-            orders=tuple(plan.orders(partitions)),
+            requests=tuple(plan.requests(partitions)),
             paid=paid_identities(account.charges),
             account=account,
             delta=params.privacy.delta,
@@ -108,13 +108,14 @@ class Bill:
         )
 
     @property
-    def unpaid(self) -> list[Order]:
-        """The orders that no earlier charge pays for; one without a guarantee is charged each time,
-        as it is never restored.
+    def unpaid(self) -> list[Request]:
+        """The requests that no earlier charge pays for.
+
+        One without a guarantee is charged each time, as it is never restored.
         """
         return [
             each
-            for each in self.orders
+            for each in self.requests
             if each.identity not in self.paid or isinstance(each.event, NonPrivateDpEvent)
         ]
 
@@ -149,13 +150,13 @@ class Bill:
         )
 
 
-def name_charges(orders: Sequence[Order]) -> str:
+def name_charges(requests: Sequence[Request]) -> str:
     """List names of charges, with the ε of their events."""
     names = []
-    for each in orders:
+    for each in requests:
         epsilon = spent(each.event, each.delta).epsilon_pld
         price = f" ({at_most(epsilon, 4)})" if math.isfinite(epsilon) else ""
-        names.append(f"{each.name}{price}")
+        names.append(f"{each.stage}{price}")
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

@@ -5,8 +5,8 @@ Training the model and cloning go
 
     with Desk.open(params) as desk:
         plan = desk.read_plan(params)
-        order = desk.order(plan.model)
-        with desk.pay(order, begin, restore) as paid:  # no private row was read before
+        request = desk.request(plan.model)
+        with desk.pay(request, begin, restore) as paid:  # no private row was read before
             result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
             with paid.result(folder, paid.state_privacy(mechanism)) as fresh:
                 ...  # files are written; then the charge is committed
@@ -27,7 +27,6 @@ from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, home, replaced_directory
 from primorl.base.paths import CHECKPOINTS, PARTITIONS
-from primorl.base.processes import git_commit
 from primorl.config.blocks import Compute
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
@@ -52,8 +51,8 @@ from primorl.work.jobs import (
     EVALUATE_PRIVATE,
     TRAIN_MODEL,
     AnyJob,
-    Order,
     RunPlan,
+    request_for,
 )
 
 ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
@@ -68,7 +67,6 @@ class Desk:
         ledger: of the project.
         budget: of all runs on the same units; None: without a limit.
         delta: at which totals are stated.
-        dataset: name of the data.
         version: the units, as the ledger knows them.
         bill: of all jobs of the run, once its plan is read.
     """
@@ -76,7 +74,6 @@ class Desk:
     ledger: Ledger
     budget: Budget | None
     delta: float
-    dataset: str
     version: Version
     bill: Bill | None = None
     _partitions: Partitions | None = None
@@ -99,7 +96,6 @@ class Desk:
                 ledger=ledger,
                 budget=budget_of(params, partitions.manifest.private_units),
                 delta=params.privacy.delta,
-                dataset=partitions.manifest.info.dataset,
                 version=partitions.version,
                 _partitions=partitions,
                 _keep_bytes=rows_in_memory(params.compute),
@@ -111,7 +107,7 @@ class Desk:
         """Open the ledger for users who arrive, whose rows are nowhere."""
         with closing(open_to_charge(params)) as ledger:
             budget = budget_of(params, users.units)
-            yield cls(ledger, budget, params.privacy.delta, params.dataset, users)
+            yield cls(ledger, budget, params.privacy.delta, users)
 
     @property
     def partitions(self) -> Partitions:
@@ -129,19 +125,19 @@ class Desk:
         self.bill = Bill.of(params, plan, self.partitions, self.ledger)
         return plan
 
-    def order(self, job: AnyJob) -> Order:
-        """Make the order of a job on the units of the partitions."""
-        return Order.of(job, self.partitions)
+    def request(self, job: AnyJob) -> Request:
+        """Request the charge of a job on the units of the partitions."""
+        return request_for(job, self.partitions)
 
     @contextmanager
-    def pay(self, order: Order, begin: S, restore: Restore[S]) -> Iterator["Paid[S]"]:
+    def pay(self, request: Request, begin: S, restore: Restore[S]) -> Iterator["Paid[S]"]:
         """Resume or restore work that was paid for under this identity, or else reserve a charge.
 
         Leaving the block frees the locks and commits nothing: `Paid.result` or `Paid.commit` does.
         After an error the charge stays spent; the next run under the same identity resumes it.
 
         Args:
-            order: the job's event, ε and identity.
+            request: of the job.
             begin: the state before the first release. Work without a guarantee is neither saved nor
                 resumed.
             restore: rebuilds a state from a checkpoint's tensors and facts.
@@ -154,17 +150,8 @@ class Desk:
         if self.bill is not None:
             now = self.ledger.account(self.version)  # other processes may have charged meanwhile
             bill = replace(self.bill, account=now, paid=paid_identities(now.charges))
-            if order in bill.unpaid:  # what is paid is restored
+            if request in bill.unpaid:  # what is paid is restored
                 bill.refuse_beyond_budget()
-        request = Request(
-            version=self.version,
-            dataset=self.dataset,
-            stage=order.name,
-            identity=order.identity,
-            event=order.event,
-            delta=order.delta,
-            git_commit=git_commit(),
-        )
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:

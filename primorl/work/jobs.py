@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -49,6 +48,7 @@ from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
@@ -362,13 +362,13 @@ class Price:
     @classmethod
     def of(cls, job: AnyJob, partitions: "Partitions") -> "Price":
         """Price a job on the units of the partitions."""
-        order = Order.of(job, partitions)
+        asked = request_for(job, partitions)
         return cls(
-            name=order.name,
-            epsilon=finite(spent(order.event, order.delta).epsilon_pld),
-            delta=order.delta,
-            event=event_to_json(order.event),
-            identity=order.identity,
+            name=asked.stage,
+            epsilon=finite(spent(asked.event, asked.delta).epsilon_pld),
+            delta=asked.delta,
+            event=event_to_json(asked.event),
+            identity=asked.identity,
         )
 
 
@@ -398,27 +398,16 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
     return digest({"name": job.name, "job": content, "data": dict(data)})
 
 
-@dataclass(frozen=True)
-class Order:
-    """One job as the ledger is charged for it.
-
-    Attributes:
-        name: of the charge.
-        event: of the accountant.
-        delta: at which ε is stated.
-        identity: digest of the job and the data; equal ones are one piece of paid work.
-    """
-
-    name: str
-    event: DpEvent
-    delta: float
-    identity: str
-
-    @classmethod
-    def of(cls, job: AnyJob, partitions: "Partitions") -> "Order":
-        """Make the order of a job on the units of the partitions."""
-        event = event_of(job, partitions.manifest)
-        return cls(job.name, event, job.delta, identity_of(job, partitions.identity))
+def request_for(job: AnyJob, partitions: "Partitions") -> Request:
+    """Request the charge of a job on the units of the partitions."""
+    return Request(
+        version=partitions.version,
+        dataset=partitions.manifest.info.dataset,
+        stage=job.name,
+        identity=identity_of(job, partitions.identity),
+        event=event_of(job, partitions.manifest),
+        delta=job.delta,
+    )
 
 
 @record
@@ -476,9 +465,9 @@ class RunPlan:
         """Return the events of all jobs on the units of the manifest, in the same order."""
         return [event_of(job, manifest) for job in self.paid_jobs]
 
-    def orders(self, partitions: "Partitions") -> list[Order]:
-        """Make the orders of all jobs, in the order in which they are paid."""
-        return [Order.of(job, partitions) for job in self.paid_jobs]
+    def requests(self, partitions: "Partitions") -> list[Request]:
+        """Request the charges of all jobs, in the order in which they are paid."""
+        return [request_for(job, partitions) for job in self.paid_jobs]
 
     @classmethod
     def load(cls, path: Path = PLAN) -> "RunPlan":

@@ -16,7 +16,7 @@ from tests.projects import inside
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
-SECRETS = {"identity": "7" * 64, "git_commit": "8" * 40}
+SECRETS = {"identity": "7" * 64}
 
 
 @pytest.fixture(scope="session")

@@ -93,17 +93,17 @@ def test_what_another_process_charges_after_the_plan_counts(here: Params) -> Non
     params = at(here, 1.1, 1.0)
     resolve(params, Partitions.open(PARTITIONS, params)).write()
     with Desk.open(params) as desk:
-        order = desk.order(desk.read_plan(params).model)
+        request = desk.request(desk.read_plan(params).model)
         assert desk.bill is not None
         desk.bill.refuse_beyond_budget()
         event = Training(1.0, 2.9, 1).event
         desk.ledger.reserve(
-            Request(desk.version, INFO.dataset, "train_model", "", event, DELTA, None), None
+            Request(desk.version, INFO.dataset, "train_model", "", event, DELTA), None
         )
         nothing: Any = None
         with (
             pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"),
-            desk.pay(order, nothing, nothing),
+            desk.pay(request, nothing, nothing),
         ):
             pass
 
@@ -152,7 +152,7 @@ def test_what_is_paid_is_known_by_its_identity(
         for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
             event = event_of(job, partitions.manifest)
             units = partitions.version, INFO.dataset
-            asked = Request(*units, job.name, price.identity, event, DELTA, None)
+            asked = Request(*units, job.name, price.identity, event, DELTA)
             ledger.commit(ledger.reserve(asked, None).id)
     assert charges(params) == nothing
     again = charges(replace(params, seed=7))

@@ -73,7 +73,6 @@ class Request:
     identity: str
     event: dp_event.DpEvent
     delta: float
-    git_commit: str | None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
-from primorl.base.processes import user_name
+from primorl.base.processes import git_commit, user_name
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import (
@@ -143,7 +143,7 @@ class Ledger:
             "delta": request.delta,
             "cost": cost(request.event).to_json(),
             "accountant": vars(our_accountant()),
-            "git_commit": request.git_commit,
+            "git_commit": git_commit(),
             "budget": None if budget is None else budget.epsilon,
             "by": user_name(),
             "marked": charge_id is not None,

@@ -39,7 +39,7 @@ def version(members: Iterable[str], fingerprint: str = "") -> Version:
 
 def request(data: Version, event: dp_event.DpEvent = GAUSSIAN, **changes: Any) -> Request:
     named = {"dataset": "pendulum", "stage": "train_model", "identity": "identity"} | changes
-    return Request(version=data, event=event, delta=DELTA, git_commit="c0ffee", **named)
+    return Request(version=data, event=event, delta=DELTA, **named)
 
 
 def adaptive(*events: dp_event.DpEvent, delta: float = DELTA) -> float:

@@ -43,7 +43,7 @@ def test_a_charge_is_all_that_was_asked_and_survives(
     second = ledger.reserve(request(ANA, NO_GUARANTEE, identity="two"), None)
     ledger.reserve(request(CEM, dataset="cartpole"), None)
     asked = request(ANA, RUN, identity="one")
-    named = ("dataset", "stage", "identity", "delta", "git_commit")
+    named = ("dataset", "stage", "identity", "delta")
     assert all(getattr(first, key) == getattr(asked, key) for key in named)
     assert (first.dataset_fingerprint, first.units) == (ANA.fingerprint, 3)
     assert event_from_json(first.event) == RUN
