@@ -20,7 +20,7 @@ from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
-from primorl.policy import advice
+from primorl.policy import loaded
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import stated
@@ -298,7 +298,7 @@ def test_a_policy_that_is_not_recommended_leaves_by_name_and_against_advice_alon
     def advise(*_: object, **__: object) -> None:
         raise PipelineError("advised against")
 
-    monkeypatch.setattr(advice, "refuse_against_advice", advise)
+    monkeypatch.setattr(loaded, "refuse_against_advice", advise)
     with pytest.raises(PipelineError, match="advised against"):
         made()
     chosen = params.load(Path("params.yaml"))
