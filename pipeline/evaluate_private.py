@@ -47,7 +47,7 @@ def body(params: Params, log: StageLog) -> None:
         files = asking.hash_files()
         free, conduct = asking.compare_in_model(problem, params.chosen, config)
 
-        device = choose_device(params.compute.device, params.compute.threads)
+        device = choose_device(params.compute.device)
         model = files["model_sha256"]
         answered = asking.ask_for(desk, charges, jobs, problem, model, device)
         record = asking.evaluation_record(problem, data, files, answered, free, conduct)

@@ -40,7 +40,7 @@ def body(params: Params, log: StageLog) -> None:
 
     started = time.perf_counter()
     learning = online.online_run(params)
-    device = choose_device(params.compute.device, params.compute.threads)
+    device = choose_device(params.compute.device)
     start = online.begin(learning)
     with Desk.open_for(params, learning.people) as desk:
         request = online.request_for(params, learning)

@@ -49,7 +49,7 @@ def body(params: Params, log: StageLog) -> None:
     # What policies are trained in, where rollouts begin, and what holds them near the clone.
     config = sac_config(policy)
     width = len(params.policy_seeds) * max(config.hidden)
-    device = choose_device(params.compute.device, params.compute.threads, width)
+    device = choose_device(params.compute.device, width)
     assert policy.uncertainty is not None  # as the stage `plan` decided it
     assert policy.penalty is not None
     assert policy.reset_fraction is not None

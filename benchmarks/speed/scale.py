@@ -3,7 +3,7 @@
 python -m benchmarks.speed.scale [--axes units rows columns processes] [--most 1e7]
 
 Each stage runs in a process of its own on rows on disk, of which 16 MiB may stay in memory
-(``compute.data_mb: 16``): the smallest memory, and the most reading. What counts is processor time,
+(16 MB of them in memory): the smallest memory, and the most reading. What counts is processor time,
 of the work without imports: other programs may run beside. Memory is the peak above that of the
 imports. Units have mixed lengths. A point that is in benchmarks/results/scale.json is not measured
 again. A line's slope is that of least squares in the logarithms over the upper half of its points.

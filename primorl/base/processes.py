@@ -43,15 +43,14 @@ def is_worker() -> bool:
 
 
 def choose_device(
-    device: Literal["auto", "cpu", "cuda"], threads: int | None, width: int | None = None
+    device: Literal["auto", "cpu", "cuda"], width: int | None = None
 ) -> "torch.device":
-    """Set the number of threads and return the device; ``auto`` takes a GPU if there is one.
+    """Return the device; ``auto`` takes a GPU if there is one. A small network gets one thread.
 
     Of several processes on a machine, each has a GPU of its own if there are enough.
 
     Args:
         device: as ``compute.device`` of params.yaml names it.
-        threads: on the CPU; None: PyTorch's own number, or one for a small network.
         width: units of the widest layer of a network that trains alone. Up to 192 a second thread
             saves a sixth of the time at best, beyond a third and more (benchmarks/performance.md).
             The number is not changed during training, so that equal seeds give equal policies.
@@ -61,10 +60,8 @@ def choose_device(
     """
     import torch
 
-    if threads is None and width is not None and width <= ONE_THREAD_UP_TO:
-        threads = 1
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if width is not None and width <= ONE_THREAD_UP_TO:
+        torch.set_num_threads(1)
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise PipelineError(

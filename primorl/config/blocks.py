@@ -301,13 +301,8 @@ class Tracking(Block):
     experiment: Text | None = None
 
 
-_Parallel = Annotated[int, Within(gt=0, le=1024)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Compute(Block):
     """Settings that change speed and nothing else."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    data_mb: PositiveInt | None = None
-    threads: _Parallel | None = None

@@ -46,7 +46,7 @@ from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import Restore
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions, observation_bounds
-from primorl.work.desk import Paid, open_private, rows_in_memory
+from primorl.work.desk import Paid, open_private
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
@@ -127,7 +127,7 @@ def _observation_columns(manifest: Manifest) -> ObservationColumns:
 
 def choose_execution(compute: Compute) -> Execution:
     """Choose the device, the bound on a chunk's memory and the place of this process."""
-    device = choose_device(compute.device, compute.threads)
+    device = choose_device(compute.device)
     return Execution(device, CHUNK_BYTES[device.type], *place_among_processes())
 
 
@@ -281,7 +281,7 @@ def work_for_first(params: Params, folder: Path) -> None:
             )
         if setup.mechanism.is_private:
             check_setup(setup)
-        private = open_private(partitions, None, rows_in_memory(params.compute), _own(setup))
+        private = open_private(partitions, None, _own(setup))
         group.check_coverage(setup.mechanism.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))
 

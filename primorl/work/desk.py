@@ -27,7 +27,6 @@ from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, home, replaced_directory
 from primorl.base.paths import CHECKPOINTS, PARTITIONS
-from primorl.config.blocks import Compute
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
@@ -77,7 +76,6 @@ class Desk:
     version: Version
     bill: Bill | None = None
     _partitions: Partitions | None = None
-    _keep_bytes: int = 0
     _rows: UnitStore | None = None
     _own: slice | None = None
 
@@ -98,7 +96,6 @@ class Desk:
                 delta=params.privacy.delta,
                 version=partitions.version,
                 _partitions=partitions,
-                _keep_bytes=rows_in_memory(params.compute),
             )
 
     @classmethod
@@ -161,7 +158,7 @@ class Desk:
         """Open the private units for a granted charge, once a stage; see `open_private`."""
         _refuse_charge(charge)  # each, not only the first
         if self._rows is None:
-            self._rows = open_private(self.partitions, charge, self._keep_bytes, own)
+            self._rows = open_private(self.partitions, charge, own)
             self._own = own
         elif own != self._own:
             raise ValueError(f"own: {self._own} are open, and not {own}")
@@ -252,25 +249,19 @@ class Paid(Payment[S]):
         self.desk.ledger.commit(self.charge.id, made)
 
 
-def rows_in_memory(compute: Compute) -> int:
-    """Return how many bytes of rows this process may keep: its share of ``data_mb``, or of half the
-    free memory.
-    """
+def rows_in_memory() -> int:
+    """Return how many bytes of rows this process may keep: its share of half the free memory."""
     half = int(psutil.virtual_memory().available) // 2
-    whole = half if compute.data_mb is None else compute.data_mb << 20
-    return whole // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return half // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def open_private(
-    partitions: Partitions, charge: Charge | None, keep_bytes: int, own: slice = EVERY
-) -> UnitStore:
+def open_private(partitions: Partitions, charge: Charge | None, own: slice = EVERY) -> UnitStore:
     """Open the private units, which must be those that the charge was made on.
 
     Args:
         partitions: of the units.
         charge: that the ledger granted; None: this is not the first of several processes, and the
             first one, which holds the charge, has announced the grant.
-        keep_bytes: how much of the rows may stay in memory.
         own: the units of this process; all are read, and compared with the account.
 
     Raises:
@@ -281,7 +272,7 @@ def open_private(
         _refuse_charge(charge)
     info = partitions.manifest.info
     found = Membership(project_secret(), info.population)
-    store = open_units(partitions.folder / "private", keep_bytes, found.update, own)
+    store = open_units(partitions.folder / "private", rows_in_memory(), found.update, own)
     if store.info != info or found.to_bytes() != partitions.version.members:
         raise PipelineError(
             f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"

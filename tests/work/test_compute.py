@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
@@ -16,26 +17,25 @@ from tests.projects import ROOT
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
 
 
-def settings(**changes: Any) -> Compute:
-    plain = {"device": "cpu", "data_mb": None, "threads": None}
-    return Compute(**(plain | changes))
+CPU = Compute(device="cpu")
 
 
 def test_torchrun_says_which_process_this_is_and_what_it_shares(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alone = choose_execution(settings())
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 20))
+    alone = choose_execution(CPU)
     assert (alone.rank, alone.ranks, is_worker()) == (0, 1, False)
-    assert rows_in_memory(settings(data_mb=8)) == 8 << 20
+    assert rows_in_memory() == 8 << 20
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    shared = choose_execution(settings())
+    shared = choose_execution(CPU)
     assert (shared.rank, shared.ranks, is_worker()) == (3, 4, True)
-    assert rows_in_memory(settings(data_mb=8)) == 2 << 20
+    assert rows_in_memory() == 2 << 20
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    assert choose_device("auto", None) == torch.device("cuda", 1)
+    assert choose_device("auto") == torch.device("cuda", 1)
 
 
 def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:

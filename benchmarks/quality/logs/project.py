@@ -160,7 +160,7 @@ def write_settings(log: Log, seed: int, changes: Mapping[str, object], folder: P
     (folder / DATASETS).mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / PIPELINE, folder / PIPELINE)
     settings = yaml.safe_load((ROOT / PARAMS).read_text(encoding="utf-8"))
-    for key, value in {"compute.threads": 1, **changes, "dataset": log.name, "seed": seed}.items():
+    for key, value in {**changes, "dataset": log.name, "seed": seed}.items():
         *path, last = key.split(".")
         block = settings
         for part in path:
@@ -174,7 +174,7 @@ def write_settings(log: Log, seed: int, changes: Mapping[str, object], folder: P
 def stages(folder: Path, names: tuple[str, ...]) -> tuple[int, str | None]:
     """Run stages in one process; return its status and, if it failed, its line with the error."""
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.quality.logs.stages", *names]
     with (folder / _OUTPUT).open("a", encoding="utf-8") as output:
         try:

@@ -345,7 +345,5 @@ def memory_for(folder: Path) -> Iterator[None]:
         yield
     except MemoryError:  # Arrow's own error is one too
         raise PipelineError(
-            f"{folder}: not enough memory for its rows; params.yaml: compute.data_mb: set a "
-            "smaller number of megabytes (more rows lie on the disk), "
-            "or free memory, and run the stage again"
+            f"{folder}: not enough memory for its rows; free some, and run the stage again"
         ) from None

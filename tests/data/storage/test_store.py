@@ -152,7 +152,7 @@ def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
         raise pa.ArrowMemoryError("malloc of 1073741824 bytes failed")
 
     write_parts(tmp_path, table(episodes(5)))
-    with pytest.raises(PipelineError, match=r"params\.yaml: compute\.data_mb: ") as wrong:
+    with pytest.raises(PipelineError, match="not enough memory") as wrong:
         open_units(tmp_path, 0, full)
     assert "1073741824" not in str(wrong.value)
 
