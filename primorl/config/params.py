@@ -195,7 +195,7 @@ def load(path: Path = PARAMS) -> Params:
     """Read and check ``params.yaml`` and the dataset's file.
 
     ``primorl check`` and ``make run`` do so before DVC reads them: DVC removes a stage's outputs
-    before it finds out that ``params.yaml`` does not fit, and expands YAML aliases without a limit.
+    before it finds out that ``params.yaml`` does not fit.
 
     Raises:
         PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.

@@ -18,10 +18,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import core_schema
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import leaves_project, read_text
@@ -151,19 +149,8 @@ Categories = Annotated[
 Variant = Literal["private", "no_privacy", "no_clip"]
 
 
-_LARGEST_FILE = 1_000_000  # characters
 _TAG = "tag:yaml.org,2002:"
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
-
-
-class _NoAliases(Composer):
-    """Refuses aliases: a few lines of them make a billion values."""
-
-    def compose_node(self, parent: Any, index: int) -> Any:
-        if self.parser.check_event(AliasEvent):
-            place = self.parser.peek_event().start_mark
-            raise ComposerError(None, None, "found an alias; write the values out", place)
-        return super().compose_node(parent, index)
 
 
 class _PlainData(SafeConstructor):
@@ -181,21 +168,14 @@ def read_yaml(path: Path, why: str) -> Any:
     """Read one YAML file of settings; ``why`` it is needed is said where it is not there.
 
     Raises:
-        PipelineError: the file is missing or not readable, too large or not valid YAML, gives a key
-            twice, or repeats itself through an alias.
+        PipelineError: the file is missing, is not readable or valid YAML, or gives a key twice.
     """
     text = read_text(path, why)
-    if len(text) > _LARGEST_FILE:
-        raise PipelineError(
-            f"{path}: found {len(text)} characters; allowed are up to {_LARGEST_FILE}"
-        )
     try:
         return copy.deepcopy(_content(text))
     except (RecursionError, ValueError, YAMLError) as broken:
         found = "not valid YAML"
-        if isinstance(broken, ComposerError):
-            found = broken.problem
-        elif isinstance(broken, DuplicateKeyError):  # its own words quote values
+        if isinstance(broken, DuplicateKeyError):  # its own words quote values
             found = "a key is given twice; keep one"
         place = getattr(broken, "problem_mark", None)
         line = "" if place is None else f", line {place.line + 1}"
@@ -205,16 +185,13 @@ def read_yaml(path: Path, why: str) -> Any:
 @lru_cache(maxsize=16)  # a command reads the same files two or three times
 def _content(text: str) -> Any:
     reader = YAML(typ="safe", pure=True)
-    reader.Composer, reader.Constructor = _NoAliases, _PlainData
+    reader.Constructor = _PlainData
     return reader.load(text)
 
 
 def shown(value: Any) -> str:
     """A value as an error quotes it: at most 80 characters."""
-    try:
-        text = repr(value[:100] if isinstance(value, str) else value)
-    except ValueError:  # Python prints no integer of thousands of digits
-        return "a number of thousands of digits"
+    text = repr(value[:100] if isinstance(value, str) else value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -54,9 +54,9 @@ def touch(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (edit, "1 changed, 0 gone, 0 new of 2"),
-        (Path.unlink, "0 changed, 1 gone, 0 new of 2"),
-        (add, "0 changed, 0 gone, 1 new of 3"),
+        (edit, "1 of 2 files changed"),
+        (Path.unlink, "1 of 2 files changed"),
+        (add, "1 of 3 files changed"),
         (touch, None),
     ],
 )

@@ -28,7 +28,6 @@ from primorl.data.storage.schema import Array, Spaces, Transitions
 NAMES = Path(__file__).with_suffix(".csv")
 """D4RL's names, addresses and reference scores."""
 _FILE = "data.hdf5"
-_SECONDS = 10.0
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
 _ENVIRONMENTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
@@ -100,13 +99,9 @@ def _row_of(name: str) -> dict[str, str]:
 
 def _fetch(address: str, path: Path) -> None:
     try:
-        answer = urllib.request.urlopen(address, timeout=_SECONDS)
-        with answer, replaced_file(path) as fresh:
-            with fresh.open("wb") as file:
-                shutil.copyfileobj(answer, file)
-            if fresh.stat().st_size != int(answer.headers["Content-Length"]):
-                raise OSError
-    except (OSError, TypeError, ValueError, http.client.HTTPException) as unreachable:
+        with replaced_file(path) as fresh:
+            urllib.request.urlretrieve(address, fresh)
+    except (OSError, ValueError, http.client.HTTPException) as unreachable:
         reason = type(unreachable).__name__
         raise PipelineError(f"options.name: {path} could not be fetched ({reason})") from None
 

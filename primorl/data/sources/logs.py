@@ -8,7 +8,6 @@ nothing of the first line either: if the header was forgotten, that line is data
 import csv
 import glob
 import gzip
-import hashlib
 import io
 import itertools
 import os
@@ -30,7 +29,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, read_json, write_json
+from primorl.base.files import file_sha256, home, read_json, write_json
 from primorl.base.paths import COPIES
 from primorl.config.datasets import (
     AnyDataset,
@@ -197,8 +196,7 @@ class LogFiles:
                 wrong = "there twice" if places else "missing"
                 raise PipelineError(
                     f"{path}: column {field.column!r} is {wrong}; allowed is every column of "
-                    "options.columns once in every file (a CSV's first line names them); correct "
-                    "options.columns or the file"
+                    "options.columns once in every file"
                 )
             kind, found = _KINDS[field.kind], schema.field(places[0]).type
             if not parquet:
@@ -228,7 +226,7 @@ class LogFiles:
             place = next(i for i, one in enumerate(found) if _zone(one) is None)
             raise PipelineError(
                 f"{self.paths[place]}: column {field.column!r}: found times without a time zone, "
-                "in other files with one, so their order is unknown; write the zone in all"
+                "in other files with one; write the zone in all"
             )
         return pa.int64() if all(times) or whole else pa.float64()
 
@@ -475,26 +473,19 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
 
 def _refuse_folder(refused: OSError) -> NoReturn:
     raise PipelineError(
-        f"{refused.filename}: the folder cannot be read ({refused.strerror}); make it readable, or "
-        "move it away"
+        f"{refused.filename}: cannot be read ({refused.strerror}); make it readable, or move it"
     ) from None
 
 
 def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     """Raise the error about a file that would not be read."""
-    if not os.access(path, os.R_OK):
-        found = "cannot be read, or is a link to nothing; make it readable, or mount its target"
-    elif not path.is_file():
-        found = "neither a file nor a folder; move it away"
-    elif not path.name.endswith(endings) or path.name[0] in "._":
-        allowed = ", ".join(endings)
-        found = (
-            f"found a name that is no log's; allowed are {allowed}, beginning with no dot or _; "
-            "convert or rename the file, or let a pattern (FOLDER/**/*.csv) leave it out"
+    if not os.access(path, os.R_OK) or not path.is_file():
+        raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
+    if not path.name.endswith(endings) or path.name[0] in "._":
+        raise PipelineError(
+            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename the "
+            "file, or let a pattern (FOLDER/**/*.csv) leave it out"
         )
-    else:
-        return
-    raise PipelineError(f"{path}: {found}")
 
 
 def _source_of(
@@ -521,13 +512,13 @@ def record_files(
     folder, files = find_files(named, endings)
     if not files:
         raise PipelineError(
-            f"datasets/{name}.yaml: {key}: found no file at {named!r}; allowed are "
-            f"{', '.join(endings)} in a folder, of a pattern (*, **) or by name, from the "
-            "project's root"
+            f"datasets/{name}.yaml: {key}: found no file at {named!r}, from the project's root; "
+            f"allowed are {', '.join(endings)}"
         )
-    known = {}
-    for file in files:
-        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": _digest(file)}
+    known = {
+        str(file.relative_to(folder)): {**_stamp(file), "digest": file_sha256(file)}
+        for file in files
+    }
     write_json(raw / COPIES.name, {"dataset": name, "files": known})
     return folder, files
 
@@ -547,26 +538,18 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
         if copied["dataset"] != name or not files:
             return None
         before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
-        edited = sum(_differs(now[file], before[file]) for file in before.keys() & now.keys())
+        edited = {each for each in before.keys() & now.keys() if _differs(now[each], before[each])}
     except OSError:
         return None
     except PipelineError as refused:
         return str(refused)
-    gone, new = len(before.keys() - now.keys()), len(now.keys() - before.keys())
-    if not (gone or new or edited):
+    if not (other := edited | (before.keys() ^ now.keys())):
         return None
     return (
-        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {edited} "
-        f"changed, {gone} gone, {new} new of {len(before.keys() | now.keys())} files; to read them "
-        "again: `dvc repro -f collect`, then `dvc repro`, which charges the people who are in them "
-        "anew"
+        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {len(other)} of "
+        f"{len(before.keys() | now.keys())} files changed, are gone or new; to read them again: "
+        "`dvc repro -f collect`, then `dvc repro`, which charges the people in them anew"
     )
-
-
-def _differs(file: Path, before: dict[str, Any]) -> bool:
-    stamp = _stamp(file)
-    same = all(before[key] == value for key, value in stamp.items())
-    return not same and before["digest"] != _digest(file)
 
 
 def _stamp(file: Path) -> dict[str, int]:
@@ -574,9 +557,9 @@ def _stamp(file: Path) -> dict[str, int]:
     return {"size": found.st_size, "time": found.st_mtime_ns}
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
+def _differs(file: Path, before: dict[str, Any]) -> bool:
+    same = before.items() >= _stamp(file).items()
+    return not same and before["digest"] != file_sha256(file)
 
 
 _HEAD_LINES = 1000
@@ -598,7 +581,7 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
     try:
         with io.TextIOWrapper(_open_bytes(path), "utf-8-sig", newline="") as file:
             head = list(itertools.islice(file, _HEAD_LINES))
-    except (*_UNREADABLE, zlib.error) as broken:
+    except _UNREADABLE as broken:
         raise PipelineError(
             f"{path}: not readable as CSV in UTF-8 ({type(broken).__name__}); convert or repair it"
         ) from None

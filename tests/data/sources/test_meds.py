@@ -142,7 +142,7 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     assert logs.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "1 changed, 0 gone, 0 new of 1 files" in str(logs.changed("log", entry()))
+    assert "1 of 1 files changed" in str(logs.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),

@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,6 @@ gymnasium.register("tests/Unbounded-v0", Unbounded)
     [
         ("Pendulum-v77", "ddpg", "environment 'Pendulum-v77'"),
         ("CartPole-v1", "ddpg", "options.algorithm: ddpg"),
-        ("Pendulum-v1", "dqn", "options.algorithm: dqn"),
         ("tests/Unbounded-v0", "ddpg", "options.algorithm: ddpg"),
     ],
 )
@@ -87,12 +85,3 @@ def test_unfit_environments_are_refused(
     with pytest.raises(PipelineError, match=rf"{place}[^\n]*$"):
         record_training(environment, options(algorithm=algorithm), Path("raw"), "x-v0")
     assert snapshot(project) == {}
-
-
-def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(sys.modules):
-        if name.startswith(("mujoco", "gymnasium.envs.mujoco")):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(PipelineError, match=r"pip install primorl\[mujoco\]"):
-        record_training("HalfCheetah-v5", options(), Path("raw"), "x-v0")
