@@ -228,6 +228,9 @@ class Paid(Payment[S]):
         The ledger gets the digest of every file. So a statement is bound to the bytes that it
         speaks of. After an error in the block the old folder stays, and the charge stays open.
 
+        Raises:
+            PipelineError: the files are of another draw than the charge made first.
+
         Args:
             folder: to be replaced.
             statement: of the files.
@@ -239,6 +242,7 @@ class Paid(Payment[S]):
             yield fresh
             statement.write(fresh)
             made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
+            self.charge.refuse_another_draw(made)
         # Last: after a kill before it, the next run restores the result and writes it again.
         self.commit(made)
 

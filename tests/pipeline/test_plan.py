@@ -144,7 +144,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     plan.body(params, StageLog())
     for name in ("fit_model", "model_job", "clone_job", "solve_noise", "find_objections"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
-    quicker = edited(params, compute={"threads": 1})
+    quicker = edited(params, compute={"device": "cpu"})
     assert jobs.digest_of_settings(quicker) == RunPlan.load().asked
     nobody = {"public_fraction": 0.0}
     told, asked = (

@@ -78,6 +78,15 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
     unopened(monkeypatch)
     trained(data)
     assert snapshot(MODEL) == first
+
+    def write_other(folder: Path, *_: object) -> None:
+        (folder / "model.safetensors").write_bytes(b"another draw")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "write_model", write_other)
+        with pytest.raises(PipelineError, match="which it made first"):
+            trained(data)
+    assert snapshot(MODEL) == first
     budget = {"epsilon": 1.01 * charge.epsilon}
     with pytest.raises(PipelineError, match=r"^[^\n]*budget[^\n]*$"):
         trained(replace(with_changes(data, privacy={"budget": budget}), seed=1))
