@@ -23,6 +23,7 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
+from primorl.stages import training
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import (
