@@ -48,10 +48,6 @@ def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_pat
         save_file(whole | change if change else less, file)
         with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):
             StartModel.load(tmp_path, CPU)
-    file.write_bytes(b"\x80\x04K\x01.")
-    with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):
-        StartModel.load(tmp_path, CPU)
     file.unlink()
-    with pytest.raises(PipelineError, match=r"trained without first states") as refused:
+    with pytest.raises(PipelineError, match=r"trained without first states"):
         StartModel.load(tmp_path, CPU)
-    assert "\n" not in str(refused.value)

@@ -43,39 +43,28 @@ def advise(answer: str, policy: Path | None) -> None:
 def test_what_is_recommended_is_used_and_nothing_else(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twins: a trial is recommended; a policy that a simulator measured.
-
-    Of a copy elsewhere nobody can tell.
+    """Twins: a trial is recommended; a policy that a simulator measured. Of a copy elsewhere nobody
+    can tell.
     """
     Path("metrics").mkdir()
-    predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
-    for answer, recommended, refused in (
-        ("trial", POLICY, ()),
-        ("keep", None, (POLICY,)),
-        ("more_data", None, (POLICY, CLONE)),
-    ):
-        advise(answer, recommended)
+    advise("trial", POLICY)
+    assert choose(None, against_advice=False) == POLICY
+    for answer, refused in (("keep", (POLICY,)), ("more_data", (POLICY, CLONE))):
+        advise(answer, None)
         for folder in refused:
             with pytest.raises(PipelineError, match=rf"{folder}: advised against in .*It loses"):
                 primorl.load_policy(folder)
-            assert main([*predict, "--policy", str(folder)]) == 1
-            assert not Path("out.csv").exists()
-            assert main([*predict, "--policy", str(folder), "--against-advice"]) == 0
-            assert f"actions of {folder}" in capsys.readouterr().out
-            Path("out.csv").unlink()
         if answer == "keep":
             primorl.load_policy(CLONE)  # a record of practice, by name
-        if recommended is None:
-            assert main(predict) == 1
-        else:
-            primorl.load_policy(recommended)
-            assert choose(None, against_advice=False) == recommended
+    predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
+    assert [main(predict), main([*predict, "--policy", str(POLICY)])] == [1, 1]
+    assert not Path("out.csv").exists()
+    assert main([*predict, "--policy", str(POLICY), "--against-advice"]) == 0
+    assert f"actions of {POLICY} (advised against)" in capsys.readouterr().out
     loaded(Path("elsewhere"), environment="Pendulum-v1")
     primorl.load_policy("elsewhere")
-    Path("dvc.yaml").unlink()
-    with pytest.raises(PipelineError, match="advised against"):
-        primorl.load_policy(POLICY)
-    Path("metrics/summary.json").unlink()
+    for file in ("dvc.yaml", "metrics/summary.json"):
+        Path(file).unlink()
     with pytest.warns(UserWarning, match="nothing tells whether this policy is recommended"):
         primorl.load_policy(POLICY)
 

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from primorl.evaluate.private.model_check import ModelCheck, _factor
 from primorl.evaluate.private.problem import BLOCK, Episodes, Problem, in_blocks
-from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from tests.evaluate.private import tiny_mdp
-from tests.evaluate.private.conftest import SURE, Log, question
 
 CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
 NOTHING = torch.empty(0, dtype=torch.float64)
@@ -79,35 +76,6 @@ def test_a_prediction_that_is_not_finite_is_the_largest_error() -> None:
     assert torch.all(errors[has][..., 0] == 1.5**2)
     assert torch.all(sound[has][..., 0].mean(0) < 1.5**2)
     assert torch.equal(errors[..., 1], sound[..., 1])
-
-
-def expansive() -> GaussianEnsemble:
-    """The next state is a wave of the state, of slopes ±13, and a little of random units, as a
-    trained model has.
-    """
-    shape, one = Architecture(1, 1, 5, (64,), SURE - 1, SURE), torch.ones(1)
-    (enter, enter_bias, leave, leave_bias), kink = shape.initial_weights(0), torch.arange(14)
-    leave *= 0.1
-    enter[:, 0, :14], enter_bias[:, 0, :14] = 100.0, 100 - 100 * kink / 7
-    leave[:, :14, 0], leave_bias[:, 0, 0] = 0.266 * (-1.0) ** kink, 0.05
-    leave[:, 0, 0] = 0.123
-    bounds = Bounds(-one, one, -one, one, -1.0, 1.0)
-    weights = (enter, enter_bias, leave, leave_bias)
-    return GaussianEnsemble(
-        shape, weights, Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds
-    )
-
-
-def test_a_model_that_multiplies_last_bits_makes_no_units_errors_depend_on_others() -> None:
-    steps, units, draws = 30, 40, torch.Generator().manual_seed(1)
-    inputs, targets = (2 * torch.rand(units, steps, size, generator=draws) - 1 for size in (2, 3))
-    first = torch.arange(steps).expand(units, -1) == 0
-    source = Log(inputs, targets, first, torch.full((units,), steps))
-    asked = question(units, 1, 1, ensemble=expansive(), horizon=steps)
-    check = ModelCheck(horizons=(1, steps), starts=1, cap=1.5)
-    whole, _ = check.errors(asked, source.episodes())
-    for others in (range(1, units), range(5, 9), (units - 1,)):
-        assert torch.equal(check.errors(asked, source.episodes(*others))[0], whole[list(others)])
 
 
 def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:

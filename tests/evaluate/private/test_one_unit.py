@@ -106,20 +106,3 @@ def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.Mo
     assert torch.equal(restored.released, state.released)
     with pytest.raises(ValueError, match="the number of private units differs"):
         ask(BEHAVIOUR, CHAIN, mechanism, payers(5, 1.0), BEGIN)
-
-
-def test_nobody_else_changes_a_bit_of_a_discount(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: powers that depend on the number of rows."""
-    asked, steps = replace(CHAIN, discount=0.97), torch.arange(15)
-
-    def differing() -> bool:
-        whole = asked.discounts(steps)
-        return any(not torch.equal(asked.discounts(steps[:n]), whole[:n]) for n in range(1, 15))
-
-    assert not differing()
-    monkeypatch.setattr(
-        Problem,
-        "discounts",
-        lambda self, step: self.discount ** step.double() * (1 + 1e-15 * len(step)),
-    )
-    assert differing()
