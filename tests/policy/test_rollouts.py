@@ -1,28 +1,13 @@
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from primorl.model.numerics import SeedGenerators
+from primorl.model.pessimism import Step
 from primorl.policy.replay import Rollouts, Scaling
-from tests.policy.pendulum import CONFIG, PendulumStep
-
-
-@dataclass(frozen=True)
-class Counter:
-    """Every step adds 1 to the state; the reward is ten times the state, the uncertainty the
-    action.
-    """
-
-    discrete_actions = False
-    action_low: Tensor = field(default_factory=lambda: torch.tensor([0.0]))
-    action_high: Tensor = field(default_factory=lambda: torch.tensor([4.0]))
-    observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
-    observation_scale: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
-
-    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
-        return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
+from tests.policy.counter import CONFIG, Counter
 
 
 def rollouts(
@@ -70,7 +55,7 @@ def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
 class Mortal(Counter):
     """Ends where the state reaches 3."""
 
-    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
         step = super().step(observation, action, generators)
         return replace(step, terminated=step.next_observation[:, 0] >= 3)
 

@@ -14,11 +14,12 @@ from torch.nn.functional import one_hot
 
 from primorl.base.errors import PipelineError
 from primorl.model.numerics import SeedGenerators
+from primorl.model.pessimism import Step
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
-from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
+from tests.policy.counter import CONFIG, STARTS, Counter
 from tests.policy.reference import DiscreteReference, Networks, Reference
 
 CPU = torch.device("cpu")
@@ -200,7 +201,7 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
 
 def trained(*seeds: int) -> list[Tensor]:
     """Each seed's last policy, as a vector."""
-    *_, last = train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, seeds=seeds)  # type: ignore[arg-type]
+    *_, last = train(Counter(), STARTS, SHORT, ReplayBuffer.batches, seeds=seeds)  # type: ignore[arg-type]
     return [
         torch.cat([layer[number].flatten() for layer in last.policies.layers])
         for number in range(len(seeds))
@@ -240,7 +241,7 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
         return buffer.batches(updates, batch_size, generators)
 
     config = replace(SHORT, rollout_every=4, horizon=3)
-    first, last = train(Pendulum(), resets(64, 0), config, counting)  # type: ignore[arg-type]
+    first, last = train(Counter(), STARTS, config, counting)  # type: ignore[arg-type]
     assert held == [12 * (1 + update // 4) for update in range(20)]
     assert (first.number, last.number) == (1, 2)
     names = {"critic_loss", "actor_loss", "q_mean", "entropy", "alpha"}
@@ -250,14 +251,14 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     )
 
 
-AT_REST = prior_of(torch.zeros(3, 2), discrete=False)
+AT_REST = prior_of(torch.zeros(1, 2), discrete=False)
 """Acts around 0, with one standard deviation, whatever it sees."""
 
 
 def test_every_seed_and_divergence_has_a_policy() -> None:
     def last(seeds: tuple[int, ...], divergences: tuple[float, ...]) -> Any:
         options: dict[str, Any] = {"seeds": seeds, "prior": AT_REST, "divergences": divergences}
-        *_, epoch = train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
+        *_, epoch = train(Counter(), STARTS, SHORT, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
         return epoch
 
     found = last((3, 8), (0.1, 2.0))
@@ -271,13 +272,12 @@ def test_every_seed_and_divergence_has_a_policy() -> None:
 
 
 def test_what_cannot_be_trained_is_said() -> None:
-    class Broken(Pendulum):
-        def step(self, *given: Any) -> PendulumStep:
+    class Broken(Counter):
+        def step(self, *given: Any) -> Step:
             step = super().step(*given)
             return replace(step, reward=step.reward * torch.nan)
 
-    starts: Any = resets(64, 0)
     with pytest.raises(PipelineError, match="SAC diverged in epoch 1, seed 0"):
-        list(train(Broken(), starts, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
+        list(train(Broken(), STARTS, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prior"):
-        next(train(Pendulum(), starts, SHORT, ReplayBuffer.batches, prior=AT_REST))  # type: ignore[arg-type]
+        next(train(Counter(), STARTS, SHORT, ReplayBuffer.batches, prior=AT_REST))  # type: ignore[arg-type]
