@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -17,41 +18,29 @@ from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 
 
 class Policy:
-    """The policy with its layers as leaves of autograd, as a ``torch.nn.Module`` has them."""
+    """The policy at parameters that are a leaf of autograd."""
 
     def __init__(self, network: PolicyNetwork, parameters: Tensor) -> None:
-        self.network, self.leaves, at = network, [], 0
-        for inputs, outputs in zip(network.sizes, network.sizes[1:], strict=False):
-            for shape in ((outputs, inputs), (outputs,)):
-                self.leaves.append(
-                    parameters[at : at + math.prod(shape)].view(shape).clone().requires_grad_()
-                )
-                at += math.prod(shape)
-        if not network.discrete_actions:
-            self.leaves.append(parameters[at:].clone().requires_grad_())
+        self.network, self.leaf = network, parameters.detach().clone().requires_grad_()
 
     def logs(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities of actions: ``[t, S]`` and ``[t(, A)]`` to ``[t]``."""
-        network = self.network
+        network, at, layers = self.network, 0, [part[0] for part in self.network.fixed]
+        for inputs, outputs in pairwise(network.sizes):
+            for shape in ((outputs, inputs), (1, outputs)):
+                layers.append(self.leaf[at : at + math.prod(shape)].view(shape))
+                at += math.prod(shape)
         signal = (observations - network.observation_mean) / network.observation_scale
-        for weight, bias in zip(network.fixed[::2], network.fixed[1::2], strict=True):
-            signal = torch.nn.functional.linear(signal, weight[0], bias[0, 0]).relu()
-        layers = self.leaves if network.discrete_actions else self.leaves[:-1]
         for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
-            signal = torch.nn.functional.linear(signal, weight, bias).relu()
-        outputs = torch.nn.functional.linear(signal, layers[-2], layers[-1])
+            signal = (signal @ weight.T + bias).relu()
+        outputs = signal @ layers[-2].T + layers[-1]
         if network.discrete_actions:
             return outputs.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return torch.distributions.Normal(outputs, self.leaves[-1].exp()).log_prob(actions).sum(-1)
+        return torch.distributions.Normal(outputs, self.leaf[at:].exp()).log_prob(actions).sum(-1)
 
     def gradient(self, total: Tensor, *, create_graph: bool = False) -> Tensor:
         """Gradient of a number by the parameters, ``[d]``."""
-        return torch.cat(
-            [
-                part.flatten()
-                for part in torch.autograd.grad(total, self.leaves, create_graph=create_graph)
-            ]
-        )
+        return torch.autograd.grad(total, self.leaf, create_graph=create_graph)[0]
 
 
 @dataclass(frozen=True)
@@ -85,19 +74,14 @@ class Looped:
 
         if isinstance(update, DPPG):
             schedule = update.schedule(met.steps, number)
-            return {
-                PARAMETERS: theta
-                + update.learning_rate
-                * mean(lambda user: user.local_update(update, theta, schedule))
-            }
+            step = mean(lambda user: user.local_update(update, theta, schedule))
+            return {PARAMETERS: theta + update.learning_rate * step}
         assert isinstance(update, PolicyGradient | NaturalGradientByDescent | Rebel)
         for user in users:
             user.advantages = normalised(user.returns(update.discount))
         if isinstance(update, PolicyGradient):
-            return {
-                PARAMETERS: theta
-                + update.learning_rate * mean(lambda user: user.policy_gradient(theta))
-            }
+            step = mean(lambda user: user.policy_gradient(theta))
+            return {PARAMETERS: theta + update.learning_rate * step}
         if isinstance(update, Rebel):
             point = theta
             for _ in range(update.steps):
@@ -120,31 +104,23 @@ class _User:
     def __init__(self, network: PolicyNetwork, met: Trajectories, user: int) -> None:
         own = met.valid[user]
         self.network, self.valid, self.count, self.of_all = network, own, int(own.sum()), met.steps
-        self.observations, self.actions = met.observations[user][own], met.actions[user][own]
-        self.next_observations, self.rewards = (
-            met.next_observations[user][own],
-            met.rewards[user][own],
-        )
-        self.ends, self.terminated = met.ends[user][own], met.terminated[user][own]
+        names = "observations", "actions", "next_observations", "rewards", "ends", "terminated"
+        parts = (getattr(met, name)[user][own] for name in names)
+        self.observations, self.actions, self.next_observations, self.rewards, *rest = parts
+        self.ends, self.terminated = rest
         self.advantages, self.old = torch.zeros(self.count), None
 
     def returns(self, discount: float) -> Tensor:
         """Discounted sums of rewards to the end of every episode; where it was cut off, her mean
         reward goes on.
         """
-        rewards, following, found = self.rewards.double().tolist(), 0.0, []
-        beyond = sum(rewards) / max(1, self.count) / (1 - discount)
-        for reward, end, terminated in zip(
-            reversed(rewards),
-            reversed(self.ends.tolist()),
-            reversed(self.terminated.tolist()),
-            strict=True,
-        ):
-            if end:
-                following = 0.0 if terminated else beyond
-            following = reward + discount * following
-            found.append(following)
-        return torch.tensor(found[::-1], dtype=torch.float64)
+        beyond = self.rewards.double().sum() / max(1, self.count) / (1 - discount)
+        found, following = torch.zeros(self.count, dtype=torch.float64), 0.0
+        for step in reversed(range(self.count)):
+            if self.ends[step]:
+                following = 0.0 if self.terminated[step] else beyond
+            found[step] = following = self.rewards[step].double() + discount * following
+        return found
 
     def generalised_advantages(self, discount: float, decay: float) -> Tensor:
         """GAE over a ridge regression on her own returns."""
@@ -159,12 +135,11 @@ class _User:
             here.T @ here / count + penalty, here.T @ (returns - mean) / count
         )
         before, after = mean + here @ weights, (mean + there @ weights) * ~self.terminated
-        following, found = 0.0, []
-        errors = self.rewards + discount * after - before
-        for error, end in zip(reversed(errors.tolist()), reversed(self.ends.tolist()), strict=True):
+        errors, found, following = self.rewards + discount * after - before, [], 0.0
+        for error, end in zip(errors.flip(0), self.ends.flip(0), strict=True):
             following = error + (0.0 if end else discount * decay * following)
             found.append(following)
-        return torch.tensor(found[::-1], dtype=torch.float64)
+        return torch.stack(found[::-1]) if found else torch.zeros(0, dtype=torch.float64)
 
     def _features(self, observations: Tensor, late: int) -> Tensor:
         scaled = (
