@@ -236,20 +236,27 @@ class CandidateComparison:
         error = 0.0
         if self.observed is not None:
             mean, standard_error = self.observed
-            error = max(
-                0.0, abs(float(clone_returns.mean()) - mean) - _SAMPLING_ERRORS * standard_error
-            )
+            gap = abs(float(clone_returns.mean()) - mean)
+            error = max(0.0, gap - _SAMPLING_ERRORS * standard_error)
         uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
         doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
         if not bool(gains.isfinite().all() and doubts.isfinite().all()):
             raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
         count = len(self.divergences)
-        return CandidateChoice(
-            gains.view(-1, count, gains.shape[1]),
-            doubts.view(-1, count),
-            tuple(self.divergences),
-            error,
-        )
+        gains, doubts = gains.view(-1, count, gains.shape[1]), doubts.view(-1, count)
+        records = [
+            tuple(
+                CandidateRecord(
+                    divergence=divergence,
+                    gains=tuple(gains[seed, place].tolist()),
+                    doubt=float(doubts[seed, place]),
+                    chosen=place == chosen,
+                )
+                for place, divergence in enumerate(self.divergences)
+            )
+            for seed, chosen in enumerate(choose(gains, doubts, error))
+        ]
+        return CandidateChoice(tuple(records), error)
 
     def _measure(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
         shared = {"rollouts": _ROLLOUTS, "weights": self.weights, "seed": self.seed}
@@ -258,54 +265,35 @@ class CandidateComparison:
 
 @dataclass(frozen=True)
 class CandidateChoice:
-    """Gain of every candidate over the clone, and the candidate that is chosen.
+    """The candidates of every seed, one of which is chosen.
 
     Attributes:
-        gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
-        doubts: uncertainty less the clone's, in units of the return: ``[seeds, candidates]``.
-        divergences: κ of every candidate, ascending.
+        candidates: of each seed, κ ascending.
         error: the difference between the model's value of the clone and the return of public
             episodes, less their sampling error.
     """
 
-    gains: Tensor
-    doubts: Tensor
-    divergences: tuple[float, ...]
+    candidates: tuple[tuple[CandidateRecord, ...], ...]
     error: float
-
-    @property
-    def chosen(self) -> list[int]:
-        """Choose for each seed the candidate with the largest smallest gain, less its doubt.
-
-        If that is not larger than half of ``error``, choose the candidate with the smallest κ.
-        """
-        doubted = self.gains.amin(-1) - _DOUBT_SHARE * self.doubts.clamp(min=0)
-        largest, best = doubted.max(-1)
-        return [
-            int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)
-        ]
 
     def policy(self, seed: int) -> int:
         """Return the index, among all policies, of the candidate chosen for seed number
         ``seed``.
         """
-        return seed * len(self.divergences) + self.chosen[seed]
+        own = self.candidates[seed]
+        return seed * len(own) + [each.chosen for each in own].index(True)
 
-    def records(self, seed: int) -> tuple[CandidateRecord, ...]:
-        """Make the records in ``config.json`` of the candidates of seed number ``seed``."""
-        return tuple(
-            CandidateRecord(
-                divergence=divergence,
-                gains=tuple(gains),
-                doubt=doubt,
-                chosen=place == self.chosen[seed],
-            )
-            for place, (divergence, gains, doubt) in enumerate(
-                zip(
-                    self.divergences,
-                    self.gains[seed].tolist(),
-                    self.doubts[seed].tolist(),
-                    strict=True,
-                )
-            )
-        )
+
+def choose(gains: Tensor, doubts: Tensor, error: float) -> list[int]:
+    """Choose for each seed the candidate with the largest smallest gain, less its doubt.
+
+    If that is not larger than half of ``error``, choose the candidate with the smallest κ.
+
+    Args:
+        gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
+        doubts: uncertainty less the clone's, in units of the return: ``[seeds, candidates]``.
+        error: see `CandidateChoice`.
+    """
+    doubted = gains.amin(-1) - _DOUBT_SHARE * doubts.clamp(min=0)
+    largest, best = doubted.max(-1)
+    return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * error, best, 0)]

@@ -209,7 +209,7 @@ def write(
                 ends=released.ends,
                 uncertainty=model.uncertainty,
                 penalty=model.penalty,
-                candidates=() if choice is None else choice.records(number),
+                candidates=() if choice is None else choice.candidates[number],
                 clone_error=None if choice is None else choice.error,
             )
             released.statement.write(folder)

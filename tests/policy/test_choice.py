@@ -2,7 +2,6 @@
 say.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from primorl.base.errors import PipelineError
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import CandidateChoice, CandidateComparison
+from primorl.policy.member_values import CandidateChoice, CandidateComparison, choose
 
 SURE = -40.0
 
@@ -61,15 +60,19 @@ def judged(
 WEIGHTS = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64)
 
 
+def gains(found: CandidateChoice) -> Tensor:
+    return torch.tensor([[each.gains for each in own] for own in found.candidates])
+
+
 def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
     actions = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.0, 4.0]])
-    verdict = judged([2.0, -1.0], WEIGHTS, *actions.flatten().tolist())
+    found = judged([2.0, -1.0], WEIGHTS, *actions.flatten().tolist())
     expected = 1.75 * (actions - 1).unsqueeze(-1) * torch.tensor([2.0, -1.0])
-    torch.testing.assert_close(verdict.gains, expected.double(), atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(gains(found), expected, atol=2e-3, rtol=1e-3)
     alone = judged([2.0, -1.0], WEIGHTS, *actions[1].tolist())
-    assert torch.equal(alone.gains[0], verdict.gains[1]), (
-        "all policies share their first states and draws"
-    )
+    assert torch.equal(gains(alone)[0], gains(found)[1]), "all share first states and draws"
+    assert [each.divergence for each in found.candidates[1]] == [0.3, 1.0, 3.0]
+    assert [found.policy(seed) for seed in (0, 1)] == [0, 3], "each member likes another"
 
 
 def test_a_model_without_finite_predictions_compares_nothing() -> None:
@@ -78,17 +81,11 @@ def test_a_model_without_finite_predictions_compares_nothing() -> None:
 
 
 def test_the_largest_smallest_gain_is_chosen() -> None:
-    verdict = judged([5.0, -1.0], WEIGHTS, 1.0, 2.0, 4.0, 2.0, 0.9, 4.0)
-    assert verdict.gains.mean(-1).argmax(-1).tolist() == [2, 2]
-    assert verdict.chosen == [0, 0]
-    verdict = replace(verdict, error=-9.0)
-    assert verdict.chosen == [0, 1]
-    assert [verdict.policy(seed) for seed in (0, 1)] == [0, 4]
-    assert [record.chosen for record in verdict.records(0)] == [True, False, False]
-    doubtful = torch.tensor([[0.0] * 3, [0.0, 99.0, 0.0]])
-    assert replace(verdict, doubts=doubtful).chosen == [0, 0], "the model is less sure there"
-    assert [record.divergence for record in verdict.records(1)] == [0.3, 1.0, 3.0]
-    assert verdict.records(1)[2].gains == tuple(verdict.gains[1, 2].tolist())
+    of_seeds = torch.tensor([[[0.0, 0.0], [1.0, 9.0], [2.0, -3.0]]] * 2)
+    sure, unsure = torch.zeros(2, 3), torch.tensor([[0.0] * 3, [0.0, 99.0, 0.0]])
+    assert choose(of_seeds, sure, 0.0) == [1, 1]
+    assert choose(of_seeds, unsure, 0.0) == [1, 0], "the model is less sure there"
+    assert choose(of_seeds, sure, 2.0) == [0, 0], "half of the model's error on the clone"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +99,8 @@ def test_a_gain_counts_above_what_the_model_gets_wrong_of_the_clone(
 
     Half of the difference to 2.625 counts, beyond two standard errors of 0.25.
     """
-    verdict = judged([1.0, 2.0], WEIGHTS, 1.0, 2.0, 3.0, observed=observed)
-    verdict = replace(verdict, doubts=torch.zeros_like(verdict.doubts))
-    assert verdict.chosen == [chosen]
+    found = judged([1.0, 2.0], WEIGHTS, 1.0, 2.0, 3.0, observed=observed)
+    of_seeds = gains(found)
+    assert choose(of_seeds, torch.zeros(of_seeds.shape[:2]), found.error) == [chosen]
     expected = 0.0 if observed is None else max(0.0, abs(2.625 - observed) - 0.5)
-    assert verdict.error == pytest.approx(expected, abs=1e-2)
+    assert found.error == pytest.approx(expected, abs=1e-2)
