@@ -148,7 +148,7 @@ class NobodyThere(SimulatedUsers):
     def meet(
         self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
     ) -> Trajectories:
-        """See `Users.meet`."""
+        """See `SimulatedUsers.meet`."""
         # those who are not met contribute zero, too
         met = super().meet(numbers[:1], network, parameters)
         return replace(met, valid=torch.zeros_like(met.valid))

@@ -435,9 +435,6 @@ class OnlineSummary:
     """Result of learning from users (``metrics/online.json``).
 
     Returns are of the likeliest actions.
-
-    Raises:
-        ValueError: users were met, and a figure is missing.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -480,12 +477,6 @@ class OnlineSummary:
     """SHA-256 of the final policy's file."""
     seconds: float | None = None
     """Wall time of the stage."""
-
-    def __post_init__(self) -> None:
-        """Refuse a result without its figures."""
-        needed = ("return_before", "return_mean", "return_ci95", "users", "policy_sha256")
-        if self.met and any(getattr(self, key) is None for key in needed):
-            raise ValueError("met: true, and a figure is missing")
 
     @property
     def promise(self) -> str:

@@ -109,32 +109,19 @@ def stop_rule(advice: Mapping[str, Any], today: Shown | None, units: str) -> str
     )
 
 
-@dataclass(frozen=True)
-class ExplainedColumn:
-    """Share of a column's variance that a model explains; None: the noise hides it."""
-
-    name: str
-    share: float | None
-    error: float = 0.0
-
-    def __str__(self) -> str:
-        if self.share is None:
-            return "not known: the noise hides it"
-        return f"{self.share:.0%} ± {at_most(100 * self.error, 1)}%"
-
-
-def list_explained(model: Mapping[str, Any]) -> list[ExplainedColumn]:
-    """List what a model explains of each column, the reward first, by the content of its
-    ``config.json``; empty where nobody was asked.
+def list_explained(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the share of each column's variance that a model explains, the reward first, by the
+    content of its ``config.json``; empty where nobody was asked.
     """
     found = model.get("explained") or ()
-    generated = [f"observation_{place}" for place in range(len(found) - 1)]
-    names = [*(model.get("observation_names") or generated), "reward"]
-    columns = [
-        ExplainedColumn(name, None) if each is None else ExplainedColumn(name, **each)
-        for name, each in zip(names, found, strict=False)
-    ]
-    return [*columns[-1:], *columns[:-1]]
+    names = model.get("observation_names") or [f"observation_{i}" for i in range(len(found) - 1)]
+    rows = []
+    for name, each in zip((*names, "reward"), found, strict=False):
+        share = "not known: the noise hides it"
+        if each is not None:
+            share = f"{each['share']:.0%} ± {at_most(100 * each['error'], 1)}%"
+        rows.append((name, share))
+    return [*rows[-1:], *rows[:-1]]
 
 
 def today_note(summary: Mapping[str, Any]) -> str:

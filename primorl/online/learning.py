@@ -187,36 +187,6 @@ def fill(values: Tensor, users: int) -> Tensor:
     return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
 
 
-class Users(Protocol):
-    """Users that can each be met once under a policy: an environment that simulates them, or a
-    service.
-    """
-
-    def meet(
-        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
-    ) -> Trajectories:
-        """Let users act under a policy and return their trajectories, U = len(numbers).
-
-        Args:
-            numbers: of the users, in the order of their arrival from 0. Each is met once.
-            network: shape of the policy.
-            parameters: of the policy, float32 ``[d]``: public or released.
-        """
-
-
-class Environments(Protocol):
-    """Environments that step together; see `EnvironmentBatch` of primorl.simulators."""
-
-    def reset(self, count: int, seed: int) -> Any:
-        """Begin ``count`` environments anew; first observations ``[count, S]``."""
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any]:
-        """Step all: observations, rewards, terminated and truncated."""
-
-    def restart(self, which: Any) -> Any:
-        """Begin a new episode where ``which`` says so; observations of all."""
-
-
 class SimulatedUsers:
     """Every user is an environment of her own, which is reset when she arrives.
 
@@ -229,14 +199,20 @@ class SimulatedUsers:
         seed: of the environments and of the actions, together with the numbers of the users.
     """
 
-    def __init__(self, environments: Environments, steps: int, episodes: int | None, seed: int):
+    def __init__(self, environments: Any, steps: int, episodes: int | None, seed: int):
         self.batch = environments
         self._steps, self._episodes, self._seed = steps, episodes, seed
 
     def meet(
         self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
     ) -> Trajectories:
-        """See `Users.meet`."""
+        """Let users act under a policy and return their trajectories, U = len(numbers).
+
+        Args:
+            numbers: of the users, in the order of their arrival from 0. Each is met once.
+            network: shape of the policy.
+            parameters: of the policy, float32 ``[d]``: public or released.
+        """
         count, T = len(numbers), self._steps
         drawn = np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)
         seed = int(drawn[0] >> 1)
@@ -392,7 +368,7 @@ def learn(
     update: Update,
     network: PolicyNetwork,
     mechanism: Mechanism,
-    users: Users,
+    users: SimulatedUsers,
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
     *,

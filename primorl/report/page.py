@@ -235,7 +235,7 @@ def write_page(facts: Facts) -> str:
             (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()
         ],
         columns=list_columns(facts.policy),
-        explained=[(column.name, column) for column in list_explained(facts.model)],
+        explained=list_explained(facts.model),
         curve=trace_curve(facts.released) if facts.sound else (),
         charged=_list_charges(facts)[-_MOST_CHARGES:],
         version=primorl.__version__,
