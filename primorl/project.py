@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import chdir
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -147,7 +147,7 @@ class Project:
         """
         with chdir(self.folder):
             found = results(load(), most_epsilon=max_epsilon)
-        return pd.DataFrame([asdict(each) for each in found])
+        return pd.DataFrame(found)
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from math import inf, isnan, nan
 from pathlib import Path
@@ -122,13 +121,11 @@ def without_credentials(uri: str) -> str:
 _REMEDIES = {
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
     "migrate-filestore": "it is a folder, and a database is needed; see `mlflow migrate-filestore`",
-    "No module named": "the driver of its database is not installed",
-    "unable to open database file": "its folder is not there, or may not be written",
-    "readonly database": "it may not be written by this user",
 }
 """What to do, by a part of the store's own words."""
 _OTHERWISE = (
-    "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
+    "check that it is there, lets you in and may be written, and that its driver is installed; or "
+    "set tracking.uri to null for a store in this project"
 )
 
 
@@ -231,83 +228,43 @@ def link(params: Params) -> str:
     if uri.startswith(("http://", "https://")):
         server = without_credentials(uri)
     try:
-        run = max(results(params, most_epsilon=None), key=lambda each: each.finished).run
-        with _naming_errors(uri):
-            experiment = _connect(uri).get_run(run).info.experiment_id
+        last = max(results(params, most_epsilon=None), key=lambda each: str(each["finished"]))
     except (PipelineError, ValueError):  # ValueError: no results
         return ""
-    return f"{server}/#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
+    place = f"experiments/{last['experiment']}/runs/{last['run']}"
+    return f"{server}/#/{place}?workflowType=machine_learning"
 
 
-@dataclass(frozen=True)
-class ListedRun:
-    """The result of a pipeline's run.
-
-    Attributes:
-        run: its id.
-        name: its name.
-        data: begin of the keyed fingerprint of its data; empty: unknown.
-        units: how many units they have; None: unknown.
-        given: its settings that a person wrote, by dotted key.
-        epsilon: ε of its policy; None: no guarantee, or a void one.
-        delta: δ of its ε; None: no guarantee.
-        unit: unit of its ε.
-        spent: ε of all charges on the same units at that time; None: no guarantee was left.
-        value: mean return in the simulator, or the gain over today's practice by the model; None:
-            neither of them.
-        low: lower end of its interval; None: unknown.
-        high: upper end.
-        by: judge of the value: ``simulator``, ``model`` or ``nobody``.
-        finished: when.
-        advice: what was recommended: ``trial``, ``keep``, ``more_data``; None: a simulator measured
-            it.
-    """
-
-    run: str
-    name: str
-    data: str
-    units: int | None
-    given: Mapping[str, Any]
-    epsilon: float | None
-    delta: float | None
-    unit: str | None
-    spent: float | None
-    value: float | None
-    low: float | None
-    high: float | None
-    by: str
-    finished: datetime
-    advice: str | None
-
-    @classmethod
-    def of(cls, run: "Run") -> "ListedRun":
-        """Read it from MLflow's run."""
-        metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
-        epsilon, by, value = metrics.get("epsilon"), "nobody", "return"
-        if "return_mean" in metrics:
-            by = "simulator"
-        elif "gain_over_today" in metrics:
-            by, value = "model", "gain_over_today"
-        return cls(
-            run=info.run_id,
-            name=tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
-            data=tags.get("dataset_fingerprint", "")[:6],
-            units=int(given["units"]) if given.get("units", "").isdigit() else None,
-            given=json.loads(tags.get(_GIVEN_TAG, "{}")),
-            epsilon=epsilon,
-            delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
-            unit=given.get("unit"),
-            spent=metrics.get("epsilon_spent_on_dataset"),
-            value=metrics.get("return_mean", metrics.get("gain_over_today")),
-            low=metrics.get(f"{value}_low"),
-            high=metrics.get(f"{value}_high"),
-            by=by,
-            finished=datetime.fromtimestamp((info.end_time or info.start_time) / 1000),
-            advice=tags.get("recommendation"),
-        )
+def _read(run: "Run") -> dict[str, Any]:
+    """Read a result from MLflow's run; see `results`."""
+    metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
+    epsilon, by, value = metrics.get("epsilon"), "nobody", "return"
+    if "return_mean" in metrics:
+        by = "simulator"
+    elif "gain_over_today" in metrics:
+        by, value = "model", "gain_over_today"
+    finished = datetime.fromtimestamp((info.end_time or info.start_time) / 1000)
+    return {
+        "run": info.run_id,
+        "experiment": info.experiment_id,
+        "name": tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
+        "data": tags.get("dataset_fingerprint", "")[:6],
+        "units": int(given["units"]) if given.get("units", "").isdigit() else None,
+        "given": json.loads(tags.get(_GIVEN_TAG, "{}")),
+        "epsilon": epsilon,
+        "delta": None if epsilon is None or "delta" not in given else float(given["delta"]),
+        "unit": given.get("unit"),
+        "spent": metrics.get("epsilon_spent_on_dataset"),
+        "value": metrics.get("return_mean", metrics.get("gain_over_today")),
+        "low": metrics.get(f"{value}_low"),
+        "high": metrics.get(f"{value}_high"),
+        "by": by,
+        "finished": finished.isoformat(timespec="seconds"),
+        "advice": tags.get("recommendation"),
+    }
 
 
-def results(params: Params, *, most_epsilon: float | None) -> list[ListedRun]:
+def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any]]:
     """List the results on the dataset that params.yaml names, best first: by the simulator; then
     the rest.
 
@@ -318,6 +275,13 @@ def results(params: Params, *, most_epsilon: float | None) -> list[ListedRun]:
         most_epsilon: the greatest ε, of the dataset's unit at a δ of at most
             ``privacy.delta``; None: also runs without a guarantee, of other units and at
             other δ.
+
+    Returns:
+        Of each run, None being unknown or none: ``run``, ``experiment``, ``name``; ``data``, the
+        begin of their keyed fingerprint; ``units``; ``given``, the settings that a person wrote;
+        ``epsilon``, ``delta`` and ``unit`` of the policy; ``spent``, ε of all charges on the same
+        units then; ``value``, the mean return in the simulator or the gain by the model, with the
+        interval's ends ``low`` and ``high``; ``by``, who judged it; ``finished``; ``advice``.
 
     Raises:
         PipelineError: there is no store, or it cannot be used.
@@ -335,16 +299,16 @@ def results(params: Params, *, most_epsilon: float | None) -> list[ListedRun]:
         if experiment is not None:
             wanted = f"tags.dataset = '{params.dataset}'"
             runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)
-    found = [ListedRun.of(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
+    found = [_read(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
     if most_epsilon is None:
         return found
     unit, most_delta = params.chosen.unit, params.privacy.delta
     return [
         each
         for each in found
-        if each.unit == unit
-        and (each.delta or inf) <= most_delta
-        and (inf if each.epsilon is None else each.epsilon) <= most_epsilon
+        if each["unit"] == unit
+        and (each["delta"] or inf) <= most_delta
+        and (inf if each["epsilon"] is None else each["epsilon"]) <= most_epsilon
     ]
 
 

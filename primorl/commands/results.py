@@ -3,10 +3,9 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,9 +19,6 @@ from primorl.base.paths import (
     SUMMARY,
 )
 from primorl.commands.terminal import AsJson, flag, format_table, path_option
-
-if TYPE_CHECKING:
-    from primorl.tracking import ListedRun
 
 
 def run() -> None:
@@ -141,17 +137,13 @@ def runs(
         )
     found = results(params.load(), most_epsilon=max_epsilon)
     if as_json:
-        plain = [
-            asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")}
-            for each in found
-        ]
-        print(json.dumps(plain, indent=2, allow_nan=False))
+        print(json.dumps(found, indent=2, allow_nan=False))
         return
     if not found:
         print("no results")
         return
-    first, keys = found[0].given, dict.fromkeys(key for each in found for key in each.given)
-    told = [key for key in keys if any(each.given.get(key) != first.get(key) for each in found)]
+    keys = dict.fromkeys(key for each in found for key in each["given"])
+    told = [key for key in keys if len({str(each["given"].get(key)) for each in found}) > 1]
     rows = [_row(each, told) for each in found]
     print(format_table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=_NUMBERS))
 
@@ -159,28 +151,28 @@ def runs(
 _NUMBERS = ("units", "ε", "δ", "in all", "return or gain")
 
 
-def _row(each: "ListedRun", told: Sequence[str]) -> dict[str, str]:
+def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
     """Return the cells of a result; ``told`` are the settings to show."""
     from primorl.privacy.accounting.rounding import at_most
 
     epsilon, delta, spent = (
-        "–" if n is None else at_most(n) for n in (each.epsilon, each.delta, each.spent)
+        "–" if each[key] is None else at_most(each[key]) for key in ("epsilon", "delta", "spent")
     )
-    known = each.low is not None and each.high is not None
-    digits = "+.3g" if each.by == "model" else ".4g"
+    known = each["low"] is not None and each["high"] is not None
+    digits = "+.3g" if each["by"] == "model" else ".4g"
     return {
-        "data": each.data,
-        "units": "–" if each.units is None else str(each.units),
-        "result": each.name,
+        "data": each["data"],
+        "units": "–" if each["units"] is None else str(each["units"]),
+        "result": each["name"],
         "ε": epsilon,
         "δ": delta,
         "in all": spent,
-        "return or gain": "–" if each.value is None else f"{each.value:{digits}}",
-        "interval": f"{each.low:{digits}} to {each.high:{digits}}" if known else "",
-        "by": each.by,
-        "advice": (each.advice or "").replace("_", " "),
-        "when": f"{each.finished:%m-%d %H:%M}",
-        "set": " ".join(f"{key}={each.given[key]}" for key in told if key in each.given),
+        "return or gain": "–" if each["value"] is None else f"{each['value']:{digits}}",
+        "interval": f"{each['low']:{digits}} to {each['high']:{digits}}" if known else "",
+        "by": each["by"],
+        "advice": (each["advice"] or "").replace("_", " "),
+        "when": each["finished"][5:16].replace("T", " "),
+        "set": " ".join(f"{key}={each['given'][key]}" for key in told if key in each["given"]),
     }
 
 

@@ -157,7 +157,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     write_json(Path("metrics/stages/train_model.json"), losses)
     run(selected)
     (listed,) = results(selected, most_epsilon=None)
-    assert None not in (listed.value, listed.epsilon)
+    assert None not in (listed["value"], listed["epsilon"])
 
     summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     for key in ("return", "public_return"):
