@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.history import Request, Version

@@ -35,10 +35,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.machine import RESULTS_PAGE, put
 from primorl.privacy.accounting.epsilon import gaussian_mean
-from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery
+from primorl.privacy.mechanism.mechanism import BoundedSum, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
 from research.rows import FIGURES, Row, completed

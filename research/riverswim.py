@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import RESULTS_PAGE, put
 from primorl.online.learning import online_mechanism
-from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.accounting.figures import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed
 from research.trust_region import Step
 

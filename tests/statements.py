@@ -1,7 +1,6 @@
 """Privacy statements to write beside a model or policy."""
 
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.statement import (
     NO_ROUNDS,

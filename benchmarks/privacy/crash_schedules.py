@@ -55,8 +55,7 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Budget, Request, Version
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.work.data import open_to_charge
 from primorl.work.desk import Desk
 from tests.faults.edits import expression, module_file, planted

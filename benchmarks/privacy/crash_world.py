@@ -39,8 +39,7 @@ from primorl.engine.heads import LENGTHS, SCALES
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger import store
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.privacy.ledger import postgresql
 

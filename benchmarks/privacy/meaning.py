@@ -15,9 +15,13 @@ from riskcal import analysis
 
 from benchmarks.machine import ROOT, put, row, write
 from primorl.privacy.accounting.epsilon import Training, accountant_near
-from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, true_positive_rates
+from primorl.privacy.accounting.figures import (
+    FALSE_POSITIVE_RATES,
+    deltas,
+    solve_noise_multiplier,
+    true_positive_rates,
+)
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 
 COMMAND = "python -m benchmarks.privacy.meaning"
 DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 1.0, 60

@@ -46,10 +46,9 @@ from primorl.evaluate.private.problem import Episodes
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import gaussian_mean
-from primorl.privacy.mechanism import noise
+from primorl.privacy.mechanism import mechanism as mechanisms
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
+from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Statement
 
@@ -394,10 +393,10 @@ def whole(
 
 def broken(twin: str) -> AbstractContextManager[object]:
     """Draw half of the stated noise, or let rounds go without a clip."""
-    drawn = noise.discrete_gaussian
+    drawn = mechanisms.discrete_gaussian
     if twin == HALF:
         return mock.patch.object(
-            noise, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, scale / 2)
+            mechanisms, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, scale / 2)
         )
     if twin == UNCLIPPED:
         return mock.patch.object(EnsembleClip, "finish", lambda self, updates: updates)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.machine import row, write
-from primorl.privacy.mechanism.noise import discrete_gaussian
-from primorl.privacy.mechanism.sampling import SystemEntropy
+from primorl.privacy.mechanism.sampling import SystemEntropy, discrete_gaussian
 
 REPEATS = 15
 _COMMAND = "python -m benchmarks.speed.noise"

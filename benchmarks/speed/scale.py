@@ -50,8 +50,7 @@ from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.evaluate.private.conftest import question
 from tests.units import local_training, training_setup

@@ -20,17 +20,17 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
-from primorl.commands import check, init, ledger, plan, policies, results
+from primorl.commands import init, ledger, policies, runs
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
     init.init,
-    check.check,
-    plan.plan,
-    results.run,
-    results.summary,
-    results.report,
-    results.runs,
+    runs.check,
+    runs.plan,
+    runs.run,
+    runs.summary,
+    runs.report,
+    runs.runs,
     policies.predict,
     policies.release,
 )

@@ -15,9 +15,8 @@ from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.figures import right_guesses
+from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill
 from primorl.work.data import Partitions, read_ledger

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from primorl.model.features import OneHot, one_hot_inputs
-from primorl.privacy.mechanism.queries import BoundedSum, Contribution, Fractions
+from primorl.privacy.mechanism.mechanism import BoundedSum, Contribution, Fractions
 
 if TYPE_CHECKING:
     from primorl.engine.settings import ServerTraining

@@ -16,7 +16,7 @@ from primorl.model.architecture import Explained
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
 from primorl.model.features import FARTHEST, OneHot, one_hot_inputs
 from primorl.model.starts import CONTINUOUS, StartModel
-from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions
+from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions
 
 _BYTES_AT_ONCE = 256 << 20
 """Bound on what a query's sum holds of one batch of units (at least one), however wide the data

@@ -13,8 +13,13 @@ from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import BEHAVIOUR, MODEL
-from primorl.privacy.accounting.epsilon import Training, compose, flat
-from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import (
+    Training,
+    compose,
+    event_from_json,
+    event_to_json,
+    flat,
+)
 from primorl.privacy.accounting.figures import deltas, figures, stated
 from primorl.privacy.statement import (
     NO_ROUNDS,

@@ -17,7 +17,7 @@ from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import choose
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.statement import Statement, our_accountant

@@ -28,7 +28,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.composition import (
     BEFOREHAND,
     FILTER_ROUNDING,

@@ -42,7 +42,7 @@ from primorl.evaluate.wording import (
     today_note,
     value,
 )
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most

@@ -28,7 +28,7 @@ from primorl.evaluate.summary import PolicyResult
 from primorl.model import starts
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import PolicyConfig
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.statement import Accountant, Statement
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"

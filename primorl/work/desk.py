@@ -31,7 +31,7 @@ from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
-from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.epsilon import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
 from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities

@@ -45,13 +45,11 @@ from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
-from primorl.privacy.accounting.epsilon import Training, spent
-from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.accounting.epsilon import Training, event_to_json, spent
+from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
+from primorl.privacy.mechanism.mechanism import Contribution, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from primorl.base.files import write_json
 from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.ledger.history import Version
 from primorl.work.data import open_to_charge, version_in
 from tests.data.builders import episode

@@ -21,8 +21,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.privacy.accounting.epsilon import Training, compose
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.ledger import Ledger

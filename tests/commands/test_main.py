@@ -18,7 +18,7 @@ import pytest
 
 import primorl as package
 from primorl.base.errors import PipelineError
-from primorl.commands import check, plan_answer
+from primorl.commands import plan_answer, runs
 from primorl.config import params
 from primorl.work.data import open_to_charge
 from tests.commands.conftest import Call
@@ -189,4 +189,4 @@ def test_help_can_be_read_in_any_terminal(command: str) -> None:
 def test_a_python_that_would_not_find_the_stages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(PipelineError, match="unset it"):
-        list(check._python(None))  # type: ignore[arg-type]
+        list(runs._python(None))  # type: ignore[arg-type]

@@ -13,8 +13,7 @@ import pytest
 from primorl.base.files import write_json
 from primorl.base.reporting import RunContent
 from primorl.config import params
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import Training, event_from_json
 from primorl.tracking import log_run
 from primorl.work.data import open_ledger
 from tests.commands.charging import data

@@ -10,7 +10,7 @@ from primorl.engine import queries
 from primorl.engine.queries import ExplainedQuery
 from primorl.model.architecture import Architecture, Explained
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.privacy.mechanism.queries import ONE
+from primorl.privacy.mechanism.mechanism import ONE
 from primorl.stages.training import warn_of_little
 from tests.units import Ragged, make_units
 

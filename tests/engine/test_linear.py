@@ -35,8 +35,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, outputs
 from primorl.model.features import FARTHEST, Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Ragged, local_training, server_training, training_setup
 

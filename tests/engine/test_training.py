@@ -17,8 +17,7 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import local_training, make_units, server_training, training_setup
 

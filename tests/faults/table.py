@@ -71,10 +71,10 @@ privacy/mechanism/test_entropy.py
         noise-replayed: sampling SystemEntropy.fill: call os.urandom =>
             self.__dict__.setdefault('key', _)
     test_the_law_of_whole_numbers_is_exact
-        noise-accepts-all: noise _propose: value_of accepted => _ | True
+        noise-accepts-all: sampling _propose: value_of accepted => _ | True
 privacy/mechanism/test_mechanism.py
     test_an_answer_is_a_noisy_mean_over_the_declared_units
-        noise-of-a-query: mechanism.queries GaussianQuery.standard_deviation: returned 0.5 * _
+        noise-of-a-query: mechanism.mechanism GaussianQuery.standard_deviation: returned 0.5 * _
 privacy/mechanism/test_clipping.py
     test_neighbours_differ_by_at_most_the_sensitivity
         clip-none: clipping EnsembleClip.factors: returned squares.new_ones(squares.shape)
@@ -154,10 +154,10 @@ privacy/ledger/test_chain.py
     test_a_cheat_is_found_and_the_first_broken_record_named
         ledger-tail-cut: ledger.ledger Ledger._check_head: expression anchored is None or
             anchored.sequence < 1 => True
-        ledger-without-key: chain Chain.__init__: value_of self._records_key => hmac.digest(b'',
+        ledger-without-key: history Chain.__init__: value_of self._records_key => hmac.digest(b'',
             _RECORDS, hashlib.sha256)
     test_a_record_of_another_future_of_the_same_secret_is_found
-        ledger-order-unchecked: chain Chain._check: condition previous => not sound
+        ledger-order-unchecked: history Chain._check: condition previous => not sound
     test_edited_members_are_found_before_they_let_anyone_through
         ledger-members-unchecked: account Directory.roster: condition stored => False
 privacy/ledger/test_paying.py
@@ -188,7 +188,7 @@ engine/test_cohort.py
             _.float().mean()
 privacy/mechanism/test_queries.py
     test_histograms_of_neighbours
-        sensitivity-of-histograms: mechanism.queries Fractions.total: value_of rows => 1
+        sensitivity-of-histograms: mechanism.mechanism Fractions.total: value_of rows => 1
 online/test_sensitivity.py
     test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else
         sensitivity-of-users: learning Cohort.noisy_mean: call clip.finish =>

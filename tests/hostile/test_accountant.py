@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.hostile.fft_accountant import bracket, sampled
 

@@ -28,7 +28,7 @@ from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.composition import compose_statement, count_held, held_by_clone
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import results
 from tests import statements

@@ -20,8 +20,7 @@ from primorl.evaluate.summary import OnlineSummary
 from primorl.online.learning import SimulatedUsers
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.statement import MechanismStatement, Statement
 from tests.data.builders import snapshot
 from tests.pipeline.training_project import charged, edited, killed, states

@@ -20,8 +20,7 @@ from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import Training, compose
-from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.epsilon import Training, compose, event_to_json
 from primorl.privacy.statement import Statement
 from tests.data.builders import episodes, snapshot, table
 from tests.pipeline.tiny_policy import tiny, write_model, write_partition

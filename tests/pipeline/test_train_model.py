@@ -20,7 +20,7 @@ from primorl.engine.training import ENGINE_VERSION
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training

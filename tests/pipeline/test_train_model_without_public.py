@@ -24,10 +24,9 @@ from primorl.model.architecture import Architecture, ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill

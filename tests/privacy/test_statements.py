@@ -12,8 +12,7 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
-from primorl.privacy.accounting.epsilon import Training, compose
-from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import Training, compose, event_from_json, event_to_json
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.composition import (
     BEFOREHAND,

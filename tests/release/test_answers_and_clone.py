@@ -21,8 +21,7 @@ from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Ver
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy import loaded
-from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement

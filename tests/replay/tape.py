@@ -25,8 +25,7 @@ from primorl.data.identity.membership import Fingerprint
 from primorl.engine import local_update
 from primorl.online.learning import SimulatedUsers, Trajectories
 from primorl.privacy.ledger import ledger
-from primorl.privacy.mechanism import queries
-from primorl.privacy.mechanism.mechanism import Mechanism
+from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from primorl.work.data import Partitions
 from tests.mechanisms import SeededEntropy
@@ -148,8 +147,8 @@ def playing(tape: Tape) -> Iterator[None]:
             "round", repr(mechanism), exact, sensitivity, partial(doors[0], mechanism, total)
         )
 
-    def answer(mechanism: Mechanism, query: queries.GaussianQuery, total: Tensor) -> Any:
-        exact, draw = total.double() / queries.ONE, partial(doors[1], mechanism, query, total)
+    def answer(mechanism: Mechanism, query: GaussianQuery, total: Tensor) -> Any:
+        exact, draw = total.double() / ONE, partial(doors[1], mechanism, query, total)
         return tape.release("query", repr((mechanism, query)), exact, 2 * query.sensitivity, draw)
 
     def fingerprint(rows: Fingerprint, secret: bytes) -> Any:

@@ -11,8 +11,7 @@ import pytest
 
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint

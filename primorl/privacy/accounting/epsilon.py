@@ -7,11 +7,12 @@ event of a group is accounted as a whole.
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import attrs
 import dp_accounting
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,16 @@ RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 _PRECISION = 1e-7  # of an ε in closed form
 # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 LARGEST_TIGHT = 1000.0
+_MOST_PARTS = 256  # of a composed event: no more than is composed in a moment
+_FIELDS = {
+    "ComposedDpEvent": {"events"},
+    "SelfComposedDpEvent": {"event", "count"},
+    "PoissonSampledDpEvent": {"sampling_probability", "event"},
+    "GaussianDpEvent": {"noise_multiplier"},
+    "NonPrivateDpEvent": set(),
+}
+_IN_SELF_COMPOSED = ("PoissonSampledDpEvent", "GaussianDpEvent")
+_IN_COMPOSED = ("SelfComposedDpEvent", *_IN_SELF_COMPOSED)
 
 
 @dataclass(frozen=True)
@@ -62,23 +73,6 @@ class Training:
         if not self.queries:
             return rounds
         return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
-
-    @classmethod
-    def of(cls, event: dp_event.DpEvent) -> "Training | None":
-        """Return the training run of ``event``; None if it is not the event of one."""
-        *queries, rounds = event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
-        if not all(isinstance(query, dp_event.GaussianDpEvent) for query in queries):
-            return None
-        match rounds:
-            case dp_event.SelfComposedDpEvent(
-                event=dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) as sampled,
-                count=count,
-            ):
-                multipliers = tuple(query.noise_multiplier for query in queries)
-                return cls(
-                    sampled.sampling_probability, sampled.event.noise_multiplier, count, multipliers
-                )
-        return None
 
     def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
         """Compute ε at ``delta``."""
@@ -368,3 +362,82 @@ def gaussian_mean(epsilon: float, delta: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
     return low
+
+
+# ---- events as plain data: the JSON that ``privacy.json`` and the ledger hold
+
+
+def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
+    """Convert an event to plain data: the name of each class and its fields, inner events likewise.
+
+    Raises:
+        ValueError: this project does not account such an event.
+    """
+    _check_type(type(event).__name__, _FIELDS)
+    fields = {field.name: getattr(event, field.name) for field in attrs.fields(type(event))}
+    return {"type": type(event).__name__, **{name: _plain(value) for name, value in fields.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dp_event.DpEvent):
+        return event_to_json(value)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def event_from_json(
+    content: dict[str, Any], allowed: Collection[str] = tuple(_FIELDS)
+) -> dp_event.DpEvent:
+    """Rebuild the event of `event_to_json`.
+
+    The ``allowed`` types are checked before inner events are read, so that a stranger's file cannot
+    nest without end.
+
+    Raises:
+        ValueError: it is no event that this project writes; the message names the field, its
+            content and the allowed ones.
+    """
+    name = _check_type(
+        content.get("type") if isinstance(content, dict) else type(content).__name__, allowed
+    )
+    found = content.keys() - {"type"}
+    if found != _FIELDS[name]:
+        raise ValueError(
+            f"{name}: found the fields {sorted(found)}; they must be {sorted(_FIELDS[name])}"
+        )
+    match name:
+        case "ComposedDpEvent":
+            parts = content["events"]
+            if not isinstance(parts, list) or not 1 <= len(parts) <= _MOST_PARTS:
+                raise ValueError(f"{name}.events: a list of 1 to {_MOST_PARTS} events is needed")
+            inner = tuple(event_from_json(part, _IN_COMPOSED) for part in parts)
+            return dp_event.ComposedDpEvent(inner)  # a tuple, unlike a list, can be counted
+        case "SelfComposedDpEvent":
+            event = event_from_json(content["event"], _IN_SELF_COMPOSED)
+            if type(content["count"]) is not int:
+                raise ValueError(f"{name}.count: found {content['count']!r}; allowed: an integer")
+            return dp_event.SelfComposedDpEvent(event, _positive(content, "count", math.inf))
+        case "PoissonSampledDpEvent":
+            probability = _positive(content, "sampling_probability", 1)
+            event = event_from_json(content["event"], ("GaussianDpEvent",))
+            return dp_event.PoissonSampledDpEvent(probability, event)
+        case "GaussianDpEvent":
+            return dp_event.GaussianDpEvent(_positive(content, "noise_multiplier", math.inf))
+    return dp_event.NonPrivateDpEvent()
+
+
+def _check_type(name: Any, allowed: Collection[str]) -> str:
+    if not isinstance(name, str) or name not in allowed:
+        raise ValueError(f"unknown event type {name!r}, allowed: {sorted(allowed)}")
+    return name
+
+
+def _positive(content: dict[str, Any], key: str, most: float) -> Any:
+    """Return a finite number above 0 and at most ``most``."""
+    value = content[key]
+    fits = type(value) in (int, float) and 0 < value <= most and value < math.inf
+    if not fits:
+        raise ValueError(
+            f"{content['type']}.{key}: found {value!r}; allowed: a finite number above 0, at most "
+            f"{most:g}"
+        )
+    return value

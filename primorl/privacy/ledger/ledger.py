@@ -17,7 +17,7 @@ from typing import Any, Self
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
 from primorl.base.processes import git_commit, user_name
-from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import event_from_json, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import (
     DIGEST_BYTES,
@@ -31,15 +31,19 @@ from primorl.privacy.ledger.account import (
     refuse_published,
     refuse_second,
 )
-from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, canonical
 from primorl.privacy.ledger.history import (
+    BEGUN,
+    Anchor,
     Budget,
     BudgetExceeded,
+    Chain,
     Charge,
+    Head,
     History,
     Registered,
     Request,
     Version,
+    canonical,
 )
 from primorl.privacy.ledger.store import Mark, Progress, Store
 from primorl.privacy.statement import our_accountant

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.ledger.chain import Record, canonical
+from primorl.privacy.ledger.history import Record, canonical
 
 Side = Literal["private", "public"]
 SIDES: tuple[Side, Side] = ("private", "public")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.ledger import chain, charges, store
+from primorl.privacy.ledger import charges, history, store
 from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.history import Charge
@@ -32,7 +32,7 @@ _WRITES = (
     (charges, "write_checkpoint"),
     (_STORE, "append"),
     (_STORE, "replace_progress"),
-    (chain.Anchor, "advance"),
+    (history.Anchor, "advance"),
 )
 
 

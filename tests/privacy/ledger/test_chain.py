@@ -15,8 +15,8 @@ import pytest
 
 from primorl.base import files
 from primorl.base.errors import PipelineError
-from primorl.privacy.ledger import chain
-from primorl.privacy.ledger.chain import Anchor, Chain, Head, Record
+from primorl.privacy.ledger import history
+from primorl.privacy.ledger.history import Anchor, Chain, Head, Record
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import Store
 from tests.privacy.ledger.ledgers import (
@@ -242,7 +242,7 @@ def test_a_head_is_on_the_disk_before_anybody_relies_on_it(
         synced.append(place)
 
     monkeypatch.setattr(files, "sync", sync)
-    monkeypatch.setattr(chain, "sync", sync)
+    monkeypatch.setattr(history, "sync", sync)
     with pytest.raises(KeyboardInterrupt):
         Anchor(path).advance(head(1))
     assert Anchor(path).read() == head(1)

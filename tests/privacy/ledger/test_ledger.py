@@ -11,8 +11,7 @@ import pytest
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.accounting.epsilon import Training, compose
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.ledger.chain import Record
+from primorl.privacy.ledger.history import Record
 from primorl.privacy.ledger.store import Store
 from tests.privacy.ledger.ledgers import at_once, execute, opened, request, version
 from tests.privacy.ledger.postgresql import Server

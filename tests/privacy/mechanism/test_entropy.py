@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from primorl.privacy.mechanism import noise
-from primorl.privacy.mechanism.noise import discrete_gaussian
+from primorl.privacy.mechanism import sampling
 from primorl.privacy.mechanism.sampling import (
     PoissonSampler,
     SystemEntropy,
+    discrete_gaussian,
     integers,
     uniforms,
 )
@@ -103,15 +103,15 @@ def test_the_law_of_whole_numbers_is_exact(scale: float, deviation: int) -> None
 
 def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every decision is made again in 100 digits. The twin: a probability that is wrong by 1e-4."""
-    monkeypatch.setattr(noise, "_more", lambda entropy: 1 << 200)
-    fast = noise._propose(SeededEntropy(5), 20_000, 1 << 20)
-    monkeypatch.setattr(noise, "_DOUBT", noise._CELLS)
-    assert np.array_equal(fast, noise._propose(SeededEntropy(5), 20_000, 1 << 20))
-    decided = noise._decide
+    monkeypatch.setattr(sampling, "_more", lambda entropy: 1 << 200)
+    fast = sampling._propose(SeededEntropy(5), 20_000, 1 << 20)
+    monkeypatch.setattr(sampling, "_DOUBT", sampling._CELLS)
+    assert np.array_equal(fast, sampling._propose(SeededEntropy(5), 20_000, 1 << 20))
+    decided = sampling._decide
     monkeypatch.setattr(
-        noise, "_decide", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d)
+        sampling, "_decide", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d)
     )
-    assert not np.array_equal(fast, noise._propose(SeededEntropy(5), 20_000, 1 << 20))
+    assert not np.array_equal(fast, sampling._propose(SeededEntropy(5), 20_000, 1 << 20))
 
 
 def test_uniforms_are_uniform_and_open() -> None:

@@ -12,13 +12,10 @@ import pytest
 import torch
 from scipy import stats
 
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import Training, event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.noise import discrete_gaussian
-from primorl.privacy.mechanism.queries import ONE, GaussianQuery
-from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
+from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
+from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy, discrete_gaussian
 from primorl.privacy.statement import Statement
 from tests.mechanisms import SeededEntropy
 

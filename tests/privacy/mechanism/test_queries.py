@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
+from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions, GaussianQuery
 from primorl.privacy.mechanism.sampling import SystemEntropy
 from primorl.privacy.statement import Relation
 from tests.hostile.fft_accountant import gaussian_delta

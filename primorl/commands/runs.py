@@ -1,15 +1,21 @@
-"""``primorl run``, ``summary``, ``runs`` and ``report``: runs and their results."""
+"""``primorl check``, ``plan``, ``run``, ``summary``, ``runs`` and ``report``."""
 
 import json
 import math
+import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import primorl
+from primorl.base import paths
 from primorl.base.errors import PipelineError
+from primorl.base.files import home
 from primorl.base.paths import (
     LATEST_REPORT,
     MODEL,
@@ -18,7 +24,187 @@ from primorl.base.paths import (
     REPORT,
     SUMMARY,
 )
-from primorl.commands.terminal import AsJson, flag, format_table, path_option
+from primorl.base.template import check_version
+from primorl.commands.terminal import (
+    MOST_ROUNDS,
+    AsJson,
+    flag,
+    format_table,
+    option,
+    path_option,
+)
+
+if TYPE_CHECKING:
+    from primorl.config.params import Params
+
+
+def check(
+    charges: Annotated[
+        bool,
+        flag(
+            "--charges",
+            "Say what `dvc repro` would charge.",
+        ),
+    ] = False,
+) -> None:
+    """Check settings, a log's columns and the machine before `dvc repro`.
+
+    Runs nothing and changes nothing.
+
+    DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it
+    first.
+
+    Examples:
+      primorl check && dvc repro            run the pipeline only if all is well
+      primorl check --charges && dvc repro  say first what it charges
+    """
+    from primorl.config.params import load
+
+    check_version(primorl.__version__)
+    params = load()
+    problems = []
+    for part in (_settings, _log, _python, _secrets):
+        try:
+            for line in part(params):
+                print(line)
+        except PipelineError as wrong:
+            problems.append(str(wrong))
+    if problems:
+        raise PipelineError("; ".join(problems))
+    if charges:
+        _say_charges(params)
+
+
+def _settings(params: "Params") -> Iterator[str]:
+    """Check settings that only a stage would find wrong."""
+    if params.online.asked:
+        from primorl.stages.online import cohorts_of
+
+        if params.chosen.environment is None:
+            raise PipelineError(
+                "online.yaml: users: found users, and "
+                f"datasets/{params.dataset}.yaml names no environment that could simulate them; "
+                "set it to null"
+            )
+        cohorts_of(params.online)
+    yield "params.yaml and the datasets are valid"
+
+
+def _log(params: "Params") -> Iterator[str]:
+    """Check the files of a log: as they were collected, and with the columns of the entry."""
+    from primorl.config.datasets import TabularDataset
+    from primorl.data.sources.logs import changed
+
+    if (said := changed(params.dataset, params.chosen)) is not None:
+        raise PipelineError(said)
+    if isinstance(params.chosen, TabularDataset):
+        from primorl.data.sources.tabular import Tabular
+
+        there = Tabular(params.dataset, params.chosen).check_columns()
+        found = "has the columns of the entry" if there else "not there yet"
+        yield f"{params.chosen.options.files}: {found}"
+
+
+def _python(_: "Params") -> Iterator[str]:
+    """Check that the first ``python`` on PATH, with which DVC runs stages, is this one, and finds
+    them.
+    """
+    if os.environ.get("PYTHONSAFEPATH"):
+        raise PipelineError(
+            "PYTHONSAFEPATH: found set, so Python does not see the stages, and DVC deletes their "
+            "outputs before they fail; unset it for `dvc repro`"
+        )
+    ours, found = Path(sys.executable).parent, shutil.which("python")
+    if found is None or Path(found).absolute().parent != ours:
+        yield (
+            f"note: {found or 'no python'} is first on PATH, with which `dvc repro` would run the "
+            f"stages; put {ours} first: source {ours}/activate"
+        )
+
+
+def _secrets(_: "Params") -> Iterator[str]:
+    """Check that the project's state is its owner's alone, and there where it is needed."""
+    state, secret = home() / paths.STATE, home() / paths.SECRET
+    for path, mode in ((state, "700"), (secret, "600")):
+        if path.exists() and path.stat().st_mode & 0o077:
+            raise PipelineError(f"{path}: others may read it; chmod {mode} {path}")
+    if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
+        raise PipelineError(
+            f"{secret}: not there, and without it the ledger cannot be read; put it back from its "
+            "backup"
+        )
+    if state.exists():
+        yield f"{paths.STATE} is its owner's alone; `primorl ledger verify` checks the ledger"
+
+
+def _say_charges(params: "Params") -> None:
+    """Print the charges of the next run."""
+    from primorl.work.bill import UNKNOWN, preview
+
+    found = preview(params)
+    print(UNKNOWN if found is None else found)
+
+
+def plan(
+    sampling_probability: Annotated[
+        float | None,
+        option(
+            "Q",
+            "Probability with which each unit joins a round.",
+            min=1e-12,
+            max=1,
+        ),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        option("Z", "Noise over clipping norm.", min=1e-6, max=1e6),
+    ] = None,
+    rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=MOST_ROUNDS)] = None,
+    delta: Annotated[float | None, option("D", "δ.", min=1e-300, max=0.999999)] = None,
+    target_epsilon: Annotated[
+        float | None,
+        option(
+            "E",
+            "Solve for the noise or the rounds that spend this ε, by PLD.",
+            min=1e-12,
+            max=1e12,
+        ),
+    ] = None,
+    solve: Annotated[
+        Literal["noise-multiplier", "rounds"] | None,
+        option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the ε of a mechanism, or solve for a target ε.
+
+    Examples:
+      primorl plan                                     cost, verdict and numbers of the next run
+      primorl plan --target-epsilon 1                  the noise for ε 1, all else as in this run
+      primorl plan --target-epsilon 1 --solve rounds   the rounds that ε 1 pays for
+      primorl plan --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
+
+    Options that are not given are those of the run that params.yaml describes, and so are the
+    queries beside its rounds: ε covers all of them together. Nothing is spent and no private row
+    is read.
+    """
+    from primorl.base.dvc import Status
+
+    numbers = {
+        "sampling_probability": sampling_probability,
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "delta": delta,
+        "target_epsilon": target_epsilon,
+    }
+    given = {name: number for name, number in numbers.items() if number is not None}
+    wanted = None if solve is None else solve.replace("-", "_")
+    own = not (as_json or given or solve)
+    # DVC takes as long to start as the accountant to load
+    with Status() if own else nullcontext() as status:
+        from primorl.commands import plan_answer
+
+        plan_answer.show(given, wanted, as_json=as_json, status=status)
 
 
 def run() -> None:
@@ -31,7 +217,6 @@ def run() -> None:
       primorl run && primorl release bundle   and the bundle that may leave
     """
     from primorl.base.dvc import Status, show_dvc
-    from primorl.commands.check import check
 
     # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
     # first. DVC takes a second to start meanwhile.
