@@ -16,26 +16,19 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
 from primorl.base.reporting import StageLog
-from primorl.commands import plan_answer
-from primorl.config.datasets import Bounds
 from primorl.config.params import SHARES_OF_A_LOG, Params, plain
-from primorl.data.storage.schema import Spaces
-from primorl.evaluate.private.question import noise_of
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Request
 from primorl.stages import asking
-from primorl.stages.asking import BEHAVIOUR_RETURNS
 from primorl.work import bill
 from primorl.work.bill import Bill, preview
 from primorl.work.data import Partitions, open_to_charge, read_ledger
 from primorl.work.desk import Desk
-from primorl.work.jobs import QuestionJob, event_of
+from primorl.work.jobs import event_of
 from primorl.work.resolve import resolve
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
-from tests.evaluate.private import tiny_mdp
-from tests.pipeline.test_plan import QUESTION
 from tests.pipeline.training_project import (
     charged,
     edited,
@@ -192,27 +185,3 @@ def test_an_answer_is_lost_where_its_noise_may_have_been_drawn_and_is_not_there(
         paid: Any = SimpleNamespace(state=state, charge=charge)
         with pytest.raises(PipelineError, match="died") if lost else nullcontext():
             asking._check_state("behaviour", paid, "it")
-
-
-def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
-    spaces = Spaces((0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2, True)
-    info = replace(INFO, spaces=spaces, horizon=5, unit="person")
-    known = SimpleNamespace(info=info, private_units=40, public_units=0)
-    asked = replace(QUESTION, return_bounds=(-3.0, 7.0))
-    bounds = Bounds(observation="space", reward=(-1.0, 2.0))
-
-    def told(question: QuestionJob) -> Any:
-        plan = SimpleNamespace(questions=(question,), model=SimpleNamespace(bounds=bounds))
-        own: Any = SimpleNamespace(plan=plan, partitions=SimpleNamespace(manifest=known))
-        return plan_answer._today_line(own)
-
-    mechanism = BEHAVIOUR_RETURNS.build_mechanism(tiny_mdp.problem(40), 20.0, 2)
-    found = re.search(r"± ([\d.]+), as its bounds are -3 to 7$", told(asked))
-    assert found is not None
-    assert float(found[1]) == pytest.approx(1.96 * noise_of(mechanism) * 5, rel=0.01)
-    of_public = replace(asked, return_bounds="public")
-    found = re.search(r"± ([\d.]+)% of how far returns spread, which is found", told(of_public))
-    assert found is not None, "nobody is public"
-    assert float(found[1]) == pytest.approx(min(196 * noise_of(mechanism), 100), rel=0.01)
-    known.public_units = 1
-    assert told(of_public) is None
