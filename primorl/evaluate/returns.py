@@ -17,8 +17,8 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.evaluate.summary import NOTE, Estimate, Evaluation
 from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.pessimism import NOT_FINITE, returns_by_member, step_weights
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import NOT_FINITE, returns_by_member, step_weights
 from primorl.simulators import environments
 
 _ENVIRONMENTS_AT_ONCE = 256

@@ -1,7 +1,10 @@
-"""The pessimistic MDP that policies are trained in (PriMORL, section 4.2)."""
+"""The pessimistic MDP that policies are trained in (PriMORL, section 4.2), and rollouts of policies
+in a model.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +13,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.numerics import SeedGenerators
 from primorl.model.termination import RULES
 
+NOT_FINITE = "the model predicts something that is not a finite number"
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
 """Means and standard deviations of all members, ``[N, B, S + 1]`` each, to an uncertainty
 ``[B]``.
@@ -128,3 +132,170 @@ class PessimisticModel:
         lowest = torch.full_like(reward, bounds.reward_low)
         reward = torch.where(known, reward - self._penalty * doubt, lowest)
         return Step(following, reward, doubt, terminated, known)
+
+
+class Policies(Protocol):
+    """P policies side by side, such as `DeterministicPolicy`."""
+
+    @property
+    def policies(self) -> int:
+        """P."""
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Return the actions ``[P, B, A]`` for observations ``[P, B, S]``."""
+
+
+def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None = None) -> Tensor:
+    """Compute the weight of every step's reward: S(t) γ^t, float64 ``[horizon]``.
+
+    Args:
+        horizon: steps of a rollout that does not terminate.
+        discount: γ.
+        survival: S(t), ``[horizon]``, see evaluation's `PublicTrajectories`; None: 1, every rollout
+            has all its steps.
+    """
+    weights = discount ** torch.arange(horizon, dtype=torch.float64)
+    return weights if survival is None else weights * survival
+
+
+@torch.no_grad()
+def returns_by_member(
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    weights: Tensor,
+    seed: int,
+) -> Tensor:
+    """Compute the weighted return Σ_t w_t r_t of rollouts, each in one member alone.
+
+    The return is NaN where the member predicts something that is not a finite number. States and
+    rewards are held within the ensemble's bounds, and rollouts end where the model says that the
+    episode terminates. Members and policies share their start states, and policies the model's
+    draws.
+
+    Args:
+        ensemble: on the CPU.
+        policy: P policies.
+        starts: first states in the environment's units, ``[n, S]``.
+        rollouts: of each policy in each member, from starts drawn with replacement.
+        weights: w_t of every step, float64 ``[T]``; a rollout that does not terminate has T steps.
+        seed: of the draws.
+
+    Returns:
+        float64 ``[P, N, rollouts]``.
+    """
+    members = range(ensemble.architecture.members)
+    # Without a penalty the uncertainty has no say; this one is defined for a single member.
+    models = (
+        PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0)
+        for n in members
+    )
+    begin = draw_starts(starts, rollouts, seed)
+
+    def reward(visit: Visit) -> Tensor:
+        return torch.where(visit.step.known, visit.step.reward, torch.nan)
+
+    return torch.stack([_roll_out(one, policy, begin, weights, seed, reward) for one in models], 1)
+
+
+@torch.no_grad()
+def uncertainty_of(
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    weights: Tensor,
+    seed: int,
+) -> Tensor:
+    """Compute the uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards'
+    public scale.
+
+    The uncertainty is `standardised_difference`, 0 of one member. A member
+    is drawn anew at every step. The arguments are those of `returns_by_member`; gives float64 ``[P,
+    rollouts]``.
+    """
+    model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
+    begin = draw_starts(starts, rollouts, seed)
+    total = _roll_out(model, policy, begin, weights, seed, lambda visit: visit.step.uncertainty)
+    return total * float(ensemble.normaliser.target_scale[-1])
+
+
+@torch.no_grad()
+def survival_in_model(
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    horizon: int,
+    seed: int,
+) -> Tensor:
+    """Compute the share of a policy's rollouts that the model has not ended after t steps, float64
+    ``[horizon]``; the other arguments are those of `returns_by_member`.
+    """
+    model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
+    begin, shares = draw_starts(starts, rollouts, seed), torch.zeros(horizon, dtype=torch.float64)
+    shares[0] = 1.0
+    for t, visit in enumerate(walk(model, policy, begin, horizon - 1, seed), start=1):
+        assert visit.step.terminated is not None, "this model has no ends"
+        shares[t] = (visit.alive & ~visit.step.terminated).double().mean()
+    return shares
+
+
+def draw_starts(starts: Tensor, rollouts: int, seed: int) -> Tensor:
+    """Draw first states ``[rollouts, S]`` with replacement."""
+    return starts[
+        torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))
+    ]
+
+
+class Visit(NamedTuple):
+    """One step of rollouts: which have not ended before it, the states ``[P B, S]``, the actions,
+    and what follows.
+    """
+
+    alive: Tensor
+    observation: Tensor
+    action: Tensor
+    step: Step
+
+
+def walk(
+    model: PessimisticModel, policy: Policies, begin: Tensor, steps: int, seed: int
+) -> Iterator[Visit]:
+    """Roll P policies out from the same first states ``[B, S]``, for so many steps or until all
+    have terminated.
+    """
+    generators = SeedGenerators.of([seed] * policy.policies, begin.device)
+    observation = begin.repeat(policy.policies, 1)
+    alive = torch.ones(len(observation), dtype=torch.bool)
+    for _ in range(steps):
+        if not alive.any():
+            return
+        action = policy.act(observation.view(policy.policies, len(begin), -1)).flatten(0, 1)
+        step = model.step(observation, action, generators)
+        yield Visit(alive, observation, action, step)
+        if step.terminated is not None:
+            alive = alive & ~step.terminated
+        observation = step.next_observation
+
+
+def _roll_out(
+    model: PessimisticModel,
+    policy: Policies,
+    begin: Tensor,
+    weights: Tensor,
+    seed: int,
+    term: Callable[[Visit], Tensor],
+) -> Tensor:
+    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a visit; float64
+    ``[P, rollouts]``.
+    """
+    total = torch.zeros(policy.policies * len(begin), dtype=torch.float64)
+    steps = int(weights.count_nonzero())  # weights descend
+    for t, visit in enumerate(walk(model, policy, begin, steps, seed)):
+        total += torch.where(visit.alive, float(weights[t]) * term(visit), 0.0)
+    return total.view(policy.policies, -1)

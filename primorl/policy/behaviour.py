@@ -278,7 +278,7 @@ class KLConstraint:
 
 @dataclass(frozen=True)
 class SampledClone:
-    """The clone as a policy that draws its actions (`primorl.policy.member_values.Policies`)."""
+    """The clone as a policy that draws its actions (`primorl.model.pessimism.Policies`)."""
 
     behaviour: BehaviourPolicy
     generators: SeedGenerators

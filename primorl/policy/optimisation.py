@@ -2,30 +2,46 @@
 statement.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
+from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.features import OneHot
-from primorl.model.pessimism import PessimisticModel
+from primorl.model.pessimism import (
+    NOT_FINITE,
+    PessimisticModel,
+    Policies,
+    returns_by_member,
+    uncertainty_of,
+)
 from primorl.model.termination import Ends
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import PolicyConfig, SacConfig
+from primorl.policy.config import CandidateRecord, PolicyConfig, SacConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import CandidateChoice, CandidateComparison
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.sac import train
 from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
+
+DIVERGENCES = (0.3, 1.0, 3.0)
+"""Targets κ of the candidates: from nearly the clone to where the clone hardly holds."""
+DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
+"""Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate
+badly.
+"""
+_ROLLOUTS = 512
+_DOUBT_SHARE, _SHARE_OF_ERROR, _SAMPLING_ERRORS = 3.0, 0.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,110 @@ class ReleasedModel:
         observation, action = config.observation_names, config.action_names
         names = (observation, action) if observation and action else None
         return cls(variant, environment, statement, names, file_sha256(file))
+
+
+@dataclass(frozen=True)
+class CandidateComparison:
+    """Compare candidate policies with the clone in every member of the released model.
+
+    A candidate's gain is reduced by `_DOUBT_SHARE` times its doubt: the uncertainty along its
+    rollouts less the clone's. Members that were trained on the same noised rounds are wrong alike,
+    which their spread does not show. So a gain counts only if it is larger than half of the model's
+    error on the clone itself, whose return public episodes tell within their own sampling error.
+    All is released or made from released files, so the choice costs no privacy.
+
+    Attributes:
+        ensemble: the released one, on the CPU.
+        clone: the clone as it is released, on the CPU.
+        starts: first states in the environment's units, ``[n, S]``.
+        weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
+        seed: of the draws, which all policies share.
+        observed: mean return of public episodes and its standard error; None: fewer than two are
+            public.
+        divergences: κ of every candidate, ascending.
+    """
+
+    ensemble: GaussianEnsemble
+    clone: Policies
+    starts: Tensor
+    weights: Tensor
+    seed: int
+    observed: tuple[float, float] | None
+    divergences: Sequence[float] = DIVERGENCES
+
+    def compare(self, candidates: DeterministicPolicy) -> "CandidateChoice":
+        """Roll the clone and all candidates out in every member: ``G = seeds · candidates``
+        policies side by side.
+
+        Raises:
+            PipelineError: the model predicts something that is not a finite number.
+        """
+        clone_returns = self._measure(returns_by_member, self.clone)
+        gains = (self._measure(returns_by_member, candidates) - clone_returns).mean(-1)
+        error = 0.0
+        if self.observed is not None:
+            mean, standard_error = self.observed
+            gap = abs(float(clone_returns.mean()) - mean)
+            error = max(0.0, gap - _SAMPLING_ERRORS * standard_error)
+        uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
+        doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
+        if not bool(gains.isfinite().all() and doubts.isfinite().all()):
+            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
+        count = len(self.divergences)
+        gains, doubts = gains.view(-1, count, gains.shape[1]), doubts.view(-1, count)
+        records = [
+            tuple(
+                CandidateRecord(
+                    divergence=divergence,
+                    gains=tuple(gains[seed, place].tolist()),
+                    doubt=float(doubts[seed, place]),
+                    chosen=place == chosen,
+                )
+                for place, divergence in enumerate(self.divergences)
+            )
+            for seed, chosen in enumerate(choose(gains, doubts, error))
+        ]
+        return CandidateChoice(tuple(records), error)
+
+    def _measure(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
+        shared = {"rollouts": _ROLLOUTS, "weights": self.weights, "seed": self.seed}
+        return measure(self.ensemble, policy, self.starts, **shared)
+
+
+@dataclass(frozen=True)
+class CandidateChoice:
+    """The candidates of every seed, one of which is chosen.
+
+    Attributes:
+        candidates: of each seed, κ ascending.
+        error: the difference between the model's value of the clone and the return of public
+            episodes, less their sampling error.
+    """
+
+    candidates: tuple[tuple[CandidateRecord, ...], ...]
+    error: float
+
+    def policy(self, seed: int) -> int:
+        """Return the index, among all policies, of the candidate chosen for seed number
+        ``seed``.
+        """
+        own = self.candidates[seed]
+        return seed * len(own) + [each.chosen for each in own].index(True)
+
+
+def choose(gains: Tensor, doubts: Tensor, error: float) -> list[int]:
+    """Choose for each seed the candidate with the largest smallest gain, less its doubt.
+
+    If that is not larger than half of ``error``, choose the candidate with the smallest κ.
+
+    Args:
+        gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
+        doubts: uncertainty less the clone's, in units of the return: ``[seeds, candidates]``.
+        error: see `CandidateChoice`.
+    """
+    doubted = gains.amin(-1) - _DOUBT_SHARE * doubts.clamp(min=0)
+    largest, best = doubted.max(-1)
+    return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * error, best, 0)]
 
 
 class CloneReference(NamedTuple):

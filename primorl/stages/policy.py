@@ -22,17 +22,17 @@ from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
 from primorl.model.ensemble import GaussianEnsemble, judge_ends
 from primorl.model.numerics import SeedGenerators
+from primorl.model.pessimism import survival_in_model
 from primorl.model.starts import survival_of
 from primorl.model.termination import LEARNED, NONE, Ends
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import DISCOUNT, SacConfig
-from primorl.policy.member_values import (
+from primorl.policy.optimisation import (
     DIVERGENCES,
     DIVERGENCES_OF_HEADS,
     CandidateComparison,
-    survival_in_model,
+    CloneReference,
 )
-from primorl.policy.optimisation import CloneReference
 from primorl.privacy.statement import Statement
 from primorl.simulators.environments import reset_states
 from primorl.work.data import open_public

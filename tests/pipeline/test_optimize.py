@@ -16,7 +16,7 @@ from primorl.base.files import read_json, write_json
 from primorl.base.paths import BEHAVIOUR, PLAN, POLICY, PUBLIC
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
-from primorl.policy import behaviour, member_values
+from primorl.policy import behaviour, optimisation
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -45,7 +45,7 @@ PLANNED = {
 
 @pytest.fixture(autouse=True)
 def few_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_values, "_ROLLOUTS", 8)
+    monkeypatch.setattr(optimisation, "_ROLLOUTS", 8)
 
 
 def trained(params: Params, stage: ModuleType = optimize_policy) -> StageLog:
@@ -122,7 +122,7 @@ def test_the_statement_counts_model_and_clone_for_every_seed(
         assert [part.charge for part in statement.mechanisms] == ["model", "clone"]
         assert config.clone_error is not None
         assert [each.chosen for each in config.candidates].count(True) == 1
-        assert [each.divergence for each in config.candidates] == list(member_values.DIVERGENCES)
+        assert [each.divergence for each in config.candidates] == list(optimisation.DIVERGENCES)
 
 
 def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:

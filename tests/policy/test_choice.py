@@ -12,7 +12,7 @@ from primorl.base.errors import PipelineError
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import CandidateChoice, CandidateComparison, choose
+from primorl.policy.optimisation import CandidateChoice, CandidateComparison, choose
 
 SURE = -40.0
 

@@ -30,10 +30,10 @@ from primorl.base.paths import (
     SUMMARY,
 )
 from primorl.model.numerics import SeedGenerators
+from primorl.model.pessimism import Policies
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
 from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import Policies
 
 DATA = ("collect", "ingest", "partition")
 LEARNING = (

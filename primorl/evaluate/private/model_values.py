@@ -24,16 +24,16 @@ from primorl.evaluate.private.results import (
     Veto,
 )
 from primorl.model.numerics import SeedGenerators
-from primorl.model.pessimism import PessimisticModel
-from primorl.policy.behaviour import BehaviourPolicy, SampledClone
-from primorl.policy.config import BehaviourConfig
-from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import (
+from primorl.model.pessimism import (
     NOT_FINITE,
+    PessimisticModel,
     draw_starts,
     step_weights,
     walk,
 )
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone
+from primorl.policy.config import BehaviourConfig
+from primorl.policy.exported import DeterministicPolicy
 
 _NAME = "model"  # that answers give as their estimator
 _SLACK = 1e-6  # of the range of returns, for rounding

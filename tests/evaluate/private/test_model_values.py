@@ -22,8 +22,8 @@ from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Answer
 from primorl.evaluate.summary import Estimate
 from primorl.model.architecture import TERMINATION_GAIN
 from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.pessimism import returns_by_member, step_weights
 from primorl.model.termination import RULES, Rule
-from primorl.policy.member_values import returns_by_member, step_weights
 from tests.evaluate.conftest import random_policy
 from tests.evaluate.private.conftest import model, payers, problem
 
