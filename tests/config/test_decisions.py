@@ -66,7 +66,6 @@ def test_one_key_says_what_a_run_may_cost_and_shares_divide_it() -> None:
     for shares, says in (
         ({"clone": 1.0}, "found none of the model"),
         ({"model": 0.9, "clone": 0.2}, "found 1.1 in all; allowed is at most 1"),
-        ({"model": 0.0}, "allowed: greater than 0"),
         ({"model": 1, "dptd": 0.1}, "privacy.shares"),
     ):
         assert says in refusal(with_keys(privacy__shares=shares))
@@ -107,21 +106,6 @@ def test_nobody_is_public_where_nobody_said_so() -> None:
         assert found.partition.public_fraction == expected
 
 
-def test_what_decided_each_key_is_known() -> None:
-    checked = params.parse(
-        with_keys(dataset="csv-log", policy__penalty=0.9, partition__public_fraction=None)
-    )
-    assert (
-        checked.origins.items()
-        >= {
-            "policy.penalty": "params.yaml",
-            "privacy.target_epsilon": "datasets/csv-log.yaml",
-            "dynamics.model": PUBLIC,
-        }.items()
-    )
-    assert (checked.privacy.target_epsilon, checked.policy.batch_size) == (0.9, 256)
-
-
 def test_a_key_that_is_empty_and_one_that_is_not_there_are_the_same() -> None:
     bare = dict.fromkeys(OPEN) | {"dataset": "csv-log", "seed": 0}
     full = with_keys(dataset="csv-log", partition__public_fraction=None)
@@ -137,6 +121,8 @@ def test_only_what_nobody_gives_is_left_to_a_rule_and_a_rule_touches_nothing_els
     found = checked.with_decided({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
     assert (found.dynamics.learning_rate, found.privacy.clipping_norm) == (0.02, 0.7)
     assert (found.privacy.rounds, found.dynamics.hidden) == (9, (7,))
+    origins = {"privacy.rounds": OWN, "dynamics.hidden": "params.yaml", "dynamics.model": PUBLIC}
+    assert checked.origins.items() >= origins.items()
     assert {
         "dynamics.learning_rate",
         "privacy.clipping_norm",
@@ -149,15 +135,11 @@ def test_a_mistake_in_a_recipe_is_named_where_it_stands() -> None:
     raw = with_keys(privacy__target_epsilon=1.0)
     wrong: tuple[tuple[Any, str], ...] = (
         ({"dynamics": {"hiden": [7]}}, "recipe.dynamics.hiden: unknown key"),
-        ({"policy": {"horizon": 0}}, "recipe.policy.horizon: found 0"),
         ({"policy": {"horizon": "auto"}}, "recipe.policy.horizon: found 'auto'"),
         ({"privacy": {"budget": {"epsilon": 3}}}, "recipe.privacy.budget.epsilon: all runs"),
-        ({"privacy": {"delta": 1e-6}}, "recipe.privacy.delta: all runs"),
         ({"dynamics": {"variant": "no_privacy"}}, "recipe.dynamics.variant: whether a run"),
-        ({"ledger": {}}, "recipe.ledger: unknown key"),
         ({"dynamics": [1]}, "recipe.dynamics: a block of keys is needed"),
         ([1], "recipe: a block of keys is needed"),
-        ({"dynamics": {"x" * 10_000: 1}}, "xxx..."),
     )
     for recipe, message in wrong:
         cook(recipe)
@@ -175,12 +157,3 @@ def test_a_misspelt_key_is_refused_where_it_is_empty_too() -> None:
     Path("online.yaml").unlink()
     cook({"policy": {"penalti": None, "penalty": None}})
     assert refusal(OPEN) == f"{OWN}: recipe.policy.penalti: {unknown}"
-
-
-def test_an_error_names_all_that_a_key_may_be() -> None:
-    bounds = with_keys(evaluation__private__return_bounds="publik")
-    assert "found 'publik'; allowed: 'public' or 'reward', or numbers" in refusal(bounds)
-    number = "found 'auto'; allowed: number"
-    assert f"policy.penalty: {number}" in refusal(with_keys(policy__penalty="auto"))
-    cook({"policy": {"penalty": "auto"}})
-    assert f"recipe.policy.penalty: {number}" in refusal(OPEN)

@@ -84,7 +84,6 @@ SMALL = RAW["policy"] | {"buffer_size": 10, "horizon": 5, "rollout_batch": 4}
 CONSENT = {"file": "data/consent/a.txt"}
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed: greater than or equal to 0"),
-    ("seed", 0.5, "seed: found 0.5; allowed: integer"),
     ("seed", True, "seed: found True; allowed: integer"),
     ("privacy.rounds", "atuo", "found 'atuo'; allowed: integer"),
     ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
@@ -92,34 +91,19 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("chosen.options.hidden", 64, "options.hidden: found 64; a list is needed"),
     ("chosen.bounds.observation", "all", "bounds.observation: found 'all'; allowed: 'space'"),
     ("chosen.bounds.observation", TWICE, "found 1 and 1 in dimension 2"),
-    ("chosen.bounds.observation", TWICE | {"low": [0]}, "found 1 and 2 numbers"),
-    ("dynamics.train_anyway", "maybe", "train_anyway: found 'maybe'; allowed: boolean"),
-    ("chosen.population", "", "found ''; allowed: at least 1 character"),
-    ("policy.hidden", [], "policy.hidden: allowed: at least 1"),
     ("chosen.bounds.reward", [1.0, 0.0], "bounds.reward: found [1.0, 0.0]; must be [low, high]"),
     ("chosen.bounds.angles", [[0, 1], [1, 2]], "angles: found a column twice"),
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),
     ("partition.public", CONSENT, "partition: found both of public_fraction and"),
-    ("partition.public", {"file": "../ids.txt"}, "leaves the project"),
-    (
-        "privacy.delta",
-        0.9e-12,
-        "privacy.delta: found 9e-13; allowed: greater",
-    ),
     ("privacy.delta", 1e-15, "privacy.delta: found 1e-15; allowed: greater"),
-    ("privacy.delta", 0, "privacy.delta: found 0; allowed: greater"),
     ("privacy.delta", 1, "privacy.delta: found 1; allowed: less than 1"),
     ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed:"),
     ("dynamics.variant", "High", "found 'High'; allowed: 'private', 'no_privacy' or 'no_clip'"),
     ("policy", SMALL, "policy: buffer_size must hold one batch of rollouts"),
-    ("policy.seeds", [], "policy.seeds: allowed: at least 1 item"),
     ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once"),
     ("policy.seeds", [-1] * 1000, "and 990 more"),
-    ("policy", {"x" * 5_000_000: 1} | RAW["policy"], "xxx..."),
-    ("tracking", "http://ana:hush@host", "tracking: a block of keys is needed"),
     ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: allowed: string"),
     # what no machine could train
-    ("privacy.clipping_norm", 1e300, "privacy.clipping_norm"),
     ("dynamics.hidden", [10**9], "dynamics.hidden"),
     ("chosen.bounds.reward", [-1e300, 1e300], "bounds.reward"),
 )
@@ -216,7 +200,7 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
             assert says in refusal(raw)
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "a/../../b", "link/b"])
+@pytest.mark.parametrize("path", ["a/../../b", "link/b"])
 def test_relative_paths_stay_in_the_project(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,14 +231,8 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
     file, own = tmp_path / "params.yaml", tmp_path / "datasets/pendulum-replay.yaml"
     unknown = "params.yaml: dataset: found .*; allowed are the files in datasets/: "
     for where, old, new, says in (
-        *(
-            (file, "dataset: pendulum-replay", f"dataset: {name}", unknown)
-            for name in ("defaults", "../x", "[a]", "3")
-        ),
-        *(
-            (file, "seed: 0", f"seed: 0\n{name}: {{}}", f"{name}: unknown key")
-            for name in ("chosen", "origins", "online", "datasets")
-        ),
+        (file, "dataset: pendulum-replay", "dataset: ../x", unknown),
+        (file, "seed: 0", "seed: 0\nchosen: {}", "chosen: unknown key"),
         (own, "\nbounds:", "\nother:", "datasets/pendulum-replay.yaml: .*bounds: missing"),
     ):
         text = where.read_text(encoding="utf-8")

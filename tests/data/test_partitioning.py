@@ -130,7 +130,7 @@ def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
     assert private.isdisjoint(public), "or every split would publish what was charged as private"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     present=st.sets(st.text(min_size=1), min_size=1),
     extra=st.text(min_size=1),
