@@ -170,6 +170,5 @@ def check_version(version: str) -> None:
     found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else version
     if found != version:
         raise PipelineError(
-            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl "
-            f"init .` in the project's folder, which brings dvc.yaml and pipeline/ to {version}"
+            f"{VERSION}: found {found[:40]!r}, installed is primorl {version}; run `primorl init .`"
         )

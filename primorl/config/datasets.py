@@ -649,14 +649,13 @@ class TabularDataset(DatasetCommon):
         if self.unit != (columns.unit or "trajectory"):
             raise ValueError(
                 f"unit: found {shown(self.unit)}; allowed is {columns.unit or 'trajectory'}, as "
-                "options.columns.unit says (trajectory where that is null)"
+                "options.columns.unit says"
             )
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None
         ):
             raise ValueError(
-                "options.columns.action.low and high must be declared where environment is null, "
-                "and be null where an environment declares them"
+                "options.columns.action.low and high: declared exactly where environment is null"
             )
         if self.options.end == "outcome" and self.termination == "none":
             raise ValueError("options.end: outcome needs termination: learned")

@@ -114,8 +114,8 @@ class Params(Block):
             nowhere = "the public split tells first states"
         if nowhere is not None:
             raise ValueError(
-                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset with "
-                "an environment, public with a public split, released without a drawn one"
+                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset with an "
+                "environment, public with a public split, released without a drawn one"
             )
 
     @property

@@ -177,8 +177,7 @@ class RowCheck:
         first, again = places
         raise PipelineError(
             f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
-            f"(number {first + 1} has the same id); correct the unit column, or, where "
-            "trajectories are numbered anew for each unit, set options.trajectory_ids: per_unit"
+            f"(as number {first + 1}); correct the ids, or set options.trajectory_ids: per_unit"
         )
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:

@@ -106,10 +106,8 @@ def partition(
             public_writer.finish(reader.info)
         if private.members.shares_with(shown.members):
             raise PipelineError(
-                f"{source}: a unit's rows are also those of another unit, and one is drawn "
-                "private, the other public; drop the duplicate; or, where the id of a trajectory "
-                "is that of another unit, give it one of its own (in a log: set "
-                "options.trajectory_ids: per_unit)"
+                f"{source}: a unit's rows or ids are also those of another unit, one private, the "
+                "other public; drop the duplicate, or set options.trajectory_ids: per_unit"
             )
         by = "hash" if ids is None else "file"
         manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
@@ -132,8 +130,7 @@ def _refuse_empty(fraction: float | None, file: str | None, private: int, public
             f"params.yaml: partition.public.file: found {file!r}, which leaves no {side} unit"
         )
     raise PipelineError(
-        f"params.yaml: partition.public_fraction: found {fraction}, which leaves no {side} unit; "
-        "allowed is 0, or a share that leaves both partitions at least one"
+        f"params.yaml: partition.public_fraction: found {fraction}, which leaves no {side} unit"
     )
 
 

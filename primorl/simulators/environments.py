@@ -104,7 +104,7 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
             reason += "; here: `pip install primorl[mujoco]`"
         raise PipelineError(
             f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a "
-            "registered id, or module:id to import the module that registers it"
+            "registered id, or module:id"
         ) from None
     space = env.observation_space
     flat = (

@@ -242,7 +242,7 @@ def test_what_no_dataset_is_called_is_one_line(
     (folder / "older-v0/data").mkdir(parents=True)
     for words, says in (
         (("--minari", "../secrets"), "--minari: found '../secrets'"),
-        (("--minari", "older-v0"), "not in the format of Minari 0.5"),
+        (("--minari", "older-v0"), "as Minari 0.5 has"),
         (("--minari", "hopper"), "--minari: found 'hopper'"),
         (("--d4rl", "hopper-v7"), "allowed are D4RL's, as hopper-"),
         (("--d4rl", "x", "--csv", "log.csv"), "found several"),

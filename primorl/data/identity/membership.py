@@ -260,9 +260,7 @@ class DuplicateCheck:
             first, again = places
             raise PipelineError(
                 f"{self._origin}: trajectory number {again + 1}: found the same rows as in "
-                f"trajectory number {first + 1}; allowed: every trajectory once, or its owner "
-                "counts twice; drop it, or set ingestion.duplicates: allow in the dataset's file "
-                "where different people may have equal records"
+                f"trajectory number {first + 1}; drop it, or set ingestion.duplicates: allow"
             )
 
 
@@ -311,9 +309,7 @@ class SpellingCheck:
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in "
-                "blanks around it, zeros in front, `.0` at the end, invisible characters or "
-                "Unicode form alone, so that one unit would be two; allowed: each unit's id in "
-                "one spelling in all files; correct them"
+                "blanks, zeros in front, `.0` at the end or Unicode form; use one spelling"
             )
 
 
@@ -394,8 +390,7 @@ class IdList:
         if len(missing) > 0:
             raise PipelineError(
                 f"{self._file}: line {missing.min()}: found an id that no unit has "
-                f"({len(missing)} such lines); allowed are ids of the data, as they are in the "
-                "column unit_id; correct it, or remove the line"
+                f"({len(missing)} such lines); correct it, or remove the line"
             )
 
 

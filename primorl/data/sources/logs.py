@@ -195,8 +195,7 @@ class LogFiles:
             if len(places) != 1:
                 wrong = "there twice" if places else "missing"
                 raise PipelineError(
-                    f"{path}: column {field.column!r} is {wrong}; allowed is every column of "
-                    "options.columns once in every file"
+                    f"{path}: column {field.column!r} is {wrong}; correct options.columns or file"
                 )
             kind, found = _KINDS[field.kind], schema.field(places[0]).type
             if not parquet:
@@ -204,8 +203,7 @@ class LogFiles:
             inner = found.value_type if pa.types.is_dictionary(found) else found
             if not any(fits(inner) for fits in kind.fits):
                 raise PipelineError(
-                    f"{path}: column {field.column!r}: found {found}, allowed: {kind.words}; "
-                    "correct options.columns or the file"
+                    f"{path}: column {field.column!r}: found {found}, allowed: {kind.words}"
                 )
             types[field.column] = found
         return types
@@ -483,8 +481,8 @@ def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
         raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
     if not path.name.endswith(endings) or path.name[0] in "._":
         raise PipelineError(
-            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename the "
-            "file, or let a pattern (FOLDER/**/*.csv) leave it out"
+            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename it, "
+            "or let a pattern (FOLDER/**/*.csv) leave it out"
         )
 
 
@@ -589,9 +587,8 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
     twice = len(set(names)) < len(names)
     if len(names) < _FEWEST or twice or any(_is_cell(name) for name in names):
         raise PipelineError(
-            f"{path}: the first line names no columns: a field is empty, a number, a time, "
-            f"several lines or there twice, or there are fewer than {_FEWEST}; add a line with a "
-            f"name for each column and one of {' '.join(map(repr, DELIMITERS))} between them"
+            f"{path}: the first line names no columns; allowed is a name for each of {_FEWEST} or "
+            f"more, none twice, and one of {' '.join(map(repr, DELIMITERS))} between them"
         )
     cells = (cell for line in head[1:] for cell in line.rstrip("\r\n").split(delimiter))
     commas = delimiter != "," and any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells)

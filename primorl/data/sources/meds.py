@@ -94,20 +94,17 @@ class Meds:
         everybody = np.concatenate(subjects)
         if len(np.unique(everybody)) < len(everybody):
             raise PipelineError(
-                f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; "
-                "allowed is all rows of a subject together in one shard"
+                f"{files[0].parent}: found a subject in two places; allowed is each in one shard"
             )
         print(
             f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
             "and are kept",
             file=sys.stderr,
         )
-        if missing := codes.unseen():
+        if unseen := ", ".join(map(repr, codes.unseen())):
             raise PipelineError(
-                f"datasets/{self._name}.yaml: options: found {', '.join(map(repr, missing))}, "
-                "which no event has as its code; allowed are codes of the data "
-                "(metadata/codes.parquet lists them), and beginnings of codes with * at the end; "
-                "correct or drop it"
+                f"datasets/{self._name}.yaml: options: found {unseen}, which no event has as its "
+                "code; correct or drop it"
             )
 
     def open(self, raw: Path) -> TabularReader:

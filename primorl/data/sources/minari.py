@@ -118,13 +118,11 @@ def _find(dataset_id: str, root: Path, remote: bool) -> Path:
         return stored
     if stored.exists():
         raise PipelineError(
-            f"options.parts: {stored}: found no metadata.json, so it is not in the format of "
-            "Minari 0.5; write it again with that, or move it away"
+            f"options.parts: {stored}: found no metadata.json, as Minari 0.5 has; write it again"
         )
     if not remote:
         raise PipelineError(
-            f"options.parts: no Minari dataset {dataset_id!r} in {root}; set options.remote to "
-            "true to fetch it, or set options.root"
+            f"options.parts: no Minari dataset {dataset_id!r} in {root}; set options.remote or root"
         )
     _fetch(dataset_id, root)
     return stored
@@ -136,9 +134,8 @@ def _fetch(dataset_id: str, root: Path) -> None:
             minari.download_dataset(dataset_id)
     except Exception as refused:  # the hub's client lets many kinds of errors through
         raise PipelineError(
-            f"options.parts: {dataset_id!r} is not in {root} and could not be fetched "
-            f"({type(refused).__name__}); check its name, the network and `pip install "
-            "'primorl[minari-remote]'`"
+            f"options.parts: {dataset_id!r} could not be fetched ({type(refused).__name__}); check "
+            "its name, the network and `pip install 'primorl[minari-remote]'`"
         ) from None
 
 

@@ -65,12 +65,12 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     if not isinstance(flat, Box):
         raise PipelineError(
             f"{origin}: observation space: found {type(observation).__name__}; allowed is one that "
-            "flattens to numbers (Box, Discrete, MultiBinary, MultiDiscrete, Dict, Tuple)"
+            "flattens to numbers"
         )
     if flat.shape[0] > _MOST_NUMBERS:
         raise PipelineError(
             f"{origin}: observation space: found {flat.shape[0]} numbers, allowed are up to "
-            f"{_MOST_NUMBERS}; store features of images instead"
+            f"{_MOST_NUMBERS}"
         )
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
     one_hot = tuple(_one_hot(observation))
@@ -82,14 +82,13 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         floating = isinstance(action, Box) and np.issubdtype(action.dtype, np.floating)
         if not isinstance(action, Box) or not floating or len(action.shape) != 1:
             raise PipelineError(
-                f"{origin}: action space: found {type(action).__name__} of shape {action.shape} "
-                f"and {action.dtype}; allowed is Discrete, or a Box of one dimension of "
-                "floating-point numbers"
+                f"{origin}: action space: found {action}; allowed is Discrete, or a Box of one "
+                "dimension of floating-point numbers"
             )
         if not (np.isfinite(action.low) & np.isfinite(action.high)).all():
             raise PipelineError(
-                f"{origin}: action space: found a Box without finite bounds, which a policy needs; "
-                "declare them there, or name an `environment` that has them"
+                f"{origin}: action space: found a Box without finite bounds; declare them, or "
+                "name an `environment` that has them"
             )
         ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
         spaces = Spaces(low, high, ends[0], ends[1])

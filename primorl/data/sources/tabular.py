@@ -171,7 +171,7 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
     if isinstance(bounds, DeclaredBounds) and len(bounds.low) != len(names):
         raise PipelineError(
             f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, "
-            f"allowed are the {len(names)} of options.columns.observation (a category is one)"
+            f"allowed are the {len(names)} of options.columns.observation"
         )
     horizon = None
     if dataset.environment is not None:
@@ -191,19 +191,14 @@ def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: b
     """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
     key = f"datasets/{name}.yaml: options.columns"
     if spaces.discrete_actions == box:
-        raise PipelineError(
-            f"{key}.action: not of the environment's kind; allowed is {{column, count}} or "
-            "{column, categories} (or a list of them) for discrete actions, {columns, low, high} "
-            "for continuous ones"
-        )
+        raise PipelineError(f"{key}.action: not of the environment's kind, discrete or continuous")
     for what, found, allowed in (
         ("observation", observation, spaces.observation_size),
         ("action", actions, spaces.action_size),
     ):
         if found != allowed:
             raise PipelineError(
-                f"{key}.{what}: found {found} dimensions or choices, the environment declares "
-                f"{allowed}; correct the columns or `environment`"
+                f"{key}.{what}: found {found} dimensions or choices, the environment has {allowed}"
             )
 
 

@@ -422,9 +422,8 @@ class Manifest:
         """
         if self.info.horizon is None:
             raise PipelineError(
-                f"datasets/{self.info.dataset}.yaml: horizon: found null, and there is no "
-                "environment that knows it; allowed is the most steps an episode can have, known "
-                "beforehand, not counted in the data"
+                f"datasets/{self.info.dataset}.yaml: horizon: found null, and no environment knows "
+                "it; allowed is the most steps an episode can have, known beforehand"
             )
         return self.info.horizon
 
