@@ -6,6 +6,7 @@ nothing of the first line either: if the header was forgotten, that line is data
 """
 
 import csv
+import errno
 import glob
 import gzip
 import io
@@ -439,13 +440,23 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
         return wanted, log_files(wanted, endings)
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
     found: set[Path] = set()
-    for path in map(Path, glob.iglob(str(wanted), recursive=True)):  # noqa: PTH207
+    for path in _match(wanted):
         if path.is_dir():
             found.update(log_files(path, endings))
         else:
             _refuse_unread(path, endings)
             found.add(path)
     return Path(*fixed), sorted(found)
+
+
+def _match(wanted: Path) -> list[Path]:
+    """Find what a pattern names; refuse folders on the way that cannot be listed."""
+    for depth, part in enumerate(wanted.parts):
+        above = str(Path(*wanted.parts[:depth]))
+        for folder in glob.iglob(above, recursive=True) if glob.has_magic(part) else ():  # noqa: PTH207
+            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+                _refuse_folder(PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder))
+    return [Path(found) for found in glob.iglob(str(wanted), recursive=True)]  # noqa: PTH207
 
 
 def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:

@@ -96,9 +96,10 @@ class Meds:
             raise PipelineError(
                 f"{files[0].parent}: found a subject in two places; allowed is each in one shard"
             )
+        left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         print(
             f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
-            "and are kept",
+            f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}",
             file=sys.stderr,
         )
         if unseen := ", ".join(map(repr, codes.unseen())):
@@ -365,9 +366,11 @@ class Decisions:
 
     Attributes:
         schema: of the rows.
+        outside: for each value observed, how many outside its bounds, of how many; private.
     """
 
     def __init__(self, dataset: MedsDataset, codes: Codes):
+        self.outside: dict[str, tuple[int, int]] = {}
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
         level = pa.dictionary(pa.int32(), pa.string())
         kind = pa.float32() if self._options.action[0].bins is None else level
@@ -384,6 +387,7 @@ class Decisions:
         if len(events.time) == 0:
             return self.schema.empty_table()
         rows = self._rows(events)
+        self._count_outside(events)
         columns: dict[str, Any] = {
             "subject_id": events.subject[np.searchsorted(events.who, rows.who)],
             "trajectory": rows.number,
@@ -412,6 +416,14 @@ class Decisions:
         elif isinstance(part, MedsDose) and part.of == "last":
             chosen &= np.isfinite(events.value)
         return events.series(chosen)
+
+    def _count_outside(self, events: Events) -> None:
+        for entry in self._options.observation:
+            if isinstance(entry, MedsValue):
+                values = events.value[events.roles[:, self._codes.role(entry)]]
+                outside, there = self.outside.get(entry.name, (0, 0))
+                outside += len(values) - int(np.sum(_inside(entry, values)))
+                self.outside[entry.name] = outside, there + len(values)
 
     def _rows(self, events: Events) -> Rows:
         """Find the trajectories, from the first decision at which all is known that has to be."""

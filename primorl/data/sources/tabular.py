@@ -36,6 +36,7 @@ from primorl.data.storage.schema import (
 )
 
 _HOUR = 3_600_000_000  # microseconds
+_HALF_YEAR = 183 * 24 * _HOUR
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -49,15 +50,21 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
     rows = pa.concat_tables([log.schema.empty_table(), *log.batches()]).combine_chunks()
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
     order = np.lexsort(keys)
-    if log.without_zone:
-        _refuse_second_hour(log, rows, keys)
+    if log.ordered_by_time:
+        _refuse_moved(log, rows, keys, order)
     for start in range(0, len(order), ROWS_PER_BATCH):
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
-def _refuse_second_hour(log: LogFiles, rows: pa.Table, keys: Sequence[npt.NDArray[Any]]) -> None:
-    """Refuse the only step back of a trajectory, as it lies in the log, if the end of summer time
-    explains it: by less than an hour, in a night to Sunday, of times without a zone.
+def _refuse_moved(
+    log: LogFiles, rows: pa.Table, keys: Sequence[npt.NDArray[Any]], order: npt.NDArray[np.int64]
+) -> None:
+    """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
+    lies in the log, if a wrong date or the end of summer time explains it.
+
+    A date is wrong where the step goes over half a year, in one file, and all other gaps of the
+    trajectory together are a twentieth of that gap at most. Summer time can end in a night to
+    Sunday: a step back by less than an hour there, of times without a zone.
 
     Raises:
         PipelineError: names the file and the row.
@@ -69,12 +76,23 @@ def _refuse_second_hour(log: LogFiles, rows: pa.Table, keys: Sequence[npt.NDArra
     trajectory = np.cumsum(~within)
     back = within & (steps < 0)
     back &= np.bincount(trajectory, back)[trajectory] == 1
-    hours = time[places[1:]] // _HOUR % (7 * 24)  # since a Thursday's begin
-    month = time[places[1:]].astype("datetime64[us]").astype("datetime64[M]").astype(int) % 12
-    night = (hours >= 3 * 24 - 1) & (hours < 3 * 24 + 4) & np.isin(month, (1, 2, 3, 8, 9, 10))
-    found = "a time before that of the row before in the night in which summer time can end"
-    bad = places[1:][back & (steps > -_HOUR) & night]
-    log.refuse(rows, bad, found, f"{ZONE}; or rows of a trajectory in order")
+    gaps = np.where(within, np.diff(time[order]), 0)  # a trajectory has the same places there
+    longest = np.zeros(len(rows), np.int64)
+    np.maximum.at(longest, trajectory, gaps)
+    span = np.bincount(trajectory, gaps, len(rows))
+    far = (longest > _HALF_YEAR) & (span <= 1.05 * longest) & (span > longest)
+    far = back & far[trajectory] & (-steps >= longest[trajectory])
+    far &= np.diff(rows["file"].to_numpy()[places]) == 0
+    found = "a time over half a year before that of the row before, unlike all other steps"
+    allowed = "the true date; or, if it is true, the trajectory's rows in order"
+    log.refuse(rows, places[1:][far], found, allowed)
+    if log.without_zone:
+        hours = time[places[1:]] // _HOUR % (7 * 24)  # since a Thursday's begin
+        month = time[places[1:]].astype("datetime64[us]").astype("datetime64[M]").astype(int) % 12
+        night = (hours >= 3 * 24 - 1) & (hours < 3 * 24 + 4) & np.isin(month, (1, 2, 3, 8, 9, 10))
+        found = "a time before that of the row before in the night in which summer time can end"
+        bad = places[1:][back & (steps > -_HOUR) & night]
+        log.refuse(rows, bad, found, f"{ZONE}; or rows of a trajectory in order")
 
 
 def _ranks(ids: pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -79,6 +79,18 @@ def test_a_part_that_is_not_understood_is_refused_by_name(
         find_files(files)
 
 
+def test_what_cannot_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named("b.csv")()
+
+    def refuse(path: Any, mode: int) -> bool:  # root may read everything
+        return Path(path).name != refused
+
+    monkeypatch.setattr("os.access", refuse)
+    for files, refused in (("log", "b.csv"), ("log/*/*", "b.csv"), ("log/*/*", "b")):
+        with pytest.raises(PipelineError, match=f"{refused}: .*cannot be read"):
+            find_files(files)
+
+
 def test_hidden_names_are_left_aside(folder: Path) -> None:
     for name in ("_SUCCESS", ".part.csv.crc", "_temporary/b.csv"):
         path = Path("log", name)

@@ -116,6 +116,20 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert found == [([3, 1, 5], True)] * 2, "not the dose at 5 h"
 
 
+def test_collect_tells_in_one_line_whom_and_what_it_left_out(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one person all values of glucose lie outside its bounds, so nothing can be decided."""
+    write(STAY)
+    write([(9, h, code, 90.0 if v == 12.0 else v) for _, h, code, v in STAY if v != 8.0], "b")
+    run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("collect: ")]
+    assert said == [
+        "collect: 1 of 2 subjects in 2 shards have a decision and are kept; values left out beyond "
+        "bounds: 3 of 5 glucose"
+    ]
+
+
 @pytest.mark.parametrize("more", [1, 3])
 def test_several_drugs_in_levels_are_one_action(project: Path, more: int) -> None:
     """Of each stay's decisions one gave insulin above 4 and no meal, one a meal and no insulin."""

@@ -220,6 +220,39 @@ def test_the_hour_that_comes_twice_is_refused(project: Path, night: str) -> None
     assert "times with their zone" in refusal(entry(NO_FLAGS, end="last_row"))
 
 
+DATES = {  # times of a trajectory, and whether a row is refused
+    "a late year": (["2024-01-02", "2035-01-03", "2024-01-04", "2024-01-05"], True),
+    "in the end": (["2024-01-02", "2024-01-03", "2024-01-04", "1900-01-01"], True),
+    "in the beginning": (["2199-12-31", "2024-01-02", "2024-01-03", "2024-01-04"], True),
+    "with a zone": ([f"{d} 08:00Z" for d in ("2024-01-02", "2035-01-03", "2024-01-04")], True),
+    "in order": (["2024-01-02", "2024-01-03", "2024-01-04", "2035-01-05"], False),
+    "visits of years": (["2020-01-01", "2023-01-01", "2021-01-01", "2024-01-01"], False),
+    "newest first": (["2035-01-05", "2024-01-04", "2024-01-03", "2024-01-02"], False),
+    "two visits": (["2035-01-05", "2024-01-04"], False),
+    "a step back of days": (["2024-01-02", "2024-04-03", "2024-01-04", "2024-01-05"], False),
+}
+
+
+@pytest.mark.parametrize("dates", DATES)
+def test_a_date_that_moves_its_row_far_is_refused(project: Path, dates: str) -> None:
+    times, wrong = DATES[dates]
+    text(HEADER + "".join(f"2,0,{time},1,A,0.5,1,0,0\n" for time in times))
+    one = entry(NO_FLAGS, sorted=False, end="last_row")
+    if not wrong:
+        assert len(run(one)) == len(times) - 1
+        return
+    said = refusal(one)
+    assert re.search(r"row [234]: found a time over half a year before", said)
+    assert not any(time in said for time in times)
+
+
+def test_a_later_file_may_come_first(project: Path) -> None:
+    for name, day in (("a", "2035-01-0"), ("b", "2024-01-0")):
+        lines = "".join(f"2,0,{day}{step},1,A,0.5,1,0,0\n" for step in (1, 2, 3))
+        text(HEADER + lines, f"log/{name}.csv")
+    assert len(run(entry(NO_FLAGS, sorted=False, end="last_row"))) == 5
+
+
 def test_a_bad_row_late_in_a_long_csv_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
