@@ -82,7 +82,7 @@ imports: $(SETUP) ## check which package may import which
 	.venv/bin/lint-imports
 
 audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
-	.venv/bin/python tests/nightly/audit_dependencies.py
+	.venv/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 ui: $(RUN_SETUP) ## show MLflow on http://127.0.0.1:5000
 	@store="$$(.venv/bin/python -c \

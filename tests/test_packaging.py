@@ -147,10 +147,3 @@ def test_what_git_ignores_enters_no_image() -> None:
         above |= {f"{parts[0]}/*", f"**/{parts[-1]}"}
         caught = above & set(kept_out) or (path.endswith("_cache") and ".*_cache" in kept_out)
         assert caught, path
-
-
-def test_the_container_runs_as_a_user_without_rights() -> None:
-    dockerfile = text("Dockerfile")
-    assert re.findall(r"^USER (\d+)", dockerfile, re.MULTILINE)[-1] != "0"
-    assert "COPY --chown=primorl:primorl pyproject.toml constraints.txt" in dockerfile
-    assert "-c constraints.txt" in text("Makefile"), "make setup installs the pinned versions"

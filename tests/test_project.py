@@ -2,14 +2,12 @@
 run left.
 """
 
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import primorl
-from primorl.base.dvc import show_dvc
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
 from primorl.config.params import Params, load, plain
@@ -134,18 +132,3 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
     with pytest.raises(PipelineError, match="no project; allowed is a folder with params"):
         Project(tmp_path.parent)
     assert words == []
-
-
-def test_a_stage_that_fails_is_told_in_its_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Twin: one that succeeds. What it prints is seen either way."""
-    python = tmp_path / "python"
-    failing = "echo 'error: params.yaml: odd' >&2; exit 1"
-    python.write_text(f"#!/bin/sh\necho said; [ $4 = well ] && exit\n{failing}\n")
-    python.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(python))
-    show_dvc("repro", "well")
-    with pytest.raises(PipelineError, match=r"^params\.yaml: odd$"):
-        show_dvc("repro", "badly")
-    assert capfd.readouterr().out == "said\nsaid\nerror: params.yaml: odd\n"

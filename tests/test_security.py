@@ -3,7 +3,6 @@ password is told.
 """
 
 import io
-import json
 import pickle
 import pickletools
 import re
@@ -15,25 +14,20 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
-import yaml
 from gymnasium.envs.registration import EnvSpec
 
 from pipeline import evaluate, ingest, optimize_policy, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.records import to_json
-from primorl.base.reporting import RunContent, StageLog
-from primorl.commands import main as cli
+from primorl.base.reporting import StageLog
 from primorl.config import params
 from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states
-from primorl.tracking import log_run
-from tests.nightly.audit_dependencies import verdict
 from tests.release.conftest import released, trained
 
 __all__ = ["released", "trained"]
@@ -187,47 +181,3 @@ def test_a_models_config_cannot_name_a_module_to_import(project: Path) -> None:
     reset_states("trap:Pendulum-v1", 1, seed=0)  # the twin: the trap would have sprung
     del sys.modules["trap"]
     assert Path(CANARY).exists()
-
-
-PASSWORD = "hush-9281"
-ADDRESS = f"postgresql+psycopg://ana:{PASSWORD}@127.0.0.1:1/x?password={PASSWORD}"
-
-
-@pytest.mark.parametrize("block", ["ledger", "tracking"])
-def test_a_password_in_an_address_is_told_nowhere(
-    project: Path,
-    block: str,
-    capsys: pytest.CaptureFixture[str],
-    empty_store: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shutil.copy(empty_store, "mlflow.db")
-    monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)  # its own take minutes
-    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    raw[block]["uri" if block == "tracking" else "url"] = ADDRESS
-    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-    chosen = params.load()
-    work: Callable[[], object] = partial(log_run, chosen, RunContent({}, {}, []), [])
-    if block == "ledger":
-        work = partial(release, Path("new"), chosen)
-    with pytest.raises(PipelineError, match=r"127\.0\.0\.1") as refused:
-        work()
-    for words in (["release", "new"], ["ledger", "verify", "--debug"]):
-        cli.main(words)
-    assert PASSWORD not in "".join((str(refused.value), *capsys.readouterr()))
-    files = [file for file in project.rglob("*") if file.is_file() and file.name != "params.yaml"]
-    assert not any(PASSWORD.encode() in file.read_bytes() for file in files)
-
-
-def test_an_audit_that_looked_nothing_up_never_passes_for_a_clean_one() -> None:
-    clean: dict[str, Any] = {"name": "six", "version": "1.17.0", "vulns": []}
-    hole = clean | {"vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.3"]}]}
-    skipped = {"name": "torch", "skip_reason": "not found"}
-    for listed, status, says in (
-        ([clean, skipped], 0, "1 of 2 pinned packages looked up, no known vulnerability"),
-        ([clean, hole], 1, "six 1.17.0: PYSEC-1 (fixed in 3.1.3)"),
-        ([skipped, skipped], 0, "NOT AUDITED"),
-    ):
-        found = verdict(json.dumps({"dependencies": listed}))
-        assert (found[0], says in found[1]) == (status, True)
-    assert "NOT AUDITED" in verdict("")[1]

@@ -172,8 +172,6 @@ SPECS: dict[str, tuple[dict[str, Any], tuple[Any, Any, str]]] = {
         {"id": "Hopper-v5", "max_episode_steps": 1000},
         ("Hopper-v5", None, "hopper"),
     ),
-    "pendulum-v1": ({"id": "Pendulum-v1"}, ("Pendulum-v1", None, "none")),
-    "cart/a/b-v0": ({"id": "CartPole-v1"}, ("CartPole-v1", None, "cartpole")),
     "pen/human-v2": ({"id": "Pen-v1", "max_episode_steps": 100}, (None, 100, "learned")),
     "unknown-v0": ({}, (None, "FILL IN", "learned")),
 }
@@ -213,9 +211,7 @@ def test_a_dataset_of_minari_is_an_entry_in_one_step(
 @pytest.mark.parametrize(
     ("name", "environment", "rule"),
     [
-        ("hopper-medium-v2", "Hopper-v5", "hopper"),
         ("halfcheetah-medium-expert-v2", "HalfCheetah-v5", "none"),
-        ("walker2d-random-v2", "Walker2d-v5", "walker2d"),
         ("kitchen-mixed-v0", None, "learned"),
     ],
 )

@@ -94,12 +94,6 @@ c.main(["--version"])
         assert re.match(rf"^ +primorl {name}", text.partition("Examples:\n")[2]), words
 
 
-def test_a_reader_may_close_the_pipe() -> None:
-    shell = ["bash", "-c", f"{sys.executable} -m primorl.commands.main plan --help | head -n 1"]
-    script = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert (script.stdout[:7], script.stderr) == ("Usage: ", "")
-
-
 def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:

@@ -17,7 +17,7 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.work.data import Partitions, open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
-from tests.pipeline.training_project import noise_of_model, quick_clone, watch_private
+from tests.pipeline.training_project import noise_of_model, watch_private
 from tests.privacy.ledger.ledgers import request
 from tests.work.conftest import small
 from tests.work.fitted_project import automatic, fit, quick, write_data
@@ -119,19 +119,6 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     assert "does not fit" in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": None}})
     assert "afterwards, without a budget" in said(primorl)
-
-
-def test_the_clone_and_the_questions_are_counted_with_the_model(
-    data: Params, primorl: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of them are paid by the same people."""
-    quick_clone(monkeypatch, rounds=5, q=1.0, noise=lambda _: 20.0)
-    alone = float(said(primorl).split("this run costs ε ")[1].split()[0])
-    edit("params.yaml", privacy={"shares": {"model": 0.9, "clone": 0.1}})
-    both = float(said(primorl).split("this run costs ε ")[1].split()[0])
-    events = [accounting.Training(1.0, 20.0, 5, asked).event for asked in ((14.0,), ())]
-    assert both == pytest.approx(accounting.compose(events, data.privacy.delta).epsilon_pld, 0.02)
-    assert both > 1.2 * alone
 
 
 def test_text_and_json_say_what_is_decided_and_whether_it_can_learn(

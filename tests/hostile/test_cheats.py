@@ -10,10 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
-from primorl.base.errors import PipelineError
 from tests.hostile import project
 from tests.hostile.project import (
     again,
@@ -25,7 +23,6 @@ from tests.hostile.project import (
     shown,
 )
 from tests.projects import inside
-from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]
 
@@ -91,14 +88,6 @@ def test_renamed_people_with_the_same_rows_go_on_paying(ids: str, seed: int) -> 
     assert (twice["epsilon_total"] > 1.3 * once["epsilon"]) is (seed == 0)
 
 
-def test_ids_that_are_one_number_are_one_person(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(PipelineError, match="duplicate"):
-        prepare(["1", "01", "2", "3", "4", "5"])
-
-
 def edited(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
     place, field = rows.schema.get_field_index(column), rows.schema.field(column)
     return rows.set_column(place, field, pa.array(values, field.type))
@@ -130,32 +119,3 @@ def test_a_private_partition_that_was_edited_is_not_trained_on(
     later = [charge["state"] for charge in shown()[1:]]
     assert later == ["committed"] if edit is None else "committed" not in later
     assert primorl("ledger", "verify")[0] == 0
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a public split; read only."""
-    folder = tmp_path_factory.mktemp("project") / "project"
-    run_stages(folder, tiny_params(), EPISODES)
-    return folder
-
-
-@pytest.mark.parametrize("source", ["private", "public"])
-def test_a_unit_moved_between_the_partitions_is_refused(
-    source: str, sound: Path, tmp_path: Path
-) -> None:
-    target = {"private": "public", "public": "private"}[source]
-    shutil.copytree(sound, tmp_path / "project")
-    with inside(tmp_path / "project"):
-        (file,) = Path("data/partitions", source).glob("*.parquet")
-        rows = pq.read_table(file)
-        moved = rows.filter(pc.equal(rows["unit_id"], rows["unit_id"][0]))
-        order = [(name, "ascending") for name in ("unit_id", "trajectory_id", "step")]
-        edit_parquet(
-            target, lambda own: pa.concat_tables([own.cast(moved.schema), moved]).sort_by(order)
-        )
-        again()
-        assert project.train() is not None
-        edit_parquet(source, a_unit_removed)
-        assert project.train() is not None
-        assert all(charge["state"] != "committed" for charge in shown()[1:])

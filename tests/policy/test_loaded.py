@@ -92,10 +92,7 @@ def test_a_log_s_policy_answers_one_standard_deviation_outside_the_range(tmp_pat
 
 
 def test_a_row_that_is_two_categories_or_none_is_not_answered(tmp_path: Path) -> None:
-    """Twins: one category; and a policy without categories, whatever its names.
-
-    `tests/examples/test_same_action.py` has the other rows.
-    """
+    """Twins: one category; and a policy without categories, whatever its names."""
     rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [2, -1, 5]])
     names = (("meal=none", "meal=snack", "x=1"), ("up", "down"))
     policy = loaded(tmp_path, **RANGE, one_hot=((0, 2),), names=names)

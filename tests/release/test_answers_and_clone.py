@@ -13,8 +13,8 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
-from primorl.base.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.paths import MODEL as DYNAMICS
+from primorl.base.paths import POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
@@ -22,7 +22,6 @@ from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy import loaded
 from primorl.privacy.accounting.epsilon import compose, event_from_json
-from primorl.privacy.accounting.figures import stated
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
@@ -37,8 +36,7 @@ from primorl.release.contents import (
     NEEDED,
     is_bundle,
 )
-from primorl.work.data import open_to_charge
-from tests.data.builders import episode, snapshot
+from tests.data.builders import snapshot
 from tests.evaluate.test_recommendation import answer, found
 from tests.pipeline.training_project import quick_clone
 from tests.projects import inside
@@ -88,58 +86,6 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card
     assert sum(each["chosen"] for each in read_json(near / "out" / CONFIG)["candidates"]) == 1
-
-
-@pytest.fixture(scope="module")
-def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project without public people, whose clone acts in the scales that the model was told, with
-    a bundle in ``out``; read only.
-    """
-    folder = tmp_path_factory.mktemp("scaled") / "project"
-    raw = tiny_params()
-    raw["partition"] = {"public_fraction": 0, "public": None}
-    raw["privacy"]["shares"] = {"model": 0.6, "clone": 0.4}
-    raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
-    raw["policy"]["starts"] = "released"
-    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
-    with inside(folder):
-        made()
-    return folder
-
-
-def leave_the_model_out(folder: Path) -> None:
-    """Write the statement of a clone that paid for everything its files hold."""
-    clone = Statement.read(folder)
-    own = clone.mechanisms[-1]
-    event = event_from_json(own.event)
-    alone = {name: value for name, value in vars(own).items() if name != "what"}
-    alone |= stated(event, compose([event], 1e-3))
-    public = clone.public_assumptions[:-1]
-    replace(clone, mechanisms=(), public_assumptions=public, **alone).write(folder)
-
-
-def test_a_clone_in_the_models_scales_counts_the_model_once(scaled: Path, tmp_path: Path) -> None:
-    """In its statement, in that of the policy near it, and on the card.
-
-    Twin: a clone that leaves the model out leaves neither the project nor passes a check.
-    """
-    model, clone, policy = (
-        Statement.read(scaled / "models" / name) for name in ("dynamics", "behaviour", "policy")
-    )
-    own = clone.mechanisms[-1]
-    assert (clone.epsilon, clone.mechanisms) == (policy.epsilon, policy.mechanisms)
-    assert [each.charge for each in clone.mechanisms] == [model.charge, clone.charge]
-    out = scaled / "out"
-    assert bundle.verify(out) == policy
-    card, ledger = (out / "card.md").read_text(encoding="utf-8"), read_json(out / LEDGER)
-    assert f"clone of the behaviour | ε {at_most(cast(float, own.epsilon), 4)}; " in card
-    assert f"**ε = {at_most(ledger['epsilon'])}, " in card, "both charges, each once"
-    says = "behaviour/privacy.json: mechanisms: not those of models/dynamics"
-    each_refused(out, tmp_path, [(lambda it: leave_the_model_out(it / "behaviour"), says)])
-    shutil.copytree(scaled, tmp_path / "project", ignore=shutil.ignore_patterns("out"))
-    with inside(tmp_path / "project"):
-        leave_the_model_out(BEHAVIOUR)
-        refused_at_home(says)
 
 
 def count_the_model_alone(folder: Path) -> None:
@@ -266,17 +212,6 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
         )
         edit(SUMMARY, **before)
     made()
-
-
-@pytest.mark.usefixtures("home")
-def test_a_lost_charge_of_an_answer_is_noticed() -> None:
-    chosen = params.load(Path("params.yaml"))
-    open_to_charge(chosen).close()  # the twin: the ledger has them
-    for file in Path(".primorl").glob("ledger*"):
-        file.unlink()
-    shutil.rmtree("models")
-    with pytest.raises(PipelineError, match=r"private_evaluation\.json: charge \w+ is not in the"):
-        open_to_charge(chosen)
 
 
 RECOMMENDED = replace(

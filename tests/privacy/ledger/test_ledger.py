@@ -64,21 +64,6 @@ def test_a_charge_is_all_that_was_asked_and_survives(
     assert ANA.members.hex() not in str(records)
 
 
-def test_what_cannot_be_accounted_again_is_not_written(one_file: Ledger) -> None:
-    composed, endless = dp_event.ComposedDpEvent([GAUSSIAN]), dp_event.GaussianDpEvent(float("inf"))
-    for event, says in (
-        (composed, "does not survive"),
-        (dp_event.NoOpDpEvent(), "unknown ev"),
-        (endless, "Out of range"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            one_file.reserve(request(ANA, event), None)
-    for members in (b"", b"x" * 17):
-        with pytest.raises(PipelineError, match=f"found {len(members)} bytes, allowed are whole"):
-            one_file.reserve(request(Version("f", "trajectory", 1, members)), None)
-    assert one_file.verify() == 0
-
-
 def test_a_sweep_of_ten_under_a_budget_for_seven(ledger: Ledger) -> None:
     budget = Budget(adaptive(*[RUN] * 7), DELTA)
     granted, refused = [], 0

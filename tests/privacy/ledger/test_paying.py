@@ -15,11 +15,10 @@ from primorl.base.files import locked
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.ledger.history import Refused
-from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
+from primorl.privacy.ledger.ledger import Budget, new_charge_id
 from tests.privacy.ledger import ledgers
 from tests.privacy.ledger.interrupted import (
     DATA,
-    KilledError,
     Place,
     Running,
     judge,
@@ -40,10 +39,6 @@ from tests.privacy.ledger.ledgers import (
 @pytest.fixture
 def one_file(tmp_path: Path) -> Place:
     return Place(f"sqlite:///{tmp_path}/ledger.db", tmp_path)
-
-
-def raising(*_: object) -> None:
-    raise KilledError
 
 
 def test_other_work_beside_it_is_paid_for(one_file: Place) -> None:
@@ -68,28 +63,6 @@ def test_who_waits_is_given_what_the_other_paid_for(
         patched.setattr("time.sleep", lambda _: other.close())
         one_file.work()
     judge(one_file)
-
-
-def test_a_finished_checkpoint_is_on_the_disk_before_its_charge_is_committed(
-    one_file: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process may have been stopped before it waited for the disk.
-
-    A power cut could then bring back the last.
-    """
-    commit, done = Ledger.commit, []
-
-    def committed(self: Ledger, charge: str) -> None:
-        done.append(charge)
-        commit(self, charge)
-
-    monkeypatch.setattr(Ledger, "commit", raising)
-    with pytest.raises(KilledError):
-        one_file.work()
-    monkeypatch.setattr(charges, "sync", lambda path: done.append(str(path)))
-    monkeypatch.setattr(Ledger, "commit", committed)
-    one_file.work()
-    assert done == [str(one_file.checkpoints), one_file.checkpoint.stem]
 
 
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:

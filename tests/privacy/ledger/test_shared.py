@@ -4,11 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.work.data import ledger_is_begun, open_ledger, open_to_charge
+from primorl.work.data import open_to_charge
 from tests.data.builders import snapshot
 from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import execute, request, version
@@ -65,15 +64,3 @@ def test_a_lost_ledger_does_not_begin_again_where_a_model_was_trained(chosen: Pa
     charge(chosen)  # the twin
     Path("dvc.lock").write_text(trained)
     charge(chosen)  # and where the ledger is still there
-
-
-def test_to_look_creates_nothing_in_the_database(chosen: Params, ledger_url: str) -> None:
-    assert not ledger_is_begun(chosen)
-    assert primorl("ledger", "show")[:2] == (0, "the ledger is empty: nothing was charged yet\n")
-    assert not Path(".primorl").exists()
-    with pytest.raises((sa.exc.OperationalError, sa.exc.ProgrammingError)):
-        execute(ledger_url, "SELECT 1 FROM ledger_records")
-    made, reading = charge(chosen), open_ledger(chosen, read_only=True)
-    with pytest.raises(PipelineError, match="cannot be used"):
-        reading.commit(made)
-    assert [each.state for each in open_to_charge(chosen).charges()] == ["reserved"]

@@ -107,10 +107,6 @@ ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
             f"ledger.url: found a URL of postgresql+psycopg2{ALLOWED}",
         ),
         ("sqlite://", f"ledger.url: names no plain file for SQLite{ALLOWED}"),
-        (
-            "sqlite:///file:hush?mode=ro&uri=true",
-            f"ledger.url: names no plain file for SQLite{ALLOWED}",
-        ),
     ],
 )
 def test_other_urls_are_refused_without_quoting_them(url: str, said: str) -> None:

@@ -14,8 +14,6 @@ from primorl.privacy.mechanism.sampling import (
     PoissonSampler,
     SystemEntropy,
     discrete_gaussian,
-    integers,
-    uniforms,
 )
 from tests.mechanisms import SeededEntropy
 
@@ -112,18 +110,6 @@ def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch)
         sampling, "_decide", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d)
     )
     assert not np.array_equal(fast, sampling._propose(SeededEntropy(5), 20_000, 1 << 20))
-
-
-def test_uniforms_are_uniform_and_open() -> None:
-    drawn = uniforms(SystemEntropy(), (200_000,))
-    assert drawn.min() > 0
-    assert drawn.max() < 1
-    assert stats.kstest(drawn.numpy(), "uniform").pvalue > DOUBT
-    cells = np.floor(uniforms(SeededEntropy(2), (50, 40)).ravel().numpy() * 2.0**53).astype(
-        np.uint64
-    )
-    assert np.array_equal(cells, integers(SeededEntropy(2), 2000) >> 11), "all 53 bits are kept"
-    assert uniforms(SystemEntropy(), (0, 3)).shape == (0, 3)
 
 
 def test_system_entropy_fills_the_whole_buffer() -> None:
