@@ -77,7 +77,7 @@ PLANTED = [
         expression("has_begun(file)", "False"),
     ),
     Fault("number-one-behind", CHARGES, "_writer", expression("mark.saves + 1", "mark.saves")),
-    Fault("fsync-dropped", "primorl.base.files", "flush", expression("os.fsync(handle)", "None")),
+    Fault("fsync-dropped", "primorl.base.files", "sync", expression("os.fsync(handle)", "None")),
 ]
 VERSION = Version("a" * 64, "trajectory", UNITS, bytes(range(16 * UNITS)))
 

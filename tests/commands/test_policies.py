@@ -14,7 +14,6 @@ from primorl.config import params
 from primorl.tracking import log_run
 from tests.commands.conftest import Call
 from tests.pipeline.conftest import small
-from tests.pipeline.test_evaluate import chosen, run
 from tests.pipeline.test_evaluate import project as evaluated
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.projects import project_settings, write_settings
@@ -149,23 +148,3 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, 98.0))
     ]
-
-
-LATEST = Path("reports/latest.html")
-
-
-@pytest.mark.usefixtures("evaluated")
-def test_the_report_is_written_where_its_caller_is(
-    monkeypatch: pytest.MonkeyPatch, primorl: Call
-) -> None:
-    """A relative path starts where it was typed, the default in the project."""
-    write_settings(params.plain(chosen()))
-    run(chosen())
-    assert primorl("report")[:2] == (0, f"{LATEST}\n")
-    inside = Path("notes/board").resolve()
-    inside.mkdir(parents=True)
-    Path("dvc.yaml").touch()
-    monkeypatch.chdir(inside)
-    assert primorl("report", "--out", "board.txt")[2].startswith("error: --out: found ")
-    assert primorl("report", "--out", "board.html")[0] == 0
-    assert [file.name for file in inside.iterdir()] == ["board.html"]
