@@ -77,15 +77,9 @@ def in_model(
         survival: how much each step counts, see `PublicTrajectories`; None: every step counts.
 
     Raises:
-        PipelineError: if the start states are not the model's, a file is missing or broken, or the
-            model predicts something that is not a finite number.
+        PipelineError: a file is missing or broken, or the model predicts something that is not a
+            finite number.
     """
-    if starts.shape[1:] != (ensemble.architecture.observation_size,):
-        raise PipelineError(
-            "models/dynamics: found observations of size "
-            f"{ensemble.architecture.observation_size}, the first states of data/partitions have "
-            f"shape {tuple(starts.shape[1:])}; run `dvc repro`"
-        )
     weights = step_weights(horizon, survival=survival)
 
     def values(policy: DeterministicPolicy, count: int) -> list[Estimate]:

@@ -278,11 +278,6 @@ class GaussianEnsemble:
     termination: str = NONE
 
     def __post_init__(self) -> None:
-        if (self.termination == LEARNED) != self.architecture.learned_termination:
-            raise ValueError(
-                "termination must be 'learned' where the architecture has a head for it, and only "
-                "there"
-            )
         if self.termination not in (NONE, LEARNED, *RULES):
             raise ValueError(f"no termination rule {self.termination!r}")
 

@@ -117,14 +117,9 @@ class BehaviourPolicy:
 
         Returns:
             Two ``[.., A]`` tensors.
-
-        Raises:
-            TypeError: actions are discrete.
         """
-        if self.spread is None or self.log_variance is None:
-            raise TypeError(
-                "mean_and_std is of actions in a box; these are discrete: log_probabilities"
-            )
+        assert self.spread is not None, "actions are discrete"
+        assert self.log_variance is not None
         *_, weight, bias = self.policy.layers
         last = torch.cat((weight, self.spread[0]), dim=1), torch.cat((bias, self.spread[1]), dim=2)
         mean, raw = self._output(observation, (*self.policy.layers[:-2], *last)).chunk(2, dim=-1)
@@ -133,14 +128,7 @@ class BehaviourPolicy:
     def log_probabilities(self, observation: Tensor) -> Tensor:
         """Return the log-probability of every discrete action: ``[.., S]`` in the environment's
         units to ``[.., A]``; no gradient flows through.
-
-        Raises:
-            TypeError: actions are in a box.
         """
-        if not self.discrete_actions:
-            raise TypeError(
-                "log_probabilities is of discrete actions; these are in a box: mean_and_std"
-            )
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
     def sample(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
@@ -243,12 +231,7 @@ class KLConstraint:
     ) -> "KLConstraint":
         """Set one target a policy: ``divergences`` are per dimension of actions in a box, or in all
         if they are discrete.
-
-        Raises:
-            ValueError: the prior's actions are of the other kind.
         """
-        if prior.discrete_actions != scaling.discrete_actions:
-            raise ValueError("prior and model must both have discrete actions, or neither")
         dimensions = 1 if scaling.discrete_actions else scaling.columns.action_size
         return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
 

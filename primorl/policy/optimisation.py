@@ -262,14 +262,8 @@ def optimise(
         log: gets every epoch's metrics, the mean over all policies, and the choice.
 
     Raises:
-        PipelineError: if the start states do not fit the model, or training diverged.
+        PipelineError: training diverged.
     """
-    if starts.shape[1:] != (model.observation_size,):
-        raise PipelineError(
-            f"models/dynamics: found observations of size {model.observation_size}, the start "
-            f"states (params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc "
-            "repro`"
-        )
     prior, comparison = reference or (None, None)
     divergences = comparison.divergences if comparison else ()
     epochs = []

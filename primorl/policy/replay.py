@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.config import SacConfig
@@ -54,22 +53,12 @@ class Scaling:
 
     @classmethod
     def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
-        """Return the scales of ``model``.
-
-        Raises:
-            PipelineError: its actions have no finite bounds.
-        """
-        low, high = model.action_low, model.action_high
-        if not bool((torch.isfinite(low) & torch.isfinite(high)).all()):
-            raise PipelineError(
-                "models/dynamics: found actions without finite bounds; SAC needs a low and a high "
-                "for each"
-            )
+        """Return the scales of ``model``."""
         return cls(
             model.observation_mean,
             model.observation_scale,
-            low,
-            high,
+            model.action_low,
+            model.action_high,
             reward_scale,
             model.discrete_actions,
         )
@@ -131,14 +120,8 @@ class ReplayBuffer:
         return self._rows[:, : self._size]
 
     def extend(self, rows: Tensor) -> None:
-        """Append ``[G, n, width]``.
-
-        Raises:
-            ValueError: more rows than the ring holds; some of the new ones would be lost.
-        """
+        """Append ``[G, n, width]``, no more rows than the ring holds."""
         capacity, count = self._rows.shape[1], rows.shape[1]
-        if count > capacity:
-            raise ValueError(f"found {count} rows at once, the buffer holds {capacity}")
         before_the_end = min(count, capacity - self._next)
         self._rows[:, self._next : self._next + before_the_end] = rows[:, :before_the_end]
         self._rows[:, : count - before_the_end] = rows[:, before_the_end:]

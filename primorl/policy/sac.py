@@ -568,12 +568,8 @@ def train(
                 first seed's, then the second's.
 
     Raises:
-        ValueError: a prior without divergences or the other way round, or one with actions of the
-            other kind.
-        PipelineError: actions have no finite bounds, or training diverged.
+        PipelineError: training diverged.
     """
-    if (prior is None) != (not divergences):
-        raise ValueError("give both a prior and divergences, or neither")
     scaling, constraint = Scaling.of(model, config.reward_scale), None
     if prior is not None:
         constraint = KLConstraint.of(prior, scaling, tuple(divergences) * len(seeds), starts.device)

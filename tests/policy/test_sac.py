@@ -279,5 +279,3 @@ def test_what_cannot_be_trained_is_said() -> None:
 
     with pytest.raises(PipelineError, match="SAC diverged in epoch 1, seed 0"):
         list(train(Broken(), STARTS, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="prior"):
-        next(train(Counter(), STARTS, SHORT, ReplayBuffer.batches, prior=AT_REST))  # type: ignore[arg-type]

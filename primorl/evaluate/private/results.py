@@ -317,8 +317,7 @@ class PrivateEvaluation:
             "clone_sha256": clone / "policy.safetensors",
         }
         for key, file in files.items():
-            missing = key == "clone_sha256" and not file.exists()
-            if getattr(self, key) != (None if missing else file_sha256(file)):
+            if getattr(self, key) != (file_sha256(file) if file.exists() else None):
                 raise PipelineError(
                     f"{path}: {key}: the answers are not about {file}, which is here; run `dvc "
                     "repro`"
