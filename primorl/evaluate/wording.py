@@ -228,13 +228,6 @@ def source(answer: Mapping[str, Any]) -> str:
     return f"{answer['estimator']} ({price})"
 
 
-def describe_discount(discount: float) -> str:
-    """Name the discount of the private units' answers, ", discounted by γ = 0.95"; empty where γ is
-    1.
-    """
-    return "" if discount == 1 else f", discounted by γ = {discount:g}"
-
-
 def plural(unit: str) -> str:
     """Make the plural of a unit, such as "trajectories"."""
     return unit[:-1] + "ies" if unit.endswith("y") else unit + "s"

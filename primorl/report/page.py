@@ -25,7 +25,6 @@ from primorl.evaluate.wording import (
     GAIN_NOTE,
     account,
     comparable,
-    describe_discount,
     describe_public,
     gain,
     guarantee,
@@ -218,7 +217,7 @@ def write_page(facts: Facts) -> str:
         today=today,
         today_note=today_note(summary),
         stop="" if advised is None else stop_rule(advised, today, plural(facts.statement.unit)),
-        gamma=describe_discount(facts.discount),
+        gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict),

@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from primorl.base.errors import PipelineError
-from primorl.evaluate.private.results import are_sums
 from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE, Ends
@@ -147,7 +146,8 @@ class Problem:
                 min(before[0] * steps, 0.0) + min(ends[0], 0.0),
                 max(before[1] * steps, 0.0) + max(ends[1], 0.0),
             )
-        several = are_sums(before, self.horizon)
+        # sums of many rewards are much wider than returns
+        several = before is None and self.horizon != 1
         return replace(self, return_low=low, return_high=high, return_is_sum=several)
 
     def standardise(self, observation: Tensor) -> Tensor:

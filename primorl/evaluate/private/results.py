@@ -42,17 +42,6 @@ _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 
 
-def are_sums(before_end: tuple[float, float] | None, horizon: int | None) -> bool:
-    """Tell whether bounds of returns that follow from those of rewards are sums of many, and so
-    much wider than returns.
-
-    Args:
-        before_end: bounds of rewards before the end; None: those of all rewards.
-        horizon: most steps of a trajectory; None: not declared.
-    """
-    return before_end is None and horizon != 1
-
-
 @record
 class Answer:
     """One number from an estimator."""

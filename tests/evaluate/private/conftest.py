@@ -52,19 +52,12 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
     """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say
     otherwise.
     """
-    scales = torch.zeros(states), torch.ones(states)
-    low, high = -torch.ones(states), torch.ones(states)
-    mean = changes.pop("observation_mean", scales[0])
-    scale = changes.pop("observation_scale", scales[1])
-    bounds = Bounds(
-        changes.pop("observation_low", low),
-        changes.pop("observation_high", high),
-        changes.pop("action_low", -torch.ones(actions)),
-        torch.ones(actions),
-        changes.pop("reward_low", -1.0),
-        changes.pop("reward_high", 1.0),
-        changes.pop("discrete_actions", False),
-    )
+    ones = torch.ones(states)
+    limits: dict[str, Any] = {"observation_low": -ones, "observation_high": ones}
+    limits |= {"action_low": -torch.ones(actions), "action_high": torch.ones(actions)}
+    limits |= {"reward_low": -1.0, "reward_high": 1.0}
+    limits |= {name: changes.pop(name) for name in vars(Bounds(**limits)) if name in changes}
+    mean, scale = changes.pop("observation_mean", 0 * ones), changes.pop("observation_scale", ones)
     ensemble = changes.pop("ensemble", None) or model([0.0], [0.0], states, actions)
     inputs = torch.cat((mean, torch.zeros(actions))), torch.cat((scale, torch.ones(actions)))
     maps = replace(ensemble.normaliser, input_mean=inputs[0], input_scale=inputs[1])
@@ -75,7 +68,7 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
         "horizon": 5,
         "discount": 0.9,
         "policy": lambda observation: torch.zeros(len(observation), actions),
-        "ensemble": replace(ensemble, normaliser=maps, bounds=bounds),
+        "ensemble": replace(ensemble, normaliser=maps, bounds=Bounds(**limits)),
         "starts": torch.zeros(4, states),
     }
     made = Problem(**settings | changes)
