@@ -5,17 +5,36 @@ environments at once.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from primorl.simulators.environments import EnvironmentBatch, Flags, Floats, GymBatch
+from primorl.simulators.environments import Flags, Floats, GymBatch, Stepped
 from research.dosing import DosingBatch, State, runge_kutta
 
 
+class EnvironmentBatch(Protocol):
+    """n environments of one kind; see `GymBatch`."""
+
+    observation_size: int
+    action_low: Floats
+    action_high: Floats
+    discrete_actions: bool
+    step_limit: int | None
+
+    def reset(self, count: int, seed: int) -> Floats:
+        """See `GymBatch.reset`."""
+
+    def step(self, actions: npt.NDArray[Any]) -> Stepped:
+        """See `GymBatch.step`."""
+
+    def restart(self, which: Flags) -> Floats:
+        """See `GymBatch.restart`."""
+
+
 class ClassicControl:
-    """n environments with a state of D numbers; see `EnvironmentBatch`.
+    """n environments with a state of D numbers; see `GymBatch`.
 
     Each subclass has its own equations.
     """
@@ -25,14 +44,14 @@ class ClassicControl:
     """Of each number of a first state: it is uniform between this bound and its negative."""
 
     def reset(self, count: int, seed: int) -> Floats:
-        """See `EnvironmentBatch.reset`."""
+        """See `GymBatch.reset`."""
         self._random = np.random.default_rng(seed)
         self._state = np.zeros((len(self._widest), count))
         self._steps = np.zeros(count, np.int64)
         return self.restart(np.ones(count, bool))
 
     def restart(self, which: Flags) -> Floats:
-        """See `EnvironmentBatch.restart`."""
+        """See `GymBatch.restart`."""
         self._state[:, which] = self._first_states()[:, which]
         self._steps[which] = 0
         return self._seen()
@@ -75,7 +94,7 @@ class CartPoleBatch(ClassicControl):
         ).T  # drawn environment by environment
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """See `EnvironmentBatch.step`."""
+        """See `GymBatch.step`."""
         x, speed, angle, turn = self._state
         force = np.where(actions == 1, self._force, -self._force)
         sine, cosine = np.sin(angle), np.cos(angle)
@@ -113,7 +132,7 @@ class AcrobotBatch(ClassicControl):
     _fastest = np.array([4 * math.pi, 9 * math.pi])
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """See `EnvironmentBatch.step`."""
+        """See `GymBatch.step`."""
         torque = actions - 1.0
         after = runge_kutta(lambda state: self._derivatives(state, torque), self._state, self._tau)
         after[:2] = (after[:2] + math.pi) % (2 * math.pi) - math.pi

@@ -67,7 +67,7 @@ def runge_kutta(derivatives: Callable[[State], State], state: State, step: float
 
 
 class DosingBatch:
-    """n patients for a day; see `EnvironmentBatch`.
+    """n patients for a day; see `GymBatch`.
 
     Args:
         varied: whether patients and their meals differ.
@@ -85,7 +85,7 @@ class DosingBatch:
         self._varied = varied
 
     def reset(self, count: int, seed: int) -> Floats:
-        """See `EnvironmentBatch.reset`."""
+        """See `GymBatch.reset`."""
         self._random = np.random.default_rng(seed)
         self._state = np.zeros((7, count))
         self._before = np.zeros(count)
@@ -95,7 +95,7 @@ class DosingBatch:
         return self.restart(np.ones(count, bool))
 
     def restart(self, which: Flags) -> Floats:
-        """See `EnvironmentBatch.restart`.
+        """See `GymBatch.restart`.
 
         Insulin is at its basal level, glucose drawn from 80 to 160 mg/dL.
         """
@@ -111,7 +111,7 @@ class DosingBatch:
         return self._seen()
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """See `EnvironmentBatch.step`."""
+        """See `GymBatch.step`."""
         rate = np.asarray(actions, np.float64).reshape(-1).clip(0, MOST_RATE) * 1000 / 60
         self._before = self._state[0]
         state = self._state.copy()

@@ -1,7 +1,7 @@
 """The blocks of ``params.yaml``, one frozen class each; the engine takes the same objects."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from primorl.base.files import home
@@ -45,7 +45,6 @@ from primorl.engine.settings import EarlyStopping
 from primorl.policy.config import refuse_small_buffer
 
 
-@dataclass(frozen=True, kw_only=True)
 class PublicFile(Block):
     """Units are public if their ids stand in this file, one a line."""
 
@@ -60,7 +59,6 @@ up, as Gaussian releases compose.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
 class Partition(Block):
     """How units are split into private and public.
 
@@ -82,7 +80,6 @@ class Partition(Block):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Budget(Block):
     """Budget of all runs on a dataset together, at `Privacy.delta`; ``epsilon: null`` sets no
     limit.
@@ -91,7 +88,6 @@ class Budget(Block):
     epsilon: Epsilon | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Privacy(Block):
     """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
 
@@ -117,7 +113,6 @@ class Privacy(Block):
             raise ValueError(f"shares: found {total:.6g} in all; allowed is at most 1")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dynamics(Block):
     """The ensemble and its training; see `LocalTraining` and `ServerTraining`. None: a rule
     decides.
@@ -153,7 +148,6 @@ class Dynamics(Block):
     early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Behaviour(Block):
     """The private clone of the behaviour, which is made where it has a share of ε.
 
@@ -167,7 +161,6 @@ class Behaviour(Block):
     log_variance_bounds: LogVariances = (-5.0, 1.0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Policy(Block):
     """SAC in the pessimistic model (PriMORL, Algorithm 4); see `SacConfig`. None: a rule decides.
 
@@ -211,7 +204,6 @@ class Policy(Block):
 ReturnBounds = Annotated[Literal["public", "reward"] | Range, OneOf()]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PrivateEvaluation(Block):
     """Questions to the private units, which are asked where they have a share of ε.
 
@@ -227,7 +219,6 @@ class PrivateEvaluation(Block):
     draw: NaturalInt = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evaluation(Block):
     """Episodes in the true environment, and questions to the private units."""
 
@@ -237,7 +228,6 @@ class Evaluation(Block):
     private: PrivateEvaluation = field(default_factory=PrivateEvaluation)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Online(Block):
     """Learning from users who come after training; each is met once. See `primorl.stages.online`.
 
@@ -267,7 +257,6 @@ class Online(Block):
         return self.users is not None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LedgerStore(Block):
     """Place of the ledger."""
 
@@ -293,7 +282,6 @@ class LedgerStore(Block):
         return URL.create("sqlite", database=str(home() / str(url.database))).render_as_string()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Tracking(Block):
     """Where MLflow keeps its runs; ``experiment: null`` is one for each dataset, of its name."""
 
@@ -301,7 +289,6 @@ class Tracking(Block):
     experiment: Text | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Compute(Block):
     """Settings that change speed and nothing else."""
 

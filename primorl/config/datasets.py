@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -45,7 +45,6 @@ says them.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
 class Categorical(Block):
     """A column with one of the declared categories in each row: one-hot, or discrete actions, in
     the given order.
@@ -60,7 +59,6 @@ class Categorical(Block):
         return tuple((f"{self.column}={category}", 0.0, 1.0) for category in self.categories)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CountedActions(Block):
     """A column of discrete actions 0 … count - 1."""
 
@@ -77,7 +75,6 @@ def check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class BoxActions(Block):
     """Columns of a continuous action, with their bounds; null: those of the environment."""
 
@@ -112,7 +109,6 @@ ObservationColumn = Annotated[Column | Categorical, OneOf()]
 ActionColumns = Annotated[BoxActions | CountedActions | Categorical | JoinedActions, OneOf()]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TabularColumns(Block):
     """Meaning of the columns of a log; null: the log has no such column."""
 
@@ -161,7 +157,6 @@ class TabularColumns(Block):
 DecimalPoint = Literal[".", ","]
 
 
-@dataclass(frozen=True, kw_only=True)
 class CsvFormat(Block):
     """How numbers and fields are written in CSV."""
 
@@ -169,7 +164,6 @@ class CsvFormat(Block):
     decimal_point: DecimalPoint = "."
 
 
-@dataclass(frozen=True, kw_only=True)
 class TabularOptions(Block):
     """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions.
 
@@ -201,7 +195,6 @@ Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
 TimeUnit = Literal["seconds", "minutes", "hours", "days"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsValue(Block):
     """The last number that came with some codes, at or before a decision, and its age.
 
@@ -245,7 +238,6 @@ class MedsValue(Block):
             raise ValueError("low must be below high, and first null or within them")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsFlag(Block):
     """A dimension that is 1 from the first event of some codes on, also without a time (sex), and 0
     before.
@@ -260,7 +252,6 @@ class MedsFlag(Block):
         return ((self.happened, 0.0, 1.0),)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsClock(Block):
     """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
 
@@ -274,7 +265,6 @@ class MedsClock(Block):
         return ((self.clock, 0.0, self.most),)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsElapsed(Block):
     """A dimension that is the time since the decision before, at most ``most``, a public bound; 0
     at the first.
@@ -290,7 +280,6 @@ class MedsElapsed(Block):
         return ((self.elapsed, 0.0, self.most),)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsDose(Block):
     """A part of the action: events from a decision up to the next one.
 
@@ -320,14 +309,12 @@ class MedsDose(Block):
             raise ValueError("bins must ascend, and low be below high")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsEvents(Block):
     """A decision is taken whenever one of these events happens."""
 
     codes: Codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsGrid(Block):
     """A decision is taken every so often, from the begin of the trajectory on."""
 
@@ -335,7 +322,6 @@ class MedsGrid(Block):
     unit: TimeUnit
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsEventReward(Block):
     """A reward for each event after a decision, up to the next one: ``value``, or ``scale`` times
     its number.
@@ -350,7 +336,6 @@ class MedsEventReward(Block):
             raise ValueError("give either value or scale")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsRangeReward(Block):
     """A reward for the value of an observation at the next decision: within ``low`` and ``high``,
     or outside.
@@ -368,7 +353,6 @@ MedsReward = Annotated[MedsEventReward | MedsRangeReward, OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsOptions(Block):
     """``source: meds``: a folder in the Medical Event Data Standard.
 
@@ -409,7 +393,6 @@ T = TypeVar("T")
 MINARI_ID = r"^[-\w][-\w/]*-v[0-9]+$"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
@@ -432,7 +415,6 @@ class ReplayOptions(Block):
 MinariId = Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class MinariOptions(Block):
     """``source: minari``: datasets under ``root`` (null: Minari's own folder); ``remote`` allows to
     fetch them.
@@ -445,7 +427,6 @@ class MinariOptions(Block):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class D4rlOptions(Block):
     """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
 
@@ -458,7 +439,6 @@ class D4rlOptions(Block):
             raise ValueError("give exactly one of file and name")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeclaredBounds(Block):
     """Bounds written down by hand, one number a dimension."""
 
@@ -474,7 +454,6 @@ class DeclaredBounds(Block):
 _Place = Annotated[int, Within(ge=0, le=10_000)]  # of a column, from 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bounds(Block):
     """Public bounds of model states and rewards.
 
@@ -507,7 +486,6 @@ class Bounds(Block):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Score(Block):
     """Normalised score = scale · (return - low) / (high - low)."""
 
@@ -524,7 +502,6 @@ class Score(Block):
         return self.scale * (episode_return - self.low) / (self.high - self.low)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ingestion(Block):
     """Treatment of units by ``ingest``.
 
@@ -538,7 +515,6 @@ class Ingestion(Block):
     exclude_units: InnerPath | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CardTexts(Block):
     """Declared texts for the card and the report.
 
@@ -557,7 +533,6 @@ class CardTexts(Block):
     licence: Sentence | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeclaredTexts(Block):
     """Texts of a dataset's file for people.
 
@@ -579,7 +554,6 @@ class DeclaredTexts(Block):
         return {key: text for key, text in given.items() if text is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
 class DatasetCommon(DeclaredTexts):
     """Keys of every dataset's file.
 
@@ -609,8 +583,14 @@ class DatasetCommon(DeclaredTexts):
     ingestion: Ingestion
     recipe: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def cuts_last_rows(self) -> bool:
+        """Whether the last row of a trajectory that does not terminate is dropped, with a reward
+        that it may have.
+        """
+        return False
 
-@dataclass(frozen=True, kw_only=True)
+
 class ReplayDataset(DatasetCommon):
     """A dataset collected here by training a behaviour policy."""
 
@@ -619,7 +599,6 @@ class ReplayDataset(DatasetCommon):
     options: ReplayOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class MinariDataset(DatasetCommon):
     """Minari datasets, one or several as a mixture, on this machine or fetched."""
 
@@ -628,7 +607,6 @@ class MinariDataset(DatasetCommon):
     options: MinariOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class D4rlDataset(DatasetCommon):
     """A file in D4RL's layout."""
 
@@ -637,12 +615,17 @@ class D4rlDataset(DatasetCommon):
     options: D4rlOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class TabularDataset(DatasetCommon):
     """Logs of any tool, in Parquet or CSV."""
 
     source: Literal["tabular"]
     options: TabularOptions
+
+    @property
+    def cuts_last_rows(self) -> bool:
+        """See `DatasetCommon.cuts_last_rows`."""
+        kept = self.options.end in ("observed", "outcome")
+        return not kept and self.options.columns.next_observation is None
 
     def __post_init__(self) -> None:
         columns, action = self.options.columns, self.options.columns.action
@@ -661,7 +644,6 @@ class TabularDataset(DatasetCommon):
             raise ValueError("options.end: outcome needs termination: learned")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MedsDataset(DatasetCommon):
     """Events of patients in the Medical Event Data Standard."""
 

@@ -7,7 +7,7 @@ key and one that is not there are the same: None, until something decides.
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -74,7 +74,6 @@ _ALONE = {  # decided in params.yaml alone, with the reason
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Params(Block):
     """Every choice of a run.
 

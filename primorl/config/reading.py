@@ -9,11 +9,11 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, dataclass_transform, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import core_schema
@@ -28,10 +28,15 @@ from primorl.base.records import Finite, LogVariance, Seed
 _MOST_CHARACTERS = 1000
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Block:
     """A part of ``params.yaml`` or of a dataset's file: a frozen dataclass that refuses unknown
     keys, and in which an empty key that has a default is one that is not there.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Make the class a dataclass of keyword arguments."""
+        dataclass(frozen=True, kw_only=True)(cls)
 
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # noqa: RUF012  the name and the form that pydantic looks for
 

@@ -193,7 +193,7 @@ class SimulatedUsers:
     All of a cohort step together.
 
     Args:
-        environments: that they act in; see `EnvironmentBatch` of primorl.simulators.
+        environments: that they act in; see `GymBatch` of primorl.simulators.
         steps: T, which a user takes at most.
         episodes: episodes of one user at most; None: as many as fit into her steps.
         seed: of the environments and of the actions, together with the numbers of the users.

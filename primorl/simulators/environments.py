@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -40,40 +40,6 @@ class Stepped(NamedTuple):
     rewards: Floats
     terminated: Flags
     truncated: Flags
-
-
-class EnvironmentBatch(Protocol):
-    """n environments of one kind.
-
-    Attributes:
-        observation_size: S.
-        action_low: ``[A]``; 0 for discrete actions.
-        action_high: ``[A]``; 1 for discrete actions.
-        discrete_actions: whether actions are 0 … A - 1.
-        step_limit: steps after which an episode is cut off; None: it may never end.
-    """
-
-    observation_size: int
-    action_low: Floats
-    action_high: Floats
-    discrete_actions: bool
-    step_limit: int | None
-
-    def reset(self, count: int, seed: int) -> Floats:
-        """Begin ``count`` environments anew; first observations ``[count, S]``."""
-
-    def step(self, actions: npt.NDArray[Any]) -> Stepped:
-        """Step all with actions ``[n, A]``, or ``[n]`` discrete ones.
-
-        An environment steps on after its episode has ended; its results mean nothing until it is
-        restarted.
-        """
-
-    def restart(self, which: Flags) -> Floats:
-        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.
-
-        How many begin does not change what later ones draw: each call draws for all.
-        """
 
 
 def make(environment: str) -> gymnasium.Env[Any, Any]:
@@ -114,7 +80,15 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
 
 
 class GymBatch:
-    """Any Gymnasium environment, n of them in one process."""
+    """Any Gymnasium environment, n of them that step together in one process.
+
+    Attributes:
+        observation_size: S.
+        action_low: ``[A]``; 0 for discrete actions.
+        action_high: ``[A]``; 1 for discrete actions.
+        discrete_actions: whether actions are 0 … A - 1.
+        step_limit: steps after which an episode is cut off; None: it may never end.
+    """
 
     def __init__(self, environment: str):
         env = make(environment)
@@ -138,7 +112,7 @@ class GymBatch:
         self._envs: list[gymnasium.Env[Any, Any]] = []
 
     def reset(self, count: int, seed: int) -> Floats:
-        """See `EnvironmentBatch.reset`."""
+        """Begin ``count`` environments anew; first observations ``[count, S]``."""
         while len(self._envs) < count:
             self._envs.append(make(self._environment))
         for spare in self._envs[count:]:
@@ -152,7 +126,11 @@ class GymBatch:
         return self._latest.copy()
 
     def step(self, actions: npt.NDArray[Any]) -> Stepped:
-        """See `EnvironmentBatch.step`."""
+        """Step all with actions ``[n, A]``, or ``[n]`` discrete ones.
+
+        An environment steps on after its episode has ended; its results mean nothing until it is
+        restarted.
+        """
         for at, env in enumerate(self._envs):
             if not self._over[at]:
                 action = int(actions[at]) + self._start if self.discrete_actions else actions[at]
@@ -169,7 +147,10 @@ class GymBatch:
         )
 
     def restart(self, which: Flags) -> Floats:
-        """See `EnvironmentBatch.restart`."""
+        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.
+
+        How many begin does not change what later ones draw: each call draws for all.
+        """
         for at in np.flatnonzero(which):
             self._latest[at] = self._envs[at].reset()[0]
         self._over &= ~which

@@ -44,7 +44,7 @@ from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import OnlineProtocol, Statement
-from primorl.simulators.environments import EnvironmentBatch, GymBatch
+from primorl.simulators.environments import GymBatch
 from primorl.work.desk import Paid
 from primorl.work.jobs import digest, solve_noise
 
@@ -196,7 +196,7 @@ def online_run(params: Params) -> OnlineRun:
 
 
 def _refuse_other_policy(
-    params: Params, policy: DeterministicPolicy, offline: Statement, needed: EnvironmentBatch
+    params: Params, policy: DeterministicPolicy, offline: Statement, needed: GymBatch
 ) -> None:
     """Refuse an offline policy of other spaces than the environment's, or at another δ."""
     found = (policy.observation_size, policy.action_size, policy.discrete_actions)

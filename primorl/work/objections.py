@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import TabularDataset
+from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import Params
-from primorl.data.description import cuts_last_rows, list_bounds
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.settings import LEAST_UNITS
@@ -99,7 +98,7 @@ def find_objections(params: Params, manifest: Manifest, public: UnitStore) -> Ob
     if public.units == 0:
         dataset = params.chosen
         flagged = isinstance(dataset, TabularDataset) and dataset.options.columns.terminated
-        if cuts_last_rows(dataset) and not flagged:
+        if dataset.cuts_last_rows and not flagged:
             found.warnings.append(
                 f"{file}: options.end: {_CUT}, and nobody is public to tell whether any is left; "
                 f"{_OUTCOME}"
@@ -117,17 +116,35 @@ def find_objections(params: Params, manifest: Manifest, public: UnitStore) -> Ob
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
     if (line := _find_no_reward(params, manifest, public, values[:, -1])) is not None:
         found.stops.append(line)
-    bounds = list_bounds(params.chosen, manifest.info.spaces)
-    for column, seen in zip(bounds, values.T, strict=True):
-        share = column.outside(seen)
+    for (key, name, low, high), seen in zip(_list_bounds(params, manifest), values.T, strict=True):
+        share = float(((seen < low) | (seen > high)).mean())
         if share >= _WARNING:
             (found.stops if share > _STOP else found.warnings).append(
-                f"{file}: {column.key}: {100 * share:.3g}% of the public values of "
-                f"{column.name!r} lie outside its bounds [{column.low:g}, {column.high:g}] (public "
-                f"minimum {seen.min():.4g}, maximum {seen.max():.4g}); correct them to what is "
-                f"possible, or set {column.key} to public"
+                f"{file}: {key}: {100 * share:.3g}% of the public values of {name!r} lie outside "
+                f"its bounds [{low:g}, {high:g}] (public minimum {seen.min():.4g}, maximum "
+                f"{seen.max():.4g}); correct them to what is possible, or set {key} to public"
             )
     return found
+
+
+def _list_bounds(
+    params: Params, manifest: Manifest
+) -> Iterator[tuple[str, str, np.float32, np.float32]]:
+    """Yield key, name and bounds of every dimension of an observation, then of the reward;
+    rounded as values are, infinite where none are declared.
+    """
+    dataset, spaces = params.chosen, manifest.info.spaces
+    observation, reward = dataset.bounds.observation, dataset.bounds.reward
+    low, high = spaces.observation_low, spaces.observation_high
+    if isinstance(observation, DeclaredBounds):
+        low, high = observation.low, observation.high
+    elif observation == "public":
+        low, high = (-np.inf,) * len(low), (np.inf,) * len(high)
+    for name, least, most in zip(spaces.observation_names, low, high, strict=True):
+        yield "bounds.observation", name, np.float32(least), np.float32(most)
+    name = dataset.options.columns.reward if isinstance(dataset, TabularDataset) else "reward"
+    least, most = (-np.inf, np.inf) if isinstance(reward, str) else reward
+    yield "bounds.reward", name, np.float32(least), np.float32(most)
 
 
 _CUT = "the last row of a trajectory that does not terminate is dropped, and its reward with it"
@@ -141,11 +158,11 @@ def _find_no_reward(
     params: Params, manifest: Manifest, public: UnitStore, reward: Floats
 ) -> str | None:
     """Say that every step earns the same, and no episode can end sooner or later; else None."""
-    ends = manifest.info.termination
+    dataset, ends = params.chosen, manifest.info.termination
     may_end = public.terminates if ends == LEARNED else ends != NONE
     if reward.min() < reward.max() or (reward[0] != 0 and may_end):
         return None
-    cut = cuts_last_rows(params.chosen) and not public.terminates
+    cut = dataset.cuts_last_rows and not public.terminates
     key = "options.end" if cut else "reward"
     why = f"{_CUT}; {_OUTCOME}" if cut else "correct options.columns.reward, or the log"
     return (
