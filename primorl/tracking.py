@@ -216,25 +216,6 @@ def viewer(params: Params) -> str:
     return f"mlflow ui --backend-store-uri {without_credentials(uri)}"
 
 
-def link(params: Params) -> str:
-    """Give the address at which the `viewer`, or the server that ``tracking.uri`` names, shows the
-    newest result; empty: there is none.
-
-    MLflow may open runs in a mode for language models unless the address asks for the view of
-    trainings.
-    """
-    uri = store_uri(params)
-    server = "http://127.0.0.1:5000"
-    if uri.startswith(("http://", "https://")):
-        server = without_credentials(uri)
-    try:
-        last = max(results(params, most_epsilon=None), key=lambda each: str(each["finished"]))
-    except (PipelineError, ValueError):  # ValueError: no results
-        return ""
-    place = f"experiments/{last['experiment']}/runs/{last['run']}"
-    return f"{server}/#/{place}?workflowType=machine_learning"
-
-
 def _read(run: "Run") -> dict[str, Any]:
     """Read a result from MLflow's run; see `results`."""
     metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
@@ -246,7 +227,6 @@ def _read(run: "Run") -> dict[str, Any]:
     finished = datetime.fromtimestamp((info.end_time or info.start_time) / 1000)
     return {
         "run": info.run_id,
-        "experiment": info.experiment_id,
         "name": tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
         "data": tags.get("dataset_fingerprint", "")[:6],
         "units": int(given["units"]) if given.get("units", "").isdigit() else None,
@@ -277,7 +257,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
             other δ.
 
     Returns:
-        Of each run, None being unknown or none: ``run``, ``experiment``, ``name``; ``data``, the
+        Of each run, None being unknown or none: ``run``, ``name``; ``data``, the
         begin of their keyed fingerprint; ``units``; ``given``, the settings that a person wrote;
         ``epsilon``, ``delta`` and ``unit`` of the policy; ``spent``, ε of all charges on the same
         units then; ``value``, the mean return in the simulator or the gain by the model, with the

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,25 +42,23 @@ def _show(
     ] = False,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
-    params, ledger = _open()
-    if ledger is None:
-        print("[]" if as_json else _EMPTY)
-        return
-    with closing(ledger):
-        if as_json:
+    with _open() as (params, ledger):
+        if ledger is None:
+            print("[]" if as_json else _EMPTY)
+        elif as_json:
             _print_json(ledger, params)
         else:
             _print_table(ledger, params)
-        _check(ledger)
+        if ledger is not None:
+            _check(ledger)
 
 
 def _verify() -> None:
     """Check that no record was edited, removed, inserted or moved."""
-    _, opened = _open()
-    if opened is None:
-        print(_EMPTY)
-        return
-    with closing(opened) as ledger:
+    with _open() as (_, ledger):
+        if ledger is None:
+            print(_EMPTY)
+            return
         records = ledger.verify()
         _check(ledger)
     print(f"the ledger is whole: {records} records")
@@ -77,20 +75,21 @@ def _publish(
     print(f"{units} units may be public now; `dvc repro partition` makes them so")
 
 
-def _open() -> "tuple[Params, Ledger | None]":
+@contextmanager
+def _open() -> "Iterator[tuple[Params, Ledger | None]]":
     """Open the ledger with the settings; None where nothing was charged yet.
 
     Raises:
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load
-    from primorl.work.data import ledger_is_begun, open_ledger, refuse_missing_charges
+    from primorl.work.data import read_ledger, refuse_missing_charges
 
     params = load()
-    if not ledger_is_begun(params):
-        refuse_missing_charges(None)
-        return params, None
-    return params, open_ledger(params, read_only=True)
+    with read_ledger(params) as ledger:
+        if ledger is None:
+            refuse_missing_charges(None)
+        yield params, ledger
 
 
 def _check(ledger: "Ledger") -> None:

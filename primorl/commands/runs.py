@@ -26,7 +26,6 @@ from primorl.base.paths import (
 )
 from primorl.base.template import check_version
 from primorl.commands.terminal import (
-    MOST_ROUNDS,
     AsJson,
     flag,
     format_table,
@@ -159,7 +158,7 @@ def plan(
         float | None,
         option("Z", "Noise over clipping norm.", min=1e-6, max=1e6),
     ] = None,
-    rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=MOST_ROUNDS)] = None,
+    rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=10**6)] = None,
     delta: Annotated[float | None, option("D", "δ.", min=1e-300, max=0.999999)] = None,
     target_epsilon: Annotated[
         float | None,
@@ -240,13 +239,13 @@ def run() -> None:
 
 def summary(
     as_json: AsJson = False,
-    links: Annotated[bool, flag("--links", "Tell where report and MLflow's run are.")] = False,
+    links: Annotated[bool, flag("--links", "Tell where report and MLflow are.")] = False,
 ) -> None:
     """Show the results of the last run.
 
     Examples:
       primorl summary                   a short table
-      primorl summary --links           and where the report and the run in MLflow are
+      primorl summary --links           and where the report and MLflow are
       primorl summary --json            metrics/summary.json itself
     """
     from primorl.evaluate.summary import Summary
@@ -280,16 +279,14 @@ def _print_online() -> None:
 
 
 def _print_places() -> None:
-    """Print the path of the report, and the address of the newest result in MLflow."""
+    """Print the path of the report, and the command that shows MLflow."""
     from primorl.config.params import load
-    from primorl.tracking import link, viewer
+    from primorl.tracking import viewer
 
     if REPORT.exists():
         print(f"report   {REPORT}")
-    params = load()
-    if address := link(params):
-        command = viewer(params)
-        print(f"mlflow   `{command}`, then {address}" if command else f"mlflow   {address}")
+    if command := viewer(load()):
+        print(f"mlflow   `{command}`")
 
 
 def runs(

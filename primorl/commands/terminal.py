@@ -42,8 +42,6 @@ def path_option(metavar: str, about: str) -> Any:
     return typer.Option(metavar=metavar, help=about, parser=given_path)
 
 
-MOST_ROUNDS = 1_000_000
-"""Rounds that `primorl plan` accounts at most."""
 AsJson: TypeAlias = Annotated[bool, flag("--json", "Print JSON.")]
 
 

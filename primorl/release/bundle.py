@@ -96,11 +96,6 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     names = check_names_and_hashes(folder)
     if key is not None:
         verify_signature(folder, key)
-    for name in sorted(names):
-        if name.endswith(".json") and _PATH.search(_read_text(folder / name)):
-            raise PipelineError(
-                f"{folder / name}: holds a path of the machine or project it was made in"
-            )
     bundle = Bundle.read(folder, names)
     for name, statement in {POLICY[2]: bundle.of_policy, **bundle.charged}.items():
         if not statement.sound:
@@ -111,7 +106,7 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_ledger(bundle)
     _check_charged(bundle)
     _check_policy_statement(bundle)
-    _check_digests(bundle)
+    _check_texts(bundle)
     if _read_text(folder / CARD) != render(folder):
         raise PipelineError(
             f"{folder / CARD}: not the card that the figures of this bundle make; do not believe it"
@@ -246,19 +241,23 @@ def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
             )
 
 
-def _check_digests(bundle: Bundle) -> None:
-    """Refuse a digest of anything but the files here and the clone's weights: an unkeyed one of
-    private data, such as DVC's, tells neighbouring datasets apart.
+def _check_texts(bundle: Bundle) -> None:
+    """Refuse a place that exists at home only, and a digest of anything but the files here and the
+    clone's weights: an unkeyed one of private data, such as DVC's, tells neighbouring datasets
+    apart.
     """
     known: set[str | None] = {file_sha256(bundle.folder / name) for name in bundle.names}
     known.add(bundle.of_model.dataset_fingerprint)  # keyed
     if bundle.answers is not None:
         known.add(bundle.answers.clone_sha256)
-    for name in sorted(name for name in bundle.names if name.endswith(".json")):
-        if not known.issuperset(_DIGEST.findall(_read_text(bundle.folder / name))):
+    for path in (bundle.folder / name for name in sorted(bundle.names) if name.endswith(".json")):
+        text = _read_text(path)
+        if _PATH.search(text):
+            raise PipelineError(f"{path}: holds a path of the machine or project it was made in")
+        if not known.issuperset(_DIGEST.findall(text)):
             raise PipelineError(
-                f"{bundle.folder / name}: holds an unkeyed digest of something that is not here, "
-                "which may be private; find what wrote it there"
+                f"{path}: holds an unkeyed digest of something that is not here, which may be "
+                "private; find what wrote it there"
             )
 
 

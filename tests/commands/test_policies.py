@@ -14,11 +14,10 @@ from primorl.config import params
 from primorl.tracking import log_run
 from tests.commands.conftest import Call
 from tests.pipeline.conftest import small
-from tests.pipeline.test_evaluate import project as evaluated
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.projects import project_settings, write_settings
 
-__all__ = ["evaluated", "small"]
+__all__ = ["small"]
 
 
 IN = ("predict", "--observations", "in.csv", "--out", "out/actions.csv")

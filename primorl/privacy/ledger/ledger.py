@@ -5,7 +5,6 @@ outside the database, the anchor, holds the hash of the last record (`chain.Anch
 reservation counts as spent, even if its run failed.
 """
 
-import json
 import random
 import secrets
 import time
@@ -17,10 +16,9 @@ from typing import Any, Self
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
 from primorl.base.processes import git_commit, user_name
-from primorl.privacy.accounting.epsilon import event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import (
-    DIGEST_BYTES,
     Account,
     Directory,
     Roster,
@@ -43,7 +41,6 @@ from primorl.privacy.ledger.history import (
     Registered,
     Request,
     Version,
-    canonical,
 )
 from primorl.privacy.ledger.store import Mark, Progress, Store
 from primorl.privacy.statement import our_accountant
@@ -122,19 +119,9 @@ class Ledger:
             Refused: a charge pays for work of the same identity that can be resumed; a unit that
                 was charged for as private is public now, or the other way round; or an earlier
                 charge was on another kind of unit. Nothing was written.
-            PipelineError: the ledger is damaged, has lost its head or cannot be used, or the
-                members are not digests.
-            ValueError: the event is not one that can be written down and accounted again.
+            PipelineError: the ledger is damaged, has lost its head or cannot be used.
+            ValueError: this project does not account such an event.
         """
-        event = event_to_json(request.event)
-        if event_from_json(json.loads(canonical(event))) != request.event:
-            raise ValueError("the event does not survive being written down")
-        if not request.version.members or len(request.version.members) % DIGEST_BYTES:
-            raise PipelineError(
-                f"dataset {request.dataset!r}: members: found {len(request.version.members)} "
-                f"bytes, allowed are whole digests of {DIGEST_BYTES} bytes, at least one; run "
-                "`dvc repro partition` to make them again"
-            )
         charge = charge_id or new_charge_id()
         reservation = {
             "kind": "reserved",
@@ -142,7 +129,7 @@ class Ledger:
             "dataset": request.dataset,
             "stage": request.stage,
             "identity": request.identity,
-            "event": event,
+            "event": event_to_json(request.event),
             "epsilon": finite(fixed_epsilon([request.event], request.delta)),
             "delta": request.delta,
             "cost": cost(request.event).to_json(),
