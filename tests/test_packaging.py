@@ -5,7 +5,6 @@ project agree with it.
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
 import venv
 import zipfile
@@ -80,18 +79,6 @@ def test_the_wheel_holds_the_library_and_a_new_projects_files_and_needs_few_pack
         "safetensors",
         "typer",
     }
-
-
-def test_a_source_distribution_can_build_that_wheel(tmp_path: Path) -> None:
-    with tarfile.open(build(tmp_path, "--sdist")) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {
-        "setup.py",
-        "dvc.yaml",
-        "params.yaml",
-        "pipeline/runner.py",
-        "data/consent/.gitignore",
-    } <= names
 
 
 def test_the_bare_wheel_runs_the_readmes_lines_and_serves_a_policy(

@@ -13,7 +13,6 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
-from primorl.base.paths import MODEL as DYNAMICS
 from primorl.base.paths import POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.commands import main as cli
 from primorl.config import params
@@ -30,6 +29,7 @@ from primorl.release.bundle import CHOSEN, add_choice
 from primorl.release.card import describe_guarantee, render
 from primorl.release.contents import (
     ANSWERS,
+    CLONE,
     LEDGER,
     MANIFEST,
     MODEL,
@@ -55,14 +55,17 @@ from tests.statements import OF_TRAINING
 
 pytestmark = pytest.mark.usefixtures("accounted_once")
 STATEMENT, CONFIG = "policy/privacy.json", "policy/config.json"
+INCLUDED = "clone of the behaviour and private evaluation included"
 
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose policy was trained near a clone, with a bundle in ``out``; read only."""
+    """A project whose policy was trained near a clone, and whose private units were asked, with a
+    bundle in ``out``; read only.
+    """
     folder = tmp_path_factory.mktemp("near") / "project"
     raw = tiny_params()
-    raw["privacy"]["shares"] = {"model": 0.4, "clone": 0.6}
+    raw["privacy"]["shares"] = {"model": 0.3, "clone": 0.3, "behaviour": 0.2, "model_check": 0.2}
     # accounted like the model: no sampling, no search for the noise
     with pytest.MonkeyPatch.context() as quick:
         quick_clone(quick, rounds=3, q=1.0, noise=lambda _: 4.0)
@@ -82,7 +85,9 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     assert [part.charge for part in policy.mechanisms] == [model.charge, clone.charge]
     assert read_json(near / SUMMARY)["epsilon"] == policy.epsilon
     assert bundle.verify(near / "out") == policy
-    assert "clone of the behaviour included" in describe_guarantee(near / "out")
+    assert "clone of the behaviour and private evaluation included" in describe_guarantee(
+        near / "out"
+    )
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card
     assert sum(each["chosen"] for each in read_json(near / "out" / CONFIG)["candidates"]) == 1
@@ -116,40 +121,28 @@ def test_every_lie_about_model_and_clone_is_found(near: Path, tmp_path: Path) ->
     assert refusal(shutil.copytree(out, tmp_path / "copy"), renew_card) is None
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose private units were asked, with a bundle in ``out``; read only."""
-    folder = tmp_path_factory.mktemp("asked") / "project"
-    raw = tiny_params()
-    raw["privacy"]["shares"] = {"model": 0.4, "behaviour": 0.3, "model_check": 0.3}
-    run_stages(folder, raw, EPISODES)
-    with inside(folder):
-        made()
-    return folder
-
-
 def rewrite(record: PrivateEvaluation) -> None:
     """Write the answers, and what the summary repeats of them."""
     record.write(PRIVATE_EVALUATION)
-    repeated = repeat(Statement.read(DYNAMICS), record)
+    repeated = repeat(Statement.read(POLICY), record)
     replace(Summary.read(SUMMARY), **repeated).write(SUMMARY)
 
 
 @pytest.fixture
-def home(asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrivateEvaluation:
+def home(near: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrivateEvaluation:
     """A copy as the working directory, without the bundle; what its answers say."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    shutil.copytree(asked, tmp_path / "home", ignore=shutil.ignore_patterns("out"))
+    shutil.copytree(near, tmp_path / "home", ignore=shutil.ignore_patterns("out"))
     monkeypatch.chdir(tmp_path / "home")
     return PrivateEvaluation.read(PRIVATE_EVALUATION)
 
 
 def test_a_bundle_with_answers_states_what_all_of_it_costs(
-    asked: Path, capsys: pytest.CaptureFixture[str]
+    near: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The headline is that of model and answers together: who has the bundle has both."""
-    out = asked / "out"
-    assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS}
+    out = near / "out"
+    assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS, CLONE}
     assert is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / STATEMENT)
     events = [
@@ -159,10 +152,10 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
     assert statement["epsilon"] < together <= answers["total"]["epsilon"]
     assert cli.main(["release", "--check", str(out)]) == 0
     said = capsys.readouterr().out
-    (headline,) = re.findall(r"sound; ε = ([\d.]+), δ = 0.001 per trajectory, private eval", said)
+    (headline,) = re.findall(rf"sound; ε = ([\d.]+), δ = 0.001 per trajectory, {INCLUDED}", said)
     assert together <= float(headline)
     card = (out / "card.md").read_text(encoding="utf-8")
-    assert f"**ε = {headline}, δ = 0.001 per trajectory, private evaluation included**" in card
+    assert f"**ε = {headline}, δ = 0.001 per trajectory, {INCLUDED}**" in card
     assert f"{answers['estimates'][0]['value']:.4g}; 95% interval" in card
 
 
@@ -182,10 +175,10 @@ FORGED: list[tuple[Change, str]] = [
 ]
 
 
-def test_forged_answers_are_refused(asked: Path, tmp_path: Path) -> None:
+def test_forged_answers_are_refused(near: Path, tmp_path: Path) -> None:
     """Twin: with hostile words alone the bundle is sound, and the card shows them as words."""
-    each_refused(asked / "out", tmp_path, FORGED, renew_card)
-    received = shutil.copytree(asked / "out", tmp_path / "received")
+    each_refused(near / "out", tmp_path, FORGED, renew_card)
+    received = shutil.copytree(near / "out", tmp_path / "received")
     in_answers("estimates.0.bias", "<script>alert(1)</script> | `x` [a](b)")(received)
     assert refusal(received, renew_card) is None
     assert "<script>" not in render(received)

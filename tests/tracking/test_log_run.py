@@ -1,13 +1,11 @@
 """A result is one run, with all that it is given and nothing else."""
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from mlflow.tracking import MlflowClient
 
-from primorl.base.processes import git_tags
 from primorl.base.reporting import RunContent
 from primorl.config.params import Params
 from primorl.tracking import log_run
@@ -70,20 +68,3 @@ def test_results_that_are_there_at_once_make_one_experiment(project: Path, chose
     _, runs = logged(project)
     assert len(runs) == 2
     assert len({run.info.experiment_id for run in runs}) == 1
-
-
-def test_a_run_names_its_commit(project: Path) -> None:
-    def git(*arguments: str) -> str:
-        identity = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-        return subprocess.check_output([*identity, *arguments], cwd=project, text=True).strip()
-
-    git("init", "--quiet")
-    for name in ("params.yaml", "dvc.lock"):
-        (project / name).write_text("1")
-    git("add", "params.yaml", "dvc.lock")
-    git("commit", "--quiet", "-m", "first")
-    (project / "dvc.lock").write_text("2")  # which DVC itself rewrites
-    commit = {"mlflow.source.git.commit": git("rev-parse", "HEAD")}
-    assert git_tags() == commit | {"git_dirty": "false"}
-    (project / "params.yaml").write_text("2")
-    assert git_tags()["git_dirty"] == "true"

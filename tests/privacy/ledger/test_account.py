@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.ledger.account import Roster
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.privacy.ledger.store import SIDES
 from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 
 RUN = Training(0.1, 20.0, 150).event
@@ -146,21 +142,3 @@ def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
         charge(ledger, of("cdx"), "two")
     charge(ledger, of("de", public="xyz"), "two")
     charge(ledger, of("cd"), "three")
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.tuples(*[st.sets(st.integers(0, 60))] * 4))
-def test_versions_share_a_unit_exactly_if_their_sets_meet(sets: Any) -> None:
-    def digests(units: set[int]) -> bytes:
-        return b"".join(unit.to_bytes(8, "little") + b"\7" * 8 for unit in units)
-
-    mine, its = dict(zip(SIDES, sets[:2], strict=True)), dict(zip(SIDES, sets[2:], strict=True))
-    one, other = (
-        Roster.of(Version("f", "id", 1, digests(of["private"]), digests(of["public"])))
-        for of in (mine, its)
-    )
-    for side in SIDES:
-        for its_side in SIDES:
-            assert one.shares(side, other, its_side) == bool(mine[side] & its[its_side])
-    fresh = mine["public"] - its["public"]
-    assert one.newly_public([other]) == bool(fresh & its["private"])

@@ -43,7 +43,7 @@ def test_no_schedule_of_crashes_breaks_a_promise(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(quick)  # a schedule leaves the working directory where its world is
-    for seed in range(150):
+    for seed in range(60):
         simulate(seed, quick / "world")
 
 

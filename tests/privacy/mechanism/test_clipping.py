@@ -163,20 +163,6 @@ def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(
     assert float(vectors(dtype)[0].norm()) > FACTOR[relation] * clip.sensitivity
 
 
-def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
-    clipped, given = L2Clip(C).finish(vectors()), vectors()
-    torch.testing.assert_close(clipped[2:4], given[2:4], rtol=0, atol=0)
-    assert clipped[0].norm().item() == pytest.approx(C, rel=1e-3)
-    assert not clipped[4:].any()
-    assert torch.equal(L2Clip(math.inf).finish(given[:4].clone()), given[:4])
-    assert L2Clip(math.inf).describe() == {"clipping_norm": None, "clipping": "flat"}
-    for wrong in (torch.ones(3), torch.ones(3, 2, 2), torch.ones(3, 2, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="one row for each unit"):
-            L2Clip(C).finish(wrong)
-    with pytest.raises(ValueError, match="clipping_norm: found 0"):
-        L2Clip(0.0)
-
-
 @pytest.mark.parametrize("norm", [C, 1e-3])
 def test_rounding_carries_no_vector_above_the_bound(
     norm: float, monkeypatch: pytest.MonkeyPatch
