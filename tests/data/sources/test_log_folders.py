@@ -1,7 +1,6 @@
 """Nobody is left out of a log in silence: parts of a folder are read, or refused by name."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from primorl.base.errors import PipelineError
 from primorl.data.sources import source_of
 from primorl.data.sources.logs import find_files, log_files
-from tests.data.sources.tabular_builders import entry, row, rows, run, write
+from tests.data.sources.tabular_builders import entry, rows, write
 
 B = Path("log/b")
 
@@ -89,22 +88,3 @@ def test_what_cannot_be_read_is_refused(folder: Path, monkeypatch: pytest.Monkey
     for files, refused in (("log", "b.csv"), ("log/*/*", "b.csv"), ("log/*/*", "b")):
         with pytest.raises(PipelineError, match=f"{refused}: .*cannot be read"):
             find_files(files)
-
-
-def test_hidden_names_are_left_aside(folder: Path) -> None:
-    for name in ("_SUCCESS", ".part.csv.crc", "_temporary/b.csv"):
-        path = Path("log", name)
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    assert [path.name for path in log_files(Path("log"))] == ["a.csv"]
-
-
-def test_ingest_says_what_was_found_and_kept(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.rmtree("log")
-    write([*rows(), row(11, 0, 0), row(11, 0, 1, left=True)])
-    run(entry())
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "ingest: found 3 units in 1 files or datasets; kept 3"
-    )

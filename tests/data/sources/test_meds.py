@@ -35,7 +35,6 @@ OBSERVED = [
     {"elapsed": "hours_since", "unit": "hours", "most": 24},
 ]
 DOSES = {"name": "insulin", "codes": ["INSULIN"], "bins": [0, 4]}
-OFF_ON = ("up to 0", "above 0")
 IN_RANGE = {"observation": "glucose", "low": 4, "high": 10, "inside": 1, "outside": -1}
 DEATH, MEALS = {"codes": ["MEDS_DEATH"], "value": -10}, {"codes": ["MEAL"], "scale": 0.5}
 OPTIONS: dict[str, Any] = {"folder": "meds", "begins": ["ADMISSION//*"], "ends": ["DISCHARGE"]}
@@ -130,27 +129,6 @@ def test_collect_tells_in_one_line_whom_and_what_it_left_out(
     ]
 
 
-@pytest.mark.parametrize("more", [1, 3])
-def test_several_drugs_in_levels_are_one_action(project: Path, more: int) -> None:
-    """Of each stay's decisions one gave insulin above 4 and no meal, one a meal and no insulin."""
-    write(STAY)
-    meal = {"name": "meal", "codes": ["MEAL"], "of": "count", "bins": [0]}
-    others = [meal | {"name": f"meal{number}"} for number in range(more)]
-    made = run(
-        entry(
-            {"action": [DOSES, *others], "terminates": None, "reward": [IN_RANGE]},
-            termination="none",
-        )
-    )
-    assert [each["action"] for each in made] == [2 * 2**more, 2**more - 1]
-    spaces = PartReader(Path("trajectories"), made_by="ingest").info.spaces
-    told = [spaces.action_names[each["action"]] for each in made]
-    off, on = (", ".join(f"meal{i}={level}" for i in range(more)) for level in OFF_ON)
-    assert told == [f"insulin=above 4, {off}", f"insulin=up to 0, {on}"]
-    with pytest.raises(ValidationError, match="entries with bins, or entries with low and high"):
-        entry({"action": [DOSES, {"name": "rate", "codes": ["MEAL"], "low": 0, "high": 1}]})
-
-
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
     write(STAY)
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
@@ -159,7 +137,7 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
     assert "1 of 1 files changed" in str(logs.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
-        ([STAY[3], STAY[2]], "found a subject's rows out of order"),
+        ([STAY[3], STAY[2]], "out of order"),
         ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two places"),
     ):
         write(events)
@@ -175,7 +153,7 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
         run(entry())
     for options, key in (
         ({"action": [DOSES | {"low": 0}]}, "bins"),
-        ({"reward": [{"codes": ["MEAL"]}]}, "value or scale"),
+        ({"action": [DOSES, {"name": "rate", "codes": ["MEAL"], "low": 0, "high": 1}]}, "bins, or"),
         ({"reward": [IN_RANGE | {"observation": "sugar"}]}, "'sugar'"),
         ({"action": [DOSES | {"name": "glucose_age"}]}, "a name stands twice"),
         ({"terminates": None}, "options.terminates"),

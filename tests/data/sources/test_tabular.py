@@ -3,8 +3,6 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
-from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +77,6 @@ def test_odd_csv(project: Path) -> None:
     arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
 
 
-def test_times_and_dates_order_rows(project: Path) -> None:
-    orders: tuple[Callable[[int], Any], ...] = (
-        lambda time: datetime(2024, 2, 28, 23, 59) + timedelta(minutes=time),
-        lambda time: date(2024, 2, 28) + timedelta(days=time),
-    )
-    for order in orders:
-        content = [each | {"time": order(each["time"])} for each in rows()]
-        for form in ("log/log.parquet", "log/log.csv"):
-            write(content, form)
-            arrives()
-            write(content[::-1], form)
-            arrives(entry(sorted=False))
-
-
 def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
     plain = pa.Table.from_pylist(rows())
     words = pa.dictionary(pa.int8(), pa.large_string())
@@ -123,22 +107,14 @@ def test_trajectories_that_are_units_of_their_own(project: Path) -> None:
     assert written["observation"].to_pylist() == [each["observation"] for each in EXPECTED]
 
 
-@pytest.mark.parametrize(
-    ("action", "chosen", "size"),
-    [({"count": 3}, range(3), 3), ({"categories": ["wait", 2, 9, 10]}, ["wait", "2", "9"], 4)],
-)
-def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, size: int) -> None:
-    content = discrete(lambda index: chosen[index % 3])
-    content[5]["choice"] = None
-    write(content, "log/log.csv")
-    dataset = entry({"action": action | {"column": "choice"}})
+def test_a_number_of_choices_is_an_action_and_names_survive_ingest(project: Path) -> None:
+    write(discrete(), "log/log.csv")
+    dataset = entry(DISCRETE)
     assert run(dataset)["action"].to_pylist() == [0, 1, 2, 0, 1, 0]
     spaces = source_of("log", dataset).open(Path("log")).spaces
-    assert spaces.action_names == tuple(str(each) for each in action.get("categories", range(size)))
-    assert (spaces.action_size, spaces.discrete_actions) == (size, True)
+    assert (spaces.action_names, spaces.discrete_actions) == (("0", "1", "2"), True)
     assert (spaces.one_hot, spaces.observation_names) == (((1, 2),), ("x", "ward=A", "ward=B"))
-    info = PartReader(Path("trajectories"), made_by="ingest").info
-    assert info.spaces == spaces, "names survive ingest"
+    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces
 
 
 VASO = {"column": "vaso", "categories": ["no", "low", "high"]}

