@@ -49,7 +49,7 @@ from benchmarks.privacy.crash_world import (
 from primorl.base import files
 from primorl.base.errors import PipelineError
 from primorl.base.paths import LEDGER, LEDGER_HEAD, MODEL, SECRET
-from primorl.config.blocks import LedgerStore
+from primorl.config.params import LedgerStore
 from primorl.engine import training
 from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import TrainingState

@@ -63,10 +63,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         population=dataset.population,
         trajectories_per_person=dataset.trajectories_per_person,
     )
-    key, withdrawn = (
-        "ingestion.exclude_units of the dataset's file",
-        dataset.ingestion.exclude_units,
-    )
+    withdrawn, key = dataset.ingestion.exclude_units, "ingestion.exclude_units"
     gone = IdList(read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn)
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
     check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
@@ -155,9 +152,9 @@ class RowCheck:
         self._check_order(table, starts)
         lengths = np.diff(starts, append=table.num_rows)
         if (horizon := self._info.horizon) is not None:
-            found = "an episode longer than the horizon"
             allowed = f"at most {horizon} steps, as `horizon` or the environment says"
-            self._refuse(lengths > horizon, found, allowed, starts + horizon)
+            too_long = lengths > horizon
+            self._refuse(too_long, "an episode longer than the horizon", allowed, starts + horizon)
         self._check_numbers(table)
         self._check_ends(table, starts)
         self._check_actions(table)
@@ -169,10 +166,9 @@ class RowCheck:
         Raises:
             PipelineError: if two units have a trajectory of the same id.
         """
-        if (
-            self._ascending
-            or (places := first_repeat(pa.concat_arrays(self._trajectories))) is None
-        ):
+        if self._ascending:
+            return
+        if (places := first_repeat(pa.concat_arrays(self._trajectories))) is None:
             return
         first, again = places
         raise PipelineError(
@@ -246,19 +242,14 @@ class RowCheck:
             self._refuse(outside, "an action outside the declared space", allowed)
             return
         actions = vectors(table["action"])
-        low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
-        slack = [_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high)]
-        above = actions > high + slack[1]
-        outside = above | (actions < low - slack[0])
+        ends = np.array([self._spaces.action_low, self._spaces.action_high])
+        low, high = ends + [[-_RELATIVE_TOLERANCE], [_RELATIVE_TOLERANCE]] * np.abs(ends).clip(1)
+        outside = (actions < low) | (actions > high)
         if outside.any():
-            dimension = int(np.flatnonzero(outside.any(axis=0))[0])
-            bound = "high" if above[:, dimension].any() else "low"
-            repair = (
-                f"clip them, or correct action.{bound}, `environment` or the dataset's own space"
-            )
-            name = self._spaces.action_names[dimension]
-            allowed = f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}"
-            found = f"an action outside the declared space ({name!r})"
+            first = int(outside.any(axis=0).argmax())
+            low, high = ends[:, first]
+            found = f"an action outside the declared space ({self._spaces.action_names[first]!r})"
+            allowed = f"[{low:g}, {high:g}]; clip them, or correct the declared bounds"
             self._refuse(outside.any(axis=1), found, allowed)
 
     def _refuse(

@@ -16,8 +16,8 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
-from primorl.config.blocks import EstimatorName
 from primorl.config.datasets import AnyDataset, TabularDataset
+from primorl.config.params import EstimatorName
 from primorl.engine.heads import SCALES
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck

@@ -18,8 +18,7 @@ from primorl.base.paths import (
     POLICY,
 )
 from primorl.base.reporting import RunContent, StageLog, progress_bar
-from primorl.config.blocks import Online
-from primorl.config.params import Params, plain
+from primorl.config.params import Online, Params, plain
 from primorl.data.identity.membership import (
     id_digests,
     population_digest,

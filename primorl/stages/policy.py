@@ -14,9 +14,8 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
 from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, PLAN
-from primorl.config.blocks import Policy
 from primorl.config.datasets import checked
-from primorl.config.params import Params
+from primorl.config.params import Params, Policy
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings

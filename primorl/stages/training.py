@@ -20,9 +20,8 @@ from primorl.base.files import check_writable, home
 from primorl.base.paths import CHECKPOINTS, MODEL, PLAN, SECRET
 from primorl.base.processes import choose_device, place_among_processes
 from primorl.base.reporting import StageLog, progress_bar
-from primorl.config.blocks import Compute
 from primorl.config.datasets import Bounds as DeclaredBounds
-from primorl.config.params import Params
+from primorl.config.params import Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import EXPLAINED

@@ -35,9 +35,8 @@ from primorl.base.records import (
     to_json,
     write_record,
 )
-from primorl.config.blocks import EstimatorName, Policy, ReturnBounds
 from primorl.config.datasets import Bounds
-from primorl.config.params import Params, plain
+from primorl.config.params import EstimatorName, Params, Policy, ReturnBounds, plain
 from primorl.config.reading import Range, Variant
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads

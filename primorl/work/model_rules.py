@@ -8,8 +8,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from primorl.config.blocks import JobName
-from primorl.config.params import RULED, Params, found_in
+from primorl.config.params import RULED, JobName, Params, found_in
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from primorl.base.errors import PipelineError
-from primorl.config.blocks import Policy
-from primorl.config.params import DEFAULT, Params, flat, plain
+from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.schema import Manifest
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of

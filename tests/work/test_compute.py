@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from primorl.base.processes import choose_device, is_worker
-from primorl.config.blocks import Compute
+from primorl.config.params import Compute
 from primorl.stages.training import choose_execution
 from primorl.work.desk import rows_in_memory
 from tests.projects import ROOT

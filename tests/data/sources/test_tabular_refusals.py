@@ -65,7 +65,7 @@ BAD: dict[str, tuple[Any, ...]] = {
         PART + "row 6: column 'left'",
     ),
     "no outcome": (lambda rows: [*rows, row(11, 0, 0, left=True)], PART + "row 9: "),
-    "a dose too high": (changed(1, dose=7.0), r"'dose'.*action\.high"),
+    "a dose too high": (changed(1, dose=7.0), r"'dose'.*\[0, 1\]"),
     "choice below": (choosing([-1, 0]), PART + "row 1: column 'choice'", DISCRETE),
     "no choice": (choosing([0, None]), PART + "row 2: found no action", DISCRETE),
     "half a choice": (choosing([0.5, 0.5]), PART + "column 'choice'", DISCRETE),
