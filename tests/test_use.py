@@ -106,12 +106,9 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
     content = "age,dose,weight\n1,1,5\n"
     for name, given, out, keep, says in (
         ("in.csv", f"{content}{SECRET},1\n", "out.csv", [], "in.csv: not readable"),
-        ("in.csv", content.encode() + b"\xff\xfe,1,1\n", "out.csv", [], "in.csv: not readable"),
         ("in.parquet", content, "out.csv", [], "in.parquet: not readable as Parquet"),
-        ("in.tsv", content, "out.csv", [], "--observations: found 'in.tsv'"),
         ("in.csv", content, "out", [], "--out: found 'out'"),
         ("in.csv", content, "./in.csv", [], "--out: found the file of --observations"),
-        ("in.csv", "age,dose,weight,age\n1,1,5,1\n", "out.csv", [], "column 'age': found 2 times"),
         ("in.csv", "age,dose,weight,action\n1,1,5,1\n", "out.csv", ["action"], "action twice"),
         ("in.csv", "age,weight\n1,5\n", "out.csv", [], "found no column 'dose'"),
     ):

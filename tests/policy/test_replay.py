@@ -44,12 +44,6 @@ def test_each_seed_draws_from_all_of_its_own_rows_what_it_draws_alone() -> None:
     assert torch.equal(together[:, :1], alone)
     assert set(together[:, 1].flatten().tolist()) == {float(-i) for i in range(201, 801)}
     assert not torch.equal(together[:, 1], -together[:, 0])
-    few = ReplayBuffer(1000, 1, CPU)
-    few.extend(numbered(1, 20))
-    (drawn,) = few.batches(1, 500, SeedGenerators.of([0, 1], CPU))
-    assert drawn.shape == (2, 500, 1)
-    assert set(drawn.flatten().tolist()) == {float(i) for i in range(1, 21)}
-    assert not torch.equal(drawn[0], drawn[1])
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:

@@ -61,7 +61,6 @@ def another_split() -> None:
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (keys("metrics/summary.json", dataset="ward"), r"summary\.json: dataset: found 'ward'"),
     (keys(MANIFEST, public_units=4), r"public_units\.bin: missing, or not of 4 units"),
     (another_split, r"privacy\.json: public_units: found 2, allowed is 3"),
     (lambda: CURVES.write_text("epoch\n1\n", encoding="utf-8"), r"curves\.csv: not that of"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from primorl.evaluate import wording
-from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN
+from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
@@ -73,19 +73,12 @@ def test_tables_and_the_figure_have_the_numbers_of_their_facts() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """Without a public split, a ledger and a guarantee there are no figures of them, and
-    no figure invents.
-    """
+    """Without a public split, a ledger and a guarantee there are no figures of them."""
     nothing = no_guarantee("no noise is added")
-    spent = dict.fromkeys(SPENT) | {"charges": 1, "delta": 1e-5}
-    summary = SUMMARY | {
-        "private": False,
-        "epsilon": None,
-        "delta": None,
-        "spent_on_dataset": spent,
-    }
-    bare = Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted)
-    page = write_page(bare)
+    unknown = dict.fromkeys(("epsilon", "delta"))
+    spent = unknown | {"charges": 1, "delta": 1e-5}
+    summary = SUMMARY | unknown | {"private": False, "spent_on_dataset": spent}
+    page = write_page(Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted))
     assert "<svg" not in page
     assert "the last charges" not in page
     assert "No bound holds" in page
@@ -158,11 +151,6 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     )
     assert "died: 20 under the policy and 30 if all goes on as today" in page
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
-    people, clone = said["private_evaluation"][:1], {"of": "clone", "what": AS_DRAWN, "value": 3.0}
-    page = plain(
-        write_page(replace(FACTS, summary=said | {"private_evaluation": [*people, clone]}))
-    )
-    assert "The model says 3 of people who are treated as today" in page
     category = conduct | {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}
     many = category | {"actions": [use | {"name": f"dose {place}"} for place in range(13)]}
     page = plain(write_page(replace(FACTS, summary=said, conduct=many)))
@@ -179,9 +167,12 @@ def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
         text = write_page(facts)
         assert f"VOID: {said}" in text
         assert 'class="void"' in text
-    bare = STATEMENT.to_json() | {"private": False, "profile": [], "attacks": []}
-    assert 'class="void"' in write_page(replace(FACTS, released=bare))
-    assert 'class="sound"' in write_page(FACTS)
+    own = STATEMENT.to_json()
+    unbounded = add_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
+    for released, bounded in ((unbounded, False), (own, True)):
+        text = plain(write_page(replace(FACTS, released=released)))
+        assert ('class="sound"' in text) == ("<svg" in text) == bounded
+        assert ("No bound holds for" in text) != bounded
 
 
 def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
@@ -214,17 +205,6 @@ def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> 
     assert account["epsilon"] == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
     assert (bound_success(account) or 0.0) > alone
     assert add_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
-
-
-def test_an_account_without_a_bound_leaves_none_to_the_page() -> None:
-    """Twin: a bounded account leaves the page sound."""
-    own = STATEMENT.to_json()
-    unbounded = add_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
-    text = write_page(replace(FACTS, released=unbounded, counted="all of it"))
-    assert 'class="void"' in text
-    assert "No bound holds for all of it together" in plain(text)
-    assert "<svg" not in text
-    assert "No bound holds for" not in write_page(FACTS)
 
 
 def test_a_name_brings_no_markup_along() -> None:
