@@ -21,12 +21,11 @@ import json
 import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, describe
+from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
 
 MOST_BYTES = 2**20  # of a request
 SECONDS = 10  # that a client may keep a thread waiting
@@ -129,9 +128,8 @@ def main() -> None:
     try:
         policy = primorl.load_policy(arguments.policy, against_advice=arguments.against_advice)
         with server(policy, arguments.host, arguments.port) as serving:
-            what = describe(Path(arguments.policy)) or "a simulator measured it"
             address = f"http://{arguments.host}:{serving.server_port}/act"
-            print(f"serving {arguments.policy} ({what}) at {address}", flush=True)
+            print(f"serving {arguments.policy} at {address}", flush=True)
             serving.serve_forever()
     except PipelineError as wrong:
         sys.exit(f"error: {wrong}")

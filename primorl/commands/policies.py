@@ -55,15 +55,8 @@ def predict(
     rows, abstained = predict(
         loaded, observations, out, keep=keep or (), decimal_point=decimal_point
     )
-    print(f"{out}: {rows} rows, actions of {folder}{_advice(folder)}")
+    print(f"{out}: {rows} rows, actions of {folder}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
-
-
-def _advice(folder: Path) -> str:
-    from primorl.policy.loaded import describe
-
-    words = describe(folder)
-    return "" if words is None else f" ({words})"
 
 
 def release(
@@ -100,7 +93,6 @@ def release(
           sign it, and verify that the key's owner signed exactly these files
     """
     from primorl.config import params
-    from primorl.policy.config import PolicyConfig
     from primorl.release import build, bundle
     from primorl.release.card import describe_guarantee
     from primorl.release.contents import SIGNATURE
@@ -119,8 +111,6 @@ def release(
         )
         done = "made and checked" if sign is None else "made, checked and signed"
         print(f"{directory}: {done}; {describe_guarantee(directory)}")
-        if words := _advice(directory / "policy"):
-            print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
         return
     bundle.verify(directory, key=key)
     print(f"{directory}: sound; {describe_guarantee(directory)}")

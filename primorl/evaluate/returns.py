@@ -19,6 +19,7 @@ from primorl.evaluate.summary import NOTE, Estimate, Evaluation
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import NOT_FINITE, returns_by_member, step_weights
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.simulators import environments
 
 _ENVIRONMENTS_AT_ONCE = 256
@@ -118,8 +119,8 @@ def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, Determinist
     after seed.
     """
     final, epochs = (
-        DeterministicPolicy.stack([load(folder) for folder in folders])
-        for load in (DeterministicPolicy.load, DeterministicPolicy.load_epochs)
+        DeterministicPolicy.stack([DeterministicPolicy.load(folder, name) for folder in folders])
+        for name in (FINAL, EPOCHS)
     )
     return final, epochs
 

@@ -46,11 +46,6 @@ def _cartpole(observation: Tensor, action: Tensor, next_observation: Tensor) -> 
     return ~((position.abs() <= 2.4) & (angle.abs() <= math.radians(12)))
 
 
-def _inverted_pendulum(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-    """InvertedPendulum-v5: the pole leaves |θ| ≤ 0.2."""
-    return ~(next_observation[:, 1].abs() <= 0.2)
-
-
 def _hopper(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
     """Hopper-v5: z > 0.7, |angle| < 0.2, and everything after z within ±100, or it has fallen.
 
@@ -71,7 +66,6 @@ def _walker2d(observation: Tensor, action: Tensor, next_observation: Tensor) -> 
 RULES: dict[str, Rule] = {
     "cartpole": Rule(4, _cartpole),
     "hopper": Rule(11, _hopper),
-    "inverted_pendulum": Rule(4, _inverted_pendulum),
     "walker2d": Rule(17, _walker2d),
 }
 """Observations are Gymnasium's, with its default arguments (for the robots: without the x

@@ -139,18 +139,13 @@ class DeterministicPolicy:
     def load(
         cls, folder: Path, name: str = FINAL, device: torch.device | None = None
     ) -> "DeterministicPolicy":
-        """Read the final policy (P = 1) that `save` wrote; raises the errors of `read_policy`."""
+        """Read the final policy (P = 1) that `save` wrote, or with ``EPOCHS`` those at the end of
+        every epoch; raises the errors of `read_policy`.
+        """
         saved = read_policy(folder, name)
         layers = tuple(torch.from_numpy(layer).to(device) for layer in saved.layers)
         scales = {name: torch.from_numpy(getattr(saved, name)).to(device) for name in SCALES}
         return cls(layers, **scales, discrete_actions=saved.discrete_actions)
-
-    @classmethod
-    def load_epochs(cls, folder: Path) -> "DeterministicPolicy":
-        """Read the policies at the end of every epoch (P = epochs); raises the errors of
-        `read_policy`.
-        """
-        return cls.load(folder, EPOCHS)
 
 
 def save(

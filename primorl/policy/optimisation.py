@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,6 +118,7 @@ class CandidateComparison:
     All is released or made from released files, so the choice costs no privacy.
 
     Attributes:
+        prior: the clone that policies are regularised towards, on the device of their training.
         ensemble: the released one, on the CPU.
         clone: the clone as it is released, on the CPU.
         starts: first states in the environment's units, ``[n, S]``.
@@ -129,6 +129,7 @@ class CandidateComparison:
         divergences: κ of every candidate, ascending.
     """
 
+    prior: BehaviourPolicy
     ensemble: GaussianEnsemble
     clone: Policies
     starts: Tensor
@@ -212,15 +213,6 @@ def choose(gains: Tensor, doubts: Tensor, error: float) -> list[int]:
     return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * error, best, 0)]
 
 
-class CloneReference(NamedTuple):
-    """A clone that policies are regularised towards, on the device of the start states, and the
-    comparison that chooses among the candidates.
-    """
-
-    prior: BehaviourPolicy
-    comparison: CandidateComparison
-
-
 @dataclass(frozen=True)
 class OptimisedPolicies:
     """The policies of all seeds and candidates, side by side, at the end of every epoch; and the
@@ -243,7 +235,7 @@ def optimise(
     config: SacConfig,
     seeds: Sequence[int],
     reset_fraction: float,
-    reference: CloneReference | None,
+    comparison: CandidateComparison | None,
     log: StageLog,
 ) -> OptimisedPolicies:
     """Train a policy for every seed, or with a clone several candidates, of which the released
@@ -257,14 +249,13 @@ def optimise(
         config: of SAC.
         seeds: one policy each.
         reset_fraction: share of rollouts that begin at a start state.
-        reference: a clone of the behaviour that policies are regularised towards; None: there is
-            none.
+        comparison: with a clone of the behaviour that policies are regularised towards; None: there
+            is none.
         log: gets every epoch's metrics, the mean over all policies, and the choice.
 
     Raises:
         PipelineError: training diverged.
     """
-    prior, comparison = reference or (None, None)
     divergences = comparison.divergences if comparison else ()
     epochs = []
     with progress_bar(config.epochs, "policy", "epoch") as bar:
@@ -275,7 +266,7 @@ def optimise(
             ReplayBuffer.batches,
             seeds=seeds,
             reset_fraction=reset_fraction,
-            prior=prior,
+            prior=comparison.prior if comparison else None,
             divergences=divergences,
         ):
             for name in epoch.metrics[0]:

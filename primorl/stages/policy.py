@@ -30,7 +30,6 @@ from primorl.policy.optimisation import (
     DIVERGENCES,
     DIVERGENCES_OF_HEADS,
     CandidateComparison,
-    CloneReference,
 )
 from primorl.privacy.statement import Statement
 from primorl.simulators.environments import reset_states
@@ -208,7 +207,7 @@ def _noise_of_lengths() -> float:
 
 def clone_reference(
     params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device
-) -> CloneReference:
+) -> CandidateComparison:
     """Load the clone that policies are regularised towards, and set up the comparison of
     candidates.
 
@@ -230,7 +229,8 @@ def clone_reference(
         raise PipelineError(
             f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`"
         )
-    comparison = CandidateComparison(
+    return CandidateComparison(
+        prior=BehaviourPolicy.load(BEHAVIOUR, device),
         ensemble=model,
         clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
         starts=public.begin(params),
@@ -239,7 +239,6 @@ def clone_reference(
         observed=public.mean_return,
         divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
     )
-    return CloneReference(BehaviourPolicy.load(BEHAVIOUR, device), comparison)
 
 
 def planned_policy() -> Policy:

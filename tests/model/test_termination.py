@@ -14,7 +14,6 @@ from primorl.model.termination import RULES
 ENVIRONMENTS = {
     "cartpole": "CartPole-v1",
     "hopper": "Hopper-v5",
-    "inverted_pendulum": "InvertedPendulum-v5",
     "walker2d": "Walker2d-v5",
 }
 STEPS = 3000

@@ -85,7 +85,7 @@ def test_it_pays_once_meets_everybody_once_and_is_restored(asked: Params, met: l
     assert [each.what for each in own.mechanisms] == ["models/policy", "models/online"]
     events = [event_from_json(each.event) for each in own.mechanisms]
     assert own.epsilon == compose(events, DELTA).epsilon_pld
-    first = DeterministicPolicy.load_epochs(FOLDER)
+    first = DeterministicPolicy.load(FOLDER, "epochs.safetensors")
     offline = DeterministicPolicy.load(Path("models/policy"))
     assert torch.equal(first.layers[0][0], offline.layers[0][0])
     assert primorl.load_policy(FOLDER).act([0.0, 0.0, 0.1, 0.0]) in (0, 1)

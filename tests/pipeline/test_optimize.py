@@ -67,7 +67,10 @@ def test_it_needs_no_data_at_all(small: Params, resets: float) -> None:
     steps = steps_of(run)
     assert steps
     assert set(map(tuple, steps.values())) == {(1, 2)}
-    policy, epochs = DeterministicPolicy.load(POLICY), DeterministicPolicy.load_epochs(POLICY)
+    policy, epochs = (
+        DeterministicPolicy.load(POLICY),
+        DeterministicPolicy.load(POLICY, "epochs.safetensors"),
+    )
     assert (policy.policies, epochs.policies) == (1, 2)
     assert torch.equal(policy.observation_mean, ensemble.normaliser.input_mean[:3])
     assert torch.equal(policy.observation_scale, ensemble.normaliser.input_scale[:3])

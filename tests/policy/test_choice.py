@@ -47,6 +47,7 @@ def judged(
 ) -> CandidateChoice:
     asked: Any = {
         "clone": constant(1.0),
+        "prior": None,
         "starts": torch.zeros(4, 1),
         "divergences": (0.3, 1.0, 3.0),
         "seed": 0,

@@ -36,7 +36,7 @@ def test_a_saved_policy_acts_as_before(folder: Path) -> None:
     )
     far = EPOCHS[0].act(1e30 * observation[:1])
     assert bool(((far >= LOW) & (far <= HIGH)).all()), "rounding steps over no bound"
-    epochs = DeterministicPolicy.load_epochs(folder)
+    epochs = DeterministicPolicy.load(folder, "epochs.safetensors")
     assert (epochs.policies, epochs.observation_size, epochs.action_size) == (4, 3, 2)
     for i, alone in enumerate(EPOCHS):
         torch.testing.assert_close(epochs.act(observation)[i], alone.act(observation[i : i + 1])[0])

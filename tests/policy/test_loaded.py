@@ -42,7 +42,9 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         actions, DeterministicPolicy.load(tmp_path).act(rows[None])[0], rtol=1e-4, atol=1e-4
     )
-    other = DeterministicPolicy.load_epochs(tmp_path).one(0).act(rows[None])[0].numpy()
+    other = (
+        DeterministicPolicy.load(tmp_path, "epochs.safetensors").one(0).act(rows[None])[0].numpy()
+    )
     assert np.abs(actions - other).max() > 0.01
     assert ((actions >= LOW.numpy()) & (actions <= HIGH.numpy())).all()
     batch: Any = policy.act(ROWS.tolist())
