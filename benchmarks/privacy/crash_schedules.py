@@ -1,12 +1,11 @@
 """Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--seed
 S]``.
 
-A schedule runs the real code of a paid training (`Desk.pay`, `train`, the writing of the model,
-the log) in a world of its own (`crash_world.py`), on SQLite in memory or PostgreSQL, with crashes
-at moments that its seed draws. The next process begins with what is durable; nothing disturbs the
-last one, and then the judge looks. The data are four made-up units, the rounds are sums of two
-numbers, and MLflow's client is a stub. What pays, saves, resumes, releases and writes is the
-project's.
+A schedule runs the real code of a paid training (`Desk.pay`, `train`, the writing of the model) in
+a world of its own (`crash_world.py`), on SQLite in memory or PostgreSQL, with crashes at moments
+that its seed draws. The next process begins with what is durable; nothing disturbs the last one,
+and then the judge looks. The data are four made-up units, and the rounds are sums of two numbers.
+What pays, saves, resumes, releases and writes is the project's.
 """
 
 import argparse

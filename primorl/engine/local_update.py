@@ -468,12 +468,10 @@ def read_batches(
     Args:
         source: the private units.
         units: indices, ``[U]``.
-        local: size of a batch (the last one of an epoch may be smaller), epochs, most transitions
-            of a unit.
+        local: size of a batch, epochs, most transitions of a unit.
         entropy: where the orders come from.
         device: where the batches go.
-        rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of
-            the units.
+        rows: of a batch in place of ``local.batch_size``, for units of at most so many.
     """
     batch_size, epochs = rows or local.batch_size, local.local_epochs
     max_transitions = local.max_transitions_per_unit
