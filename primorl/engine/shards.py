@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -43,33 +43,20 @@ class Received(NamedTuple):
     released: Tensor
 
 
-class Group(Protocol):
-    """The processes of a training, and this one's place among them."""
-
-    rank: int
-    ranks: int
-
-    def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
-        """Send a request of the first process, with a vector that is public or released."""
-
-    def total(self, own: Tensor) -> Tensor:
-        """Add up the sums of all processes. Sensitive."""
-
-
 class Alone:
-    """One process that trains alone."""
+    """A process that trains alone, and its place among all of them."""
 
     rank, ranks = 0, 1
 
     def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
-        """Ask nobody."""
+        """Send a request to the other processes, with a vector that is public or released."""
 
     def total(self, own: Tensor) -> Tensor:
-        """Return the own sum."""
+        """Add up the sums of all processes. Sensitive."""
         return own
 
 
-class Processes:
+class Processes(Alone):
     """The processes that torchrun started; they talk through gloo, on the CPU."""
 
     def __init__(self) -> None:
@@ -86,7 +73,7 @@ class Processes:
         dist.destroy_process_group()
 
     def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
-        """See `Group.ask`.
+        """See `Alone.ask`.
 
         Raises:
             ValueError: in another process, which may release nothing.

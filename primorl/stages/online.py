@@ -159,7 +159,12 @@ def online_run(params: Params) -> OnlineRun:
     policy = DeterministicPolicy.load(POLICY)
     network = PolicyNetwork.of(policy)
     config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
-    _refuse_other_policy(params, policy, offline, environments)
+    if offline.delta not in (None, params.privacy.delta):
+        raise PipelineError(
+            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
+            f"{POLICY}/privacy.json is at {offline.delta!r}: use the δ that the offline policy "
+            "was made with"
+        )
     names = config.observation_names, config.action_names
     update = DPPG(
         **LOCAL_UPDATE,
@@ -168,17 +173,7 @@ def online_run(params: Params) -> OnlineRun:
         discount=params.policy.discount or DISCOUNT,
     )
     mechanism = _build_mechanism(params, update, people)
-    # Norm of the noise in one release over the largest norm of a mean, z √d / m.
-    noise = mechanism.noise_multiplier * math.sqrt(network.parameters) / asked.cohort
-    if noise > _MOST_NOISE:
-        needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
-        print(
-            f"warning: {_KEY}: cohort: found {asked.cohort}, at which the noise of an update is "
-            f"{noise:.2g} times as large as the largest mean of {network.parameters} "
-            f"parameters, so the policy may get worse; {needed} or more suit this ε, or a smaller "
-            "network",
-            file=sys.stderr,
-        )
+    _warn_of_noise(asked.cohort, mechanism, network)
     return OnlineRun(
         network=network,
         parameters=network.parameters_of(policy, STANDARD_DEVIATION),
@@ -194,22 +189,18 @@ def online_run(params: Params) -> OnlineRun:
     )
 
 
-def _refuse_other_policy(
-    params: Params, policy: DeterministicPolicy, offline: Statement, needed: GymBatch
-) -> None:
-    """Refuse an offline policy of other spaces than the environment's, or at another δ."""
-    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
-    if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
-        raise PipelineError(
-            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
-            f"{params.chosen.environment} has {needed.observation_size} and "
-            f"{len(needed.action_low)}; run `dvc repro`"
-        )
-    if offline.delta not in (None, params.privacy.delta):
-        raise PipelineError(
-            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
-            f"{POLICY}/privacy.json is at {offline.delta!r}: use the δ that the offline policy "
-            "was made with"
+def _warn_of_noise(cohort: int, mechanism: Mechanism, network: PolicyNetwork) -> None:
+    """Say that the policy may get worse, where the noise is large."""
+    # Norm of the noise in one release over the largest norm of a mean, z √d / m.
+    noise = mechanism.noise_multiplier * math.sqrt(network.parameters) / cohort
+    if noise > _MOST_NOISE:
+        needed = math.ceil(cohort * noise / _MOST_NOISE)
+        print(
+            f"warning: {_KEY}: cohort: found {cohort}, at which the noise of an update is "
+            f"{noise:.2g} times as large as the largest mean of {network.parameters} "
+            f"parameters, so the policy may get worse; {needed} or more suit this ε, or a smaller "
+            "network",
+            file=sys.stderr,
         )
 
 
