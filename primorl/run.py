@@ -30,7 +30,7 @@ from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
-from primorl.policy.config import BehaviourConfig, PolicyConfig
+from primorl.policy.config import PolicyConfig
 from primorl.privacy.composition import check_held, check_parts, held_by_clone, verify
 from primorl.privacy.statement import FILE, Statement
 from primorl.work.data import open_public
@@ -85,16 +85,13 @@ class VerifiedRun:
                 answers. One line.
         """
         results = Summary.read(SUMMARY) if variant is None else None
-        cloned = (BEHAVIOUR / FILE).exists() or (
-            BEHAVIOUR.exists() and BehaviourConfig.read(BEHAVIOUR).made
-        )
         manifest, model = Manifest.load(MANIFEST), Statement.read(MODEL)
         other_data = model.dataset_fingerprint != manifest.info.dataset_fingerprint
         run = cls(
             manifest=manifest,
             public=open_public(params),
             model=model,
-            clone=Statement.read(BEHAVIOUR) if cloned else None,
+            clone=Statement.read(BEHAVIOUR) if (BEHAVIOUR / FILE).exists() else None,
             policy=Statement.read(POLICY),
             config=PolicyConfig.read(POLICY),
             answers=PrivateEvaluation.read(PRIVATE_EVALUATION),

@@ -10,14 +10,11 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 import primorl
-from primorl.base.errors import PipelineError
-from primorl.base.paths import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
 from primorl.commands import init, ledger, policies, runs
@@ -101,10 +98,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ):
             warnings.filterwarnings("once", module="primorl")
             warnings.showwarning = _print_warning  # type: ignore[assignment]
-            try:
-                command.invoke(context)
-            finally:
-                _warn_of_a_changed_source(_name(given))
+            command.invoke(context)
         return 0
     except typer.Exit as done:
         return done.exit_code
@@ -129,19 +123,6 @@ def main(words: Sequence[str] | None = None) -> int:
 def _print_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
     """Print one line, without the place in the code that Python's own has."""
     print(f"warning: {message}", file=sys.stderr)
-
-
-def _warn_of_a_changed_source(command: str) -> None:
-    """Say that a log's files changed since they were collected; `check` refuses it itself."""
-    if command == "check" or not (PARAMS.exists() and COPIES.exists()):
-        return
-    from primorl.config.params import load
-    from primorl.data.sources.logs import changed
-
-    with suppress(PipelineError):  # of params.yaml; the command itself has said so
-        params = load()
-        if said := changed(params.dataset, params.chosen):
-            print(f"warning: {said}", file=sys.stderr)
 
 
 def _name(words: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import dp_accounting
 import numpy as np
-import numpy.typing as npt
 from dp_accounting import dp_event, pld, rdp
 from scipy import stats
 from scipy.special import log_ndtr, ndtr
@@ -222,32 +221,7 @@ def _is_mixed(event: dp_event.DpEvent) -> bool:
     return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
 
 
-class CachedRdp(rdp.RdpAccountant):  # type: ignore[misc]
-    """dp-accounting's RDP, which computes the divergences of a sampled round once."""
-
-    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
-        match event:
-            case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) if do_compose:
-                self._rdp += count * _sampled_gaussian_rdp(event, tuple(self._orders))
-                return None
-        return super()._maybe_compose(event, count, do_compose)
-
-
-@lru_cache(maxsize=256)
-def _sampled_gaussian_rdp(
-    event: dp_event.DpEvent, orders: tuple[float, ...]
-) -> npt.NDArray[np.float64]:
-    """Compute dp-accounting's divergences of one round once: they take milliseconds and are needed
-    often.
-    """
-    found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
-    found.flags.writeable = False
-    return found
-
-
-def rdp_epsilon(
-    event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None
-) -> tuple[float, bool]:
+def rdp_epsilon(event: dp_event.DpEvent, delta: float) -> tuple[float, bool]:
     """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero,
     dp-accounting answers 0.
 
@@ -264,7 +238,7 @@ def rdp_epsilon(
     logger = logging.getLogger("absl")
     logger.addFilter(is_news)
     try:
-        accountant = CachedRdp(orders).compose(event)
+        accountant = rdp.RdpAccountant().compose(event)
         sound = all(float(value) >= 0 for value in accountant.rdp)
         return float(accountant.get_epsilon(delta)), sound
     finally:
@@ -275,7 +249,7 @@ def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, .
     """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one
     below zero.
     """
-    values = [float(value) for value in CachedRdp(orders).compose(event).rdp]
+    values = [float(value) for value in rdp.RdpAccountant(orders).compose(event).rdp]
     return tuple(value if value >= 0 else math.inf for value in values)
 
 
