@@ -1,4 +1,4 @@
-"""Returns equal the obvious loop."""
+"""Returns equal the obvious loop, and intervals are Student's."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,10 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from primorl.base.errors import PipelineError
 from primorl.evaluate import returns
 from primorl.evaluate.returns import episode_returns
+from primorl.evaluate.summary import Estimate
 from primorl.policy.exported import DeterministicPolicy
 from tests.evaluate.conftest import Countdown, Vector, random_policy
 
@@ -108,3 +112,17 @@ def test_what_does_not_fit_or_never_ends_is_refused(
     assert episode_returns(
         "Endless-v0", random_policy(1, 2, 1.0), 3, seed=0, limit=17
     ).tolist() == [[17.0] * 3]
+
+
+@given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=2, max_size=50))
+def test_the_interval_is_student_ts(values: list[float]) -> None:
+    sample = np.array(values)
+    found = Estimate.of(sample)
+    assert found.mean == pytest.approx(sample.mean())
+    assert found.low <= found.mean <= found.high
+    error = stats.sem(sample)
+    if error > 1e-9 * np.abs(sample).max():
+        low, high = stats.t.interval(0.95, len(values) - 1, loc=sample.mean(), scale=error)
+        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
+    with pytest.raises(ValueError, match="at least 2 values, found 1"):
+        Estimate.of(sample[:1])

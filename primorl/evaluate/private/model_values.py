@@ -31,7 +31,7 @@ from primorl.model.pessimism import (
     step_weights,
     walk,
 )
-from primorl.policy.behaviour import BehaviourPolicy, SampledClone
+from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 
@@ -54,9 +54,9 @@ class SinglePolicy:
         return self.one(observation[0]).float()[None]
 
 
-def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
-    """Wrap one policy as a function of observations; an exported one computes in float64."""
-    exact = in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
+def act_of(policy: DeterministicPolicy) -> Act:
+    """Wrap one policy as a function of observations that computes in float64."""
+    exact = in_float64(policy)
     return lambda observation: exact.act(observation.double()[None])[0]
 
 
@@ -74,8 +74,8 @@ def load_clone(folder: Path, seed: int) -> Act | None:
     if not BehaviourConfig.read(folder).made:
         return None
     cpu = torch.device("cpu")
-    generators = SeedGenerators.of([seed], cpu)
-    return act_of(SampledClone(BehaviourPolicy.load(folder, cpu), generators))
+    behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
+    return lambda observation: behaviour.act(observation.float(), generators)
 
 
 @dataclass(frozen=True)
