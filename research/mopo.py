@@ -80,6 +80,7 @@ _BALANCE = Task(
 _PENDULUM = Task(
     3, (64, 64), 5, 2.0, "max_pairwise_difference", _sac(64, 30, 25, 500, 256, reward_scale=0.1)
 )
+_HALFCHEETAH = Task(7, (200,) * 4, 3, 1.0, "max_pairwise_difference", _sac(256, 5, 100, 2500, 2000))
 TASKS = {
     "pendulum-replay": _PENDULUM,
     "pendulum-paper": _PENDULUM,
@@ -87,9 +88,8 @@ TASKS = {
     "cartpole-swingup-paper": _SWINGUP,
     "cartpole-balance": _BALANCE,
     "cartpole-balance-paper": _BALANCE,
-    "halfcheetah-mixture": Task(
-        7, (200,) * 4, 3, 1.0, "max_pairwise_difference", _sac(256, 5, 100, 2500, 2000)
-    ),
+    "halfcheetah-mixture": _HALFCHEETAH,
+    "halfcheetah-two-policies": _HALFCHEETAH,
 }
 
 
