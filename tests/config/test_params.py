@@ -13,8 +13,6 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
 from primorl.config import params
@@ -116,30 +114,6 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed() -> None:
         assert says in found
         assert "hush" not in found
         assert len(found) < (1000 if says == "and 990 more" else 400)
-
-
-ANYTHING = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text("abc ", max_size=5)
-    | st.lists(st.integers())
-)
-
-
-@given(st.sampled_from(list(leaves(RAW))), ANYTHING)
-@settings(max_examples=150, deadline=None)
-def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
-    key: str, value: object
-) -> None:
-    try:
-        from_plain(changed(key, value))
-    except PipelineError as refused:
-        message = str(refused)
-        assert "\n" not in message
-        assert key.removeprefix("chosen.").removeprefix("online.").partition(".")[0] in message
-        assert not re.search(r"pydantic|nput should|valid |should (have|match)|unable to", message)
 
 
 def keys_of(kind: type, prefix: str = "") -> Iterator[str]:

@@ -164,18 +164,13 @@ def link_folder_out(file: h5py.File, name: str) -> None:
     file[name] = h5py.SoftLink(f"/rest/{name}")
 
 
-def put_rows_beside(file: h5py.File, name: str) -> None:
-    shape = FULL[name].shape
-    file.create_dataset(name, shape, FULL[name].dtype, external=[("rows.bin", 0, 10**6)])
-
-
 def map_virtually(file: h5py.File, name: str) -> None:
     layout = h5py.VirtualLayout(FULL[name].shape, FULL[name].dtype)
     layout[:7] = h5py.VirtualSource("other.hdf5", name, FULL[name].shape)[:7]
     file.create_virtual_dataset(name, layout)
 
 
-@pytest.mark.parametrize("write", [link_folder_out, put_rows_beside, map_virtually])
+@pytest.mark.parametrize("write", [link_folder_out, map_virtually])
 def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
     project: Path, write: Callable[[h5py.File, str], None]
 ) -> None:
