@@ -15,8 +15,8 @@ from torch import Tensor
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.ledger.history import Request, Version
-from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.history import Budget, Request, Version
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler

@@ -113,7 +113,7 @@ READERS: dict[str, Callable[[], object]] = {"params.yaml": params.load}
 READERS |= {name: partial(run, stage) for stage, names in OF_STAGES.items() for name in names}
 READERS["metrics/private_evaluation.json"] = partial(run, evaluate)
 READERS["metrics/summary.json"] = lambda: release(Path("new"), params.load())
-for each in (*sorted(contents.NEEDED), contents.MANIFEST):
+for each in (*contents.POLICY, contents.LEDGER, contents.CARD, contents.MANIFEST):
     READERS[f"out/{each}"] = partial(bundle.verify, Path("out"))
 
 

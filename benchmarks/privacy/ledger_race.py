@@ -17,8 +17,8 @@ from statistics import median
 from benchmarks.machine import row, write
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.account import total_of
-from primorl.privacy.ledger.history import BudgetExceeded, Request, Version
-from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, Request, Version
+from primorl.privacy.ledger.ledger import Ledger
 from tests.privacy.ledger import postgresql
 
 EVENT, DELTA, SECRET = Training(0.1, 20.0, 150).event, 1e-5, b"s" * 32

@@ -101,12 +101,10 @@ def release(
 
 
 def _refuse_to_overwrite(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise PipelineError(f"{target}: in the way; allowed is an empty folder or a bundle")
-    if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
-        raise PipelineError(
-            f"{target}: holds something else than a bundle; give a new or empty folder"
-        )
+    there = target.is_symlink() or target.exists()
+    folder = target.is_dir() and not target.is_symlink()
+    if there and not (folder and (is_bundle(target) or not any(target.iterdir()))):
+        raise PipelineError(f"{target}: in the way; allowed is a new or empty folder, or a bundle")
 
 
 def _entry(summary: Summary) -> str:

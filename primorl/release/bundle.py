@@ -39,7 +39,7 @@ from primorl.privacy.composition import (
 )
 from primorl.privacy.composition import verify as verify_statement
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
-from primorl.privacy.statement import MechanismStatement, SpentOnDataset, Statement
+from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
@@ -329,11 +329,6 @@ def _check_charged(bundle: Bundle) -> None:
         paid.add(statement.charge)
 
 
-def _own_part(statement: Statement) -> Statement | MechanismStatement:
-    """Return what the charge of a statement paid for, without what else its files hold."""
-    return statement.mechanisms[-1] if statement.mechanisms else statement
-
-
 def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) -> None:
     """Check that a committed charge paid for a mechanism, and account again everything spent on the
     dataset by then.
@@ -345,7 +340,8 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
     account = statement.spent_on_dataset
     places = [place for place, each in enumerate(ledger.records) if each.id == statement.charge]
     own = ledger.records[places[0]] if len(places) == 1 else None
-    paid = (_own_part(statement).event, "committed", True)
+    part = statement.mechanisms[-1] if statement.mechanisms else statement  # what it paid for
+    paid = (part.event, "committed", True)
     if own is None or (own.event, own.state, own.same_version) != paid:
         raise PipelineError(
             f"{path}: charge: found no committed charge with the id and event in {LEDGER}"

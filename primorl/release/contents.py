@@ -52,7 +52,6 @@ OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 """What some bundles hold beside `NEEDED`."""
 
 Content = TypeVar("Content")
-_SIGNATURE_BYTES = 64
 _MOST_BYTES, _MOST_BYTES_OF_TENSORS = 1 << 24, 1 << 30
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
@@ -290,11 +289,6 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
         most = _MOST_BYTES_OF_TENSORS if name.endswith(".safetensors") else _MOST_BYTES
         if size > most:
             raise PipelineError(f"{folder / name}: found {size} bytes, allowed are up to {most}")
-    if SIGNATURE in found and (folder / SIGNATURE).stat().st_size != _SIGNATURE_BYTES:
-        raise PipelineError(
-            f"{folder / SIGNATURE}: found something else than an Ed25519 signature of "
-            f"{_SIGNATURE_BYTES} bytes"
-        )
     listed = read(folder, MANIFEST, FileList).files
     if set(listed) != found - {MANIFEST, SIGNATURE}:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")

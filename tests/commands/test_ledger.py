@@ -92,16 +92,6 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
     monkeypatch.chdir(copy)
     monkeypatch.setenv("DVC_ROOT", str(copy))
     assert len(shown(primorl)) == 4
-    chosen = settings(url="sqlite:///ledgers/own.db")
-    with pytest.raises(
-        PipelineError,
-        match=r"record 1: missing, or .* \(or ledger\.url now names another ledger\)",
-    ):
-        open_to_charge(chosen)
-    (folder / ".primorl/ledger.head").unlink()
-    with closing(open_to_charge(chosen)) as begun:
-        begun.reserve(request(version("ab")), None)
-    assert (folder / "ledgers" / "own.db").exists(), "a relative path begins in the project"
 
 
 def test_who_may_only_read_can_verify_and_show(

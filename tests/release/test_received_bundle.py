@@ -22,7 +22,6 @@ from primorl.release.contents import (
     MODEL,
     NEEDED,
     POLICY,
-    SIGNATURE,
     STARTS,
 )
 from tests.data.builders import episode, snapshot
@@ -82,7 +81,6 @@ AS_IT_CAME: list[tuple[Change, str]] = [
     (lambda folder: (folder / "policy/setup.py").touch(), "policy/setup.py does not belong"),
     (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
     (linked, "card.md is a link"),
-    (lambda folder: (folder / SIGNATURE).write_bytes(bytes(10 << 20)), "an Ed25519 signature"),
 ]
 
 

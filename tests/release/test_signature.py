@@ -63,7 +63,7 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
     refused(signed, stranger, "not a signature of MANIFEST.json")
     own = (signed / SIGNATURE).read_bytes()
     (signed / SIGNATURE).write_bytes(own[:-1])
-    refused(signed, public, f"{SIGNATURE}: found something else than an Ed25519 signature")
+    refused(signed, public, f"{SIGNATURE}: not a signature of")
     # a signed bundle is replaced as any other
     assert cli.main(["release", "out", "--sign", str(private)]) == 0
     assert (signed / SIGNATURE).read_bytes() == own

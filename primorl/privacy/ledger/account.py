@@ -95,14 +95,6 @@ class Directory:
         self.history = history
         self._rosters: dict[int, Roster] = {}  # by the sequence of their version's record
 
-    def check(self) -> None:
-        """Read the digests of every version.
-
-        Raise PipelineError for the first version with changed digests.
-        """
-        for sequence in self.history.versions:
-            self.roster(sequence)
-
     def roster(self, version: int) -> Roster:
         """Return the roster of a registered version; it is checked when first read."""
         if version not in self._rosters:

@@ -26,8 +26,8 @@ from primorl.privacy.ledger.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from primorl.privacy.ledger.history import Charge, Refused, Request, Version
-from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
+from primorl.privacy.ledger.history import Budget, Charge, Refused, Request, Version
+from primorl.privacy.ledger.ledger import Ledger, new_charge_id
 from primorl.privacy.ledger.store import Mark, Progress
 from primorl.privacy.statement import SpentOnDataset
 

@@ -33,7 +33,6 @@ from primorl.privacy.ledger.history import (
     BEGUN,
     Anchor,
     Budget,
-    BudgetExceeded,
     Chain,
     Charge,
     Head,
@@ -44,8 +43,6 @@ from primorl.privacy.ledger.history import (
 )
 from primorl.privacy.ledger.store import Mark, Progress, Store
 from primorl.privacy.statement import our_accountant
-
-__all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
 _Entries = tuple[Sequence[Mapping[str, Any]], Mapping[int, Roster], Mark | None]
 """Contents of records, rosters by the sequence of their version's record, and a mark of
@@ -250,7 +247,8 @@ class Ledger:
         history.extend(self._store.read())
         self._check_head(history.chain, anchored)
         directory = Directory(self._store, history)
-        directory.check()
+        for sequence in history.versions:
+            directory.roster(sequence)  # which checks its digests
         self._history, self._directory = history, directory
         self.progress.check(history.charges)
         return len(history.chain.hashes)

@@ -20,8 +20,7 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger import charges, history, store
 from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.ledger.history import Charge
-from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.history import Budget, Charge
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version
 
 ROUNDS = 3

@@ -12,8 +12,8 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.ledger.history import Version
-from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.history import Budget, Version
+from primorl.privacy.ledger.ledger import Ledger
 from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 
 RUN = Training(0.1, 20.0, 150).event

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.ledger.history import Anchor, Chain, Head, Record
-from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.history import Anchor, Budget, Chain, Head, Record
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.ledger.store import Store
 from tests.privacy.ledger.ledgers import (
     DELTA,

@@ -12,8 +12,8 @@ from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
-from primorl.privacy.ledger.history import BudgetExceeded, Version
-from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, Version
+from primorl.privacy.ledger.ledger import Ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 
 ANA, BEN, CEM = (version(members) for members in ("abc", "bcd", "xyz"))  # the first two share units

@@ -14,8 +14,8 @@ from primorl.base.errors import Busy, PipelineError
 from primorl.base.files import locked
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import write_checkpoint
-from primorl.privacy.ledger.history import Refused
-from primorl.privacy.ledger.ledger import Budget, new_charge_id
+from primorl.privacy.ledger.history import Budget, Refused
+from primorl.privacy.ledger.ledger import new_charge_id
 from tests.privacy.ledger import ledgers
 from tests.privacy.ledger.interrupted import (
     DATA,
