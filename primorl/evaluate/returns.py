@@ -152,7 +152,8 @@ def episode_returns(
         PipelineError: the environment cannot be built, its spaces are not the policy's, or nothing
             says that its episodes end.
     """
-    seeds = reset_seeds(seed, episodes)
+    # the seed of an episode's reset does not depend on the number of episodes
+    seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(episodes)]
     at_once = min(episodes, max(1, _ENVIRONMENTS_AT_ONCE // policy.policies))
     envs = _build(environment_id, policy, limit, policy.policies * at_once)
     try:
@@ -163,11 +164,6 @@ def episode_returns(
     finally:
         envs.close()
     return np.concatenate(parts, axis=1)
-
-
-def reset_seeds(seed: int, episodes: int) -> list[int]:
-    """Return the seed of each episode's reset; it does not depend on the number of episodes."""
-    return [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(episodes)]
 
 
 def _returns(

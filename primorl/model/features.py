@@ -95,11 +95,6 @@ class Polynomials:
             ).float()
         return found
 
-    def largest(self, basis: Tensor) -> Tensor:
-        """Return a bound on the magnitude of every feature, ``[F]`` in float64."""
-        farthest = FARTHEST * basis.double().abs().sum(0).max()
-        return (farthest**self.degree + 3 * farthest + 1).expand(self.size)
-
     def __call__(self, standardised: Tensor, basis: Tensor) -> Tensor:
         """Return the features ``[.., F]`` of standardised inputs ``[.., S + A]``.
 

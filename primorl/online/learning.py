@@ -73,11 +73,6 @@ class Cohort:
         assert self._mechanism.denominator is not None
         return int(self._mechanism.denominator)
 
-    @property
-    def noise_multiplier(self) -> float:
-        """Noise multiplier z of the noisy means; 0 for the non-private twin."""
-        return self._mechanism.noise_multiplier
-
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """Release (Σ clipped contributions + N(0, (zS)² I)) / m.
 

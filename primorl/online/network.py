@@ -261,9 +261,10 @@ class StepGradients:
         """Compute Σ_t w_t ψ_t: ``[U, t]`` to ``[U, d]``."""
         parts = []
         for error, signal in zip(self.errors, self.signals, strict=True):
-            weighted = torch.mul(error, weights.unsqueeze(-1), out=self._scratch(error))
+            weighted = torch.mul(
+                error,
+                weights.unsqueeze(-1),
+                out=self.workspace.take("scratch", 0, tuple(error.shape)),
+            )
             parts += [torch.bmm(weighted.mT, signal).flatten(1), weighted.sum(1)]
         return torch.cat([*parts, (self.spread * weights.unsqueeze(1)).sum(-1)], 1)
-
-    def _scratch(self, like: Tensor) -> Tensor:
-        return self.workspace.take("scratch", 0, tuple(like.shape))

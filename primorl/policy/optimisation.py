@@ -298,6 +298,8 @@ def write(
         model: that they were trained in.
     """
     choice, seeds = policies.choice, policies.seeds
+    ends = model.observation_low, model.observation_high
+    finite = all(bool(side.isfinite().all()) for side in ends)
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -309,7 +311,7 @@ def write(
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
                 names=released.names,
                 one_hot=released.one_hot or None,
-                observation_range=_public_range(model),
+                observation_range=ends if finite else None,
                 model_sha256=released.model_sha256,
                 ends=released.ends,
                 uncertainty=model.uncertainty,
@@ -318,9 +320,3 @@ def write(
                 clone_error=None if choice is None else choice.error,
             )
             released.statement.write(folder)
-
-
-def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:
-    """Return the bounds of observations; None if the model has no finite ones."""
-    low, high = model.observation_low, model.observation_high
-    return (low, high) if bool(low.isfinite().all() and high.isfinite().all()) else None

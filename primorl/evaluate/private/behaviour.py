@@ -149,8 +149,9 @@ class Behaviour(Question):
         self, problem: Problem, noise: float, released: Tensor, ends: Interval
     ) -> tuple[float, float]:
         """Bound the shares of the units whose returns lie below and above a range."""
-        edges = torch.tensor(ends, dtype=torch.float64)
-        below, within = self._share_below(problem, released, edges).tolist()
+        # between the bins' edges the CDF is linear
+        edges, cdf = self._edges(problem).numpy(), self._cdf(released).numpy()
+        below, within = np.interp(ends, edges, cdf).tolist()
         doubt = t_quantile(problem.units) * float(self._noise_of_cdf(noise).max())
         return min(below + doubt, 1.0), min(1 - within + doubt, 1.0)
 
@@ -161,11 +162,6 @@ class Behaviour(Question):
         first, last = math.asinh(low / unit), math.asinh(high / unit)
         fine = unit * torch.linspace(first, last, bins // 2 + 2, dtype=torch.float64).sinh()
         return torch.cat((even, fine[1:-1].clamp(low, high))).sort().values
-
-    def _share_below(self, problem: Problem, released: Tensor, ends: Tensor) -> Tensor:
-        """Read the CDF between the bins' edges, where it is linear."""
-        edges, cdf = self._edges(problem), self._cdf(released)
-        return torch.from_numpy(np.interp(ends.numpy(), edges.numpy(), cdf.numpy()))
 
     def _cdf(self, released: Tensor) -> Tensor:
         """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64
