@@ -69,8 +69,6 @@ def partition(
             consent does not fit it, or if a partition would be empty; the content of ``target`` is
             untouched.
     """
-    if public is None and public_fraction is None:
-        raise PipelineError("params.yaml: partition: found neither public_fraction nor public")
     ids = None
     if public is not None:
         ids = IdList(read_ids(public, CONSENT, "params.yaml: partition.public.file"), public)

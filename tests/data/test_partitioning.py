@@ -191,7 +191,7 @@ def units(side: str) -> set[str]:
     return {unit for table in tables for unit in pc.unique(table["unit_id"]).to_pylist()}
 
 
-def split(public: str | None, dataset: TabularDataset | None = None) -> Manifest:
+def split(public: str, dataset: TabularDataset | None = None) -> Manifest:
     ingest(Path("raw"), Path("trajectories"), "log", dataset or log())
     return partition(Path("trajectories"), Path("partitions"), public_fraction=None, public=public)
 
@@ -213,7 +213,6 @@ def test_what_does_not_fit_is_refused(project: Path) -> None:
     for public, place in (
         ("elsewhere.txt", r"partition\.public\.file: "),
         (listed("bob", "nobody"), r"public\.txt: line 2: "),
-        (None, "found neither public_fraction nor public"),
     ):
         with pytest.raises(PipelineError, match=place) as wrong:
             split(public)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home
+from primorl.base.files import home, read_text
 from primorl.base.paths import SECRET
 from primorl.data.storage.schema import (
     first_repeat,
@@ -46,15 +46,12 @@ def project_secret() -> bytes:
     it.
 
     Raises:
-        PipelineError: if the file is unreadable or has another length.
+        PipelineError: if the file has another length.
     """
     path = home() / SECRET
     if not path.exists():
         _create(path)
-    try:
-        secret = path.read_bytes()
-    except OSError as unreadable:
-        raise PipelineError(f"{path}: not readable ({unreadable.strerror})") from None
+    secret = path.read_bytes()
     if len(secret) != _BYTES:
         raise PipelineError(f"{path}: damaged: not {_BYTES} bytes; restore it from your backup")
     return secret
@@ -335,12 +332,7 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
     path = Path(file)
     if folder.resolve() not in path.resolve().parents:
         raise PipelineError(f"{key}: found {file!r}; allowed is one in {folder}, which DVC watches")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as refused:
-        raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
-    except UnicodeDecodeError:
-        raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
+    text = read_text(path, f"{key} names it; allowed is one unit id a line").removeprefix("\ufeff")
     lines = [line.removesuffix("\r") if line.strip() else "" for line in text.split("\n")]
     ids: list[str] = id_text(pa.array(lines, pa.string())).to_pylist()
     return ids
