@@ -54,7 +54,7 @@ def mean_return(episodes: list[EpisodeBuffer]) -> float:
     return float(np.mean([np.sum(episode.rewards) for episode in episodes]))
 
 
-def train(seed: int) -> list[tuple[float, dict[str, Any]]]:
+def train() -> list[tuple[float, dict[str, Any]]]:
     """Train, and keep every policy that is looked at with its return."""
     envs = DummyVecEnv([partial(make, ENVIRONMENT)] * 10)
     size = envs.action_space.shape or ()
@@ -65,13 +65,13 @@ def train(seed: int) -> list[tuple[float, dict[str, Any]]]:
         gradient_steps=UPDATES,
         policy_kwargs={"net_arch": [256, 256]},
         action_noise=NormalActionNoise(np.zeros(size), np.full(size, NOISE)),
-        seed=seed,
+        seed=0,
         device="cpu",
     )
     found = []
     for done in range(EVERY, STEPS + 1, EVERY):
         learner.learn(EVERY, reset_num_timesteps=False)
-        value = mean_return(record(learner.policy, LOOKED_AT, 10_000 + seed))
+        value = mean_return(record(learner.policy, LOOKED_AT, 10_000))
         weights = {name: part.clone() for name, part in learner.policy.state_dict().items()}
         found.append((value, weights))
         print(f"{done} steps: return {value:.0f}", flush=True)
@@ -84,10 +84,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--root", type=Path, required=True, help="folder of Minari datasets")
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = train(arguments.seed)
+    found = train()
     last = found[-1][0]
     medium = next(each for each in found if each[0] >= last / 2)
     arguments.root.mkdir(parents=True, exist_ok=True)
@@ -100,22 +99,17 @@ def main() -> None:
         warnings.simplefilter("ignore")  # Minari asks for authors and links
         for name, (_, weights) in {"medium": medium, "expert": found[-1]}.items():
             policy.load_state_dict(weights)
-            dataset, returns = None, []
-            for part in range(0, EPISODES, 100):
-                episodes = record(policy, 100, 20_000 + part + EPISODES * (name == "expert"))
-                returns.append(mean_return(episodes))
-                if dataset is None:
-                    dataset = minari.create_dataset_from_buffers(
-                        f"two-policies/{name}-v0",
-                        episodes,
-                        algorithm_name="TD3",
-                        data_format="hdf5",
-                        observation_space=env.observation_space,
-                        action_space=env.action_space,
-                    )
-                else:
-                    dataset.storage.update_episodes(episodes)
-            print(f"{name}: {EPISODES} episodes, mean return {np.mean(returns):.0f}", flush=True)
+            episodes = record(policy, EPISODES, 20_000 + EPISODES * (name == "expert"))
+            minari.create_dataset_from_buffers(
+                f"two-policies/{name}-v0",
+                episodes,
+                algorithm_name="TD3",
+                data_format="hdf5",
+                observation_space=env.observation_space,
+                action_space=env.action_space,
+            )
+            value = mean_return(episodes)
+            print(f"{name}: {EPISODES} episodes, mean return {value:.0f}", flush=True)
 
 
 if __name__ == "__main__":
