@@ -181,9 +181,10 @@ def _resumed(
                 f"pays for exactly this result; wait for it; {_ANOTHER_DRAW}"
             )
         found = read_checkpoint(file, restore, charge.id)  # its owner may have gone on
+    # Its owner may have been killed before its rename was durable: what is read here must stay, as
+    # the ledger will say that it was reached.
+    sync(file.parent)
     if found.state.finished:  # perhaps killed between the last checkpoint and the commit
-        # Or killed just before it did so, and after the commit this state must stay.
-        sync(file.parent)
         return Payment(charge, found.state)
     if charge.state != "reserved" or ledger.progress.behind(charge.id, found.saves):
         raise _refusal(charge, file, "an old copy")
