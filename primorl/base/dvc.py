@@ -21,7 +21,6 @@ from primorl.base.files import home, workspace
 from primorl.base.paths import LOCK
 
 _PATIENCE = 10.0  # seconds
-_LISTED = 3  # outputs that a hint names
 _MALFORMED = (OSError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 """Of a lock that is not there, or of a form that DVC itself reports."""
 REMAKE = "`dvc repro --force --single-item ingest partition`"
@@ -129,10 +128,7 @@ def hint() -> str | None:
     there are none.
     """
     missing = [path for path in recorded_outputs() if not (workspace() / path).exists()]
-    if not missing:
-        return None
-    more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
-    return f"missing: {', '.join(missing[:_LISTED])}{more}; `dvc checkout` brings them back"
+    return f"missing: {', '.join(missing)}; `dvc checkout` brings them back" if missing else None
 
 
 def recorded_outputs(stage: str | None = None) -> dict[str, str | None]:
