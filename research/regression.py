@@ -54,23 +54,15 @@ class PolicyGradient(ReturnBasedUpdate):
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
         """See `Update.apply`."""
-        of_piece = partial(_sum_gradients, network, values[PARAMETERS])
-        gradients = by_pieces(of_piece, met, self.advantages(met))
-        step = cohort.noisy_mean(gradients, self.clipping_norm)
+        here = values[PARAMETERS].unsqueeze(0)
+
+        def sums(own: Trajectories, weights: Tensor, workspace: Workspace, number: int) -> Tensor:
+            steps = network.step_gradients(here, own.observations, own.actions, workspace)
+            return steps.sums(weights)
+
+        rows = by_pieces(sums, met, self.advantages(met))
+        step = cohort.noisy_mean(rows, self.clipping_norm)
         return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
-
-
-def _sum_gradients(
-    network: PolicyNetwork,
-    parameters: Tensor,
-    own: Trajectories,
-    weights: Tensor,
-    workspace: Workspace,
-    number: int,
-) -> Tensor:
-    """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, ``[U, d]``. Sensitive."""
-    here = parameters.unsqueeze(0)
-    return network.step_gradients(here, own.observations, own.actions, workspace).sums(weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,7 @@ it stays there with probability p, which brings 1, and drifts left otherwise. Os
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
@@ -43,12 +44,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.stats import ncx2
 
 from benchmarks.machine import RESULTS_PAGE, put
 from primorl.online.learning import online_mechanism
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed
-from research.trust_region import Step
 
 S, A, H = 6, 2, 20  # states, actions, horizon
 USERS, RUNS, EVERY, DELTA, PUBLIC, DISCOUNT, FAILURE, REGULARISER = (
@@ -73,6 +74,66 @@ Floats, Whole = NDArray[np.float64], NDArray[np.int64]
 FEATURES: Floats = np.zeros((S, A, S + A))  # one-hot(state) beside one-hot(action)
 FEATURES[:, :, :S] = np.eye(S)[:, None]
 FEATURES[:, :, S:] = np.eye(A)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A noisy step of DPPG-L2 or DPPG-KL, whose clipping norm S keeps it in a trust region (Rio et
+    al., Section 4.2).
+
+    Δθ = η (ḡ + ξ), where ḡ is the mean of m users' vectors of norm at most S, and ξ is N(0, (ρS)²
+    I). The paper has m = 1, so that ρ is the noise multiplier z; here ρ = z / m.
+
+    Attributes:
+        learning_rate: η.
+        noise: ρ.
+        failure: β, with which the step may be larger than it should.
+    """
+
+    learning_rate: float
+    noise: float
+    failure: float
+
+    def l2_norm(self, region: float, parameters: int) -> float:
+        """Proposition 4.4: the largest S for which ½‖Δθ‖² ≤ α with probability at least 1 - β.
+
+        ½‖Δθ‖² is ½ η² ρ² S² times a non-central χ² variable of d degrees and non-centrality at most
+        ρ⁻².
+
+        Args:
+            region: α.
+            parameters: d.
+        """
+        if self.noise == 0:
+            return math.sqrt(2 * region) / self.learning_rate
+        quantile = _quantile(1 - self.failure, parameters, self.noise**-2)
+        return math.sqrt(2 * region / quantile) / (self.learning_rate * self.noise)
+
+    def kl_norm(self, region: float, fisher: Floats) -> Floats:
+        """Proposition 4.7: an S for which ½ Δθᵀ F Δθ ≤ α with probability at least 1 - β, by
+        Markov's inequality.
+
+        Args:
+            region: α; approximately the mean KL divergence between the policies before and after
+                the step.
+            fisher: F ``[.., d, d]``, public.
+
+        Returns:
+            S for each F, ``[..]``.
+        """
+        eigenvalues = np.linalg.eigvalsh(fisher)
+        spread = eigenvalues[..., -1] + self.noise**2 * eigenvalues.sum(-1)
+        norms: Floats = np.sqrt(2 * region * self.failure / spread) / self.learning_rate
+        return norms
+
+
+@lru_cache(maxsize=16)
+def _quantile(probability: float, degrees: int, noncentrality: float) -> float:
+    """The quantile of a non-central χ² distribution.
+
+    A run asks for the same one for every cohort.
+    """
+    return float(ncx2.ppf(probability, degrees, noncentrality))
 
 
 @dataclass(frozen=True)
