@@ -16,6 +16,7 @@ from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.ledger.history import Budget, Refused
 from primorl.privacy.ledger.ledger import new_charge_id
+from primorl.privacy.ledger.store import Progress
 from tests.privacy.ledger import ledgers
 from tests.privacy.ledger.interrupted import (
     DATA,
@@ -63,6 +64,23 @@ def test_who_waits_is_given_what_the_other_paid_for(
         patched.setattr("time.sleep", lambda _: other.close())
         one_file.work()
     judge(one_file)
+
+
+def test_what_is_resumed_is_on_the_disk_before_the_ledger_says_so(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may have died before the disk had it; a power cut would bring back the last."""
+    killed_in_round(one_file, 2)
+    done, claim = list[object](), Progress.claim
+
+    def claimed(self: Progress, *given: Any) -> Any:
+        done.append("claimed")
+        return claim(self, *given)
+
+    monkeypatch.setattr(charges, "sync", done.append)
+    monkeypatch.setattr(Progress, "claim", claimed)
+    one_file.work()
+    assert done == [one_file.checkpoints, "claimed"]
 
 
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
