@@ -160,6 +160,7 @@ def _summary(
     params: "Params",
 ) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
+    from primorl.privacy.ledger.history import list_budget_changes
 
     budget, delta = params.privacy.budget, params.privacy.delta
     spent = account.epsilon(delta)
@@ -178,3 +179,5 @@ def _summary(
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:
         yield (f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, spent)}")
+    for change, by in list_budget_changes(account.charges, budget.epsilon):
+        yield f"  budget {change}" + (f" by {by}" if by else "")

@@ -19,7 +19,7 @@ from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import choose
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
-from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.history import Charge, list_budget_changes
 from primorl.privacy.statement import Statement, our_accountant
 from primorl.release import bundle
 from primorl.release.card import DECLARED_TEXTS, render
@@ -158,6 +158,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         ledger.verify()
         refuse_missing_charges(ledger)
         account = ledger.account(version_in(PARTITIONS, run.manifest))
+    budget = params.privacy.budget.epsilon
     _check_made(run, {charge.id: charge for charge in account.charges})
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
@@ -167,7 +168,8 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         # by this version, as whoever checks the bundle does
         epsilon=finite(account.epsilon(delta)),
         delta=delta,
-        budget=params.privacy.budget.epsilon,
+        budget=budget,
+        budget_changes=tuple(change for change, _ in list_budget_changes(account.charges, budget)),
         charges=len(account.entries),
         records=tuple(
             ChargeRecord(

@@ -116,6 +116,8 @@ class LedgerStatement:
     """The charges, oldest first."""
     budget: _Epsilon | None = None
     """The most ε that all charges together may take, as declared; `null`: no bound."""
+    budget_changes: tuple[Line, ...] = ()
+    """How the budget changed between them: when, from what to what."""
 
 
 @record

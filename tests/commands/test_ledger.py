@@ -24,6 +24,7 @@ from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
+from primorl.privacy.ledger.history import Budget
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import open_to_charge
 from tests.commands.charging import charged, partitioned, settings
@@ -178,3 +179,15 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, prim
     assert not secret.exists()
     secret.write_bytes(b"n" * 32)
     assert ".primorl/secret is not that of this ledger" in primorl(*SHOW)[2]
+
+
+def test_a_raised_budget_stays_visible(primorl: Call) -> None:
+    with closing(open_to_charge(settings(90.0))) as ledger:
+        for budget in (80.0, 80.0, 90.0):
+            granted = ledger.reserve(request(version("ab")), Budget(budget, DELTA))
+    raised = f"  budget raised from ε 80 to ε 90 on {granted.time[:10]} by {granted.by}\n"
+    assert primorl(*SHOW)[1].count(raised) == 1
+    assert "after the last charge" not in primorl(*SHOW)[1]
+    settings(95.0)
+    assert "  budget raised from ε 90 to ε 95 after the last charge\n" in primorl(*SHOW)[1]
+    assert [each["budget"] for each in shown(primorl)] == [80.0, 80.0, 90.0]

@@ -33,7 +33,7 @@ RECORD |= {"state": "committed", "same_version": True}
 OTHER = {"epsilon": 0.25, "state": "reserved", "same_version": False}
 RECORDS = [RECORD, RECORD, RECORD | OTHER]
 SPENT: dict[str, Any] = {"charges": 3, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
-SPENT |= {"budget": 2.0}
+SPENT |= {"budget": 2.0, "budget_changes": ["raised from ε 1 to ε 2 on 2026-11-20"]}
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` '
     "[a](javascript:alert(1)) | b | \n# *b*"
@@ -73,7 +73,8 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "-141.8, 95% interval -159.7 to -123.8",
         "3 charges on these data",
         "| spent on these trajectories by 2026-11-20 | ε = 1.08 at δ = 1e-05, in 3 charges |",
-        "| budget of these trajectories | ε = 2, of which 0.9288 is left |",
+        "| budget of these trajectories | ε = 2, of which 0.9288 is left; raised from ε 1 to "
+        "ε 2 on 2026-11-20 |",
     ):
         assert said in made
     alone = STATEMENT | {"groups": [], "of_model": STATEMENT}

@@ -11,6 +11,7 @@ import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_file, sync
+from primorl.privacy.accounting.rounding import at_most
 
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"
@@ -387,3 +389,23 @@ def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge
         state="reserved",
         **found,
     )
+
+
+def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[tuple[str, str]]:
+    """Say how the budget changed between these charges, and since the last one to that of
+    ``today``, oldest first; and of each who ran the work then, who stays here.
+
+    A charge that names nobody does not tell its budget either.
+    """
+    known = [(each.budget, f"on {each.time[:10]}", each.by) for each in charges if each.by]
+    found = []
+    for (before, _, _), (after, when, by) in pairwise(
+        [*known, (today, "after the last charge", "")]
+    ):
+        if before == after:
+            continue
+        raised = after is None or (before is not None and after > before)
+        sides = ("none" if each is None else f"ε {at_most(each, 6)}" for each in (before, after))
+        verb = "raised" if raised else "lowered"
+        found.append((f"{verb} from {' to '.join(sides)} {when}", by or ""))
+    return found
