@@ -9,6 +9,7 @@ from primorl.base.reporting import StageLog, exit_status
 from primorl.config.params import Params, load
 from primorl.stages import training
 from primorl.stages.training import work_for_first
+from primorl.tracking import check_store
 from primorl.work.desk import Desk
 
 
@@ -22,6 +23,8 @@ def body(params: Params, log: StageLog) -> None:
         setup = training.prepare_training(plan.model, data, params.compute)
         training.check_before_charge(setup, MODEL)
 
+        if params.tracking.uri is not None:
+            check_store(params)  # `evaluate` would fail after all is paid for
         plan.keep(params, data)
         request, begin = desk.request(plan.model), training.begin(setup)
         with desk.pay(request, begin, training.restore_for(setup)) as paid:
@@ -35,7 +38,7 @@ def body(params: Params, log: StageLog) -> None:
 
 if __name__ == "__main__":
     description = "Train the dynamics ensemble under trajectory-level differential privacy."
-    if is_worker():  # sums over its units, without an MLflow run or files
+    if is_worker():  # sums over its units, and writes no file
         sys.exit(
             exit_status("train_model", lambda: work_for_first(load(), PARTITIONS), debug=False)
         )

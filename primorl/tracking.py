@@ -89,6 +89,17 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
         client.set_terminated(run, "FINISHED")
 
 
+def check_store(params: Params) -> None:
+    """Check that the store that ``tracking`` names can be used, before a run that is paid for.
+
+    Raises:
+        PipelineError: it cannot; see `log_run`.
+    """
+    uri = store_uri(params)
+    with _naming_errors(uri):
+        _experiment(_connect(uri), uri, params.tracking.experiment or params.dataset)
+
+
 # The store
 
 
@@ -121,11 +132,13 @@ def without_credentials(uri: str) -> str:
 _REMEDIES = {
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
     "migrate-filestore": "it is a folder, and a database is needed; see `mlflow migrate-filestore`",
+    "No module named": "the driver of its database is not installed",
+    "unable to open database file": "its folder is not there, or may not be written",
+    "readonly database": "it may not be written by this user",
 }
 """What to do, by a part of the store's own words."""
 _OTHERWISE = (
-    "check that it is there, lets you in and may be written, and that its driver is installed; or "
-    "set tracking.uri to null for a store in this project"
+    "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
 )
 
 

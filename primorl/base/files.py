@@ -89,7 +89,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     If the block succeeds the folder replaces ``target``, else it is deleted.
 
     The previous ``target`` stays untouched until the new one is complete and on the disk. A kill or
-    a power cut leaves the old one, the new one or, between two renames, none.
+    a power cut leaves the old one, the new one or, between two renames, none; an exception there
+    leaves the old one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
@@ -108,6 +109,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
         fresh.replace(target)
         sync(target.parent)
     finally:
+        if previous.exists() and not target.exists():  # interrupted between the two renames
+            previous.replace(target)
         for folder in (fresh, previous):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -10,11 +10,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 import primorl
+from primorl.base.errors import PipelineError
+from primorl.base.paths import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
 from primorl.commands import init, ledger, policies, runs
@@ -98,7 +101,10 @@ def main(words: Sequence[str] | None = None) -> int:
         ):
             warnings.filterwarnings("once", module="primorl")
             warnings.showwarning = _print_warning  # type: ignore[assignment]
-            command.invoke(context)
+            try:
+                command.invoke(context)
+            finally:
+                _warn_of_a_changed_source(_name(given))
         return 0
     except typer.Exit as done:
         return done.exit_code
@@ -125,6 +131,19 @@ def _print_warning(message: Warning | str, category: type[Warning], *where: Any)
     print(f"warning: {message}", file=sys.stderr)
 
 
+def _warn_of_a_changed_source(command: str) -> None:
+    """Say that a log's files changed since they were collected; `check` refuses it itself."""
+    if command == "check" or not (PARAMS.exists() and COPIES.exists()):
+        return
+    from primorl.config.params import load
+    from primorl.data.sources.logs import changed
+
+    with suppress(PipelineError):  # of params.yaml; the command itself has said so
+        params = load()
+        if said := changed(params.dataset, params.chosen):
+            print(f"warning: {said}", file=sys.stderr)
+
+
 def _name(words: Sequence[str]) -> str:
     return next((word for word in words if not word.startswith("-")), "primorl")
 
@@ -132,7 +151,10 @@ def _name(words: Sequence[str]) -> str:
 def _usage(wrong: typer.TyperException) -> str:
     context = getattr(wrong, "ctx", None)
     path = "primorl" if context is None else context.command_path
-    return f"{' '.join(wrong.format_message().split()).rstrip('.')}; see `{path} --help`"
+    said = " ".join(wrong.format_message().split()).rstrip(".")
+    said = said.replace("Input should be greater than or equal to", "allowed is at least")
+    said = said.replace("Input should be less than or equal to", "allowed is at most")
+    return f"{said}; see `{path} --help`"
 
 
 if __name__ == "__main__":

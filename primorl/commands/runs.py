@@ -159,7 +159,7 @@ def plan(
         option("Z", "Noise over clipping norm.", min=1e-6, max=1e6),
     ] = None,
     rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=10**6)] = None,
-    delta: Annotated[float | None, option("D", "δ.", min=1e-300, max=0.999999)] = None,
+    delta: Annotated[float | None, option("D", "δ.", min=1e-12, max=0.999999)] = None,
     target_epsilon: Annotated[
         float | None,
         option(

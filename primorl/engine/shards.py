@@ -43,8 +43,8 @@ class Received(NamedTuple):
     released: Tensor
 
 
-class Alone:
-    """A process that trains alone, and its place among all of them."""
+class Group:
+    """The processes of a training, and this one's place among them: here it is alone."""
 
     rank, ranks = 0, 1
 
@@ -56,7 +56,7 @@ class Alone:
         return own
 
 
-class Processes(Alone):
+class Processes(Group):
     """The processes that torchrun started; they talk through gloo, on the CPU."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Processes(Alone):
         dist.destroy_process_group()
 
     def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
-        """See `Alone.ask`.
+        """See `Group.ask`.
 
         Raises:
             ValueError: in another process, which may release nothing.

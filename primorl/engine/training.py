@@ -17,7 +17,7 @@ from primorl.engine.public import PublicEvaluation, PublicEvaluator, Rows
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import Answers, TrainingSetup
-from primorl.engine.shards import Alone, Message, Processes, join_answers
+from primorl.engine.shards import Group, Message, Processes, join_answers
 from primorl.model.architecture import Explained, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten
@@ -186,7 +186,7 @@ def train(
     state: TrainingState | None = None,
     save_checkpoint: SaveCheckpoint = lambda state: None,
     on_round: OnRound = lambda started, evaluation: None,
-    group: Alone | None = None,
+    group: Group | None = None,
 ) -> Trained:
     """Answer the mechanism's queries and run its rounds, or those that an interrupted run left.
 
@@ -212,7 +212,7 @@ def train(
             is no source for what is left to do, patience is asked for without a public split, or
             the answers to the queries are lost.
     """
-    group = group or Alone()
+    group = group or Group()
     if source is not None and source.units != len(range(0, setup.mechanism.units, group.ranks)):
         raise ValueError("the number of private units differs from the one the mechanism declares")
     if public is None and setup.server.early_stopping.patience is not None:
@@ -239,7 +239,7 @@ def train(
 
 
 def _sum_early(
-    setup: TrainingSetup, source: CohortSource | None, group: Alone, name: str, answers: Answers
+    setup: TrainingSetup, source: CohortSource | None, group: Group, name: str, answers: Answers
 ) -> Tensor:
     """Sum the query of a name that is asked before the rounds, over the units of all processes."""
     assert source is not None, "answers that are known are not asked for again"
@@ -247,7 +247,7 @@ def _sum_early(
     return group.total(setup.early_queries(answers)[name].total(source))
 
 
-def _sum_round(setup: TrainingSetup, rounds: Rounds, group: Alone, weights: Tensor) -> Tensor:
+def _sum_round(setup: TrainingSetup, rounds: Rounds, group: Group, weights: Tensor) -> Tensor:
     """Sum the updates of a fresh cohort of all processes, ``[d]``."""
     group.ask(Message.ROUND, released=weights)
     return group.total(flatten(rounds.sum(setup.shape(weights))))
@@ -257,7 +257,7 @@ def _sum_late(
     setup: TrainingSetup,
     source: CohortSource,
     maps: Normaliser,
-    group: Alone,
+    group: Group,
     name: str,
     weights: Weights,
 ) -> Tensor:

@@ -323,6 +323,9 @@ def check_shapes(
             raise _MismatchError(f"{name} has shape {found.shape}, {CONFIG} says {shape}")
         if found.dtype != np.float32 or not np.isfinite(found).all():
             raise _MismatchError(f"{name} is not made of finite float32 numbers")
+    swapped = tensors.get("action_low", 0) >= tensors.get("action_high", np.inf)
+    if np.any(swapped) or np.any(tensors.get("observation_scale", 1) <= 0):
+        raise _MismatchError("a scale that is not positive")
 
 
 def _range_of(config: PolicyConfig) -> tuple[Array, Array] | None:
@@ -332,9 +335,14 @@ def _range_of(config: PolicyConfig) -> tuple[Array, Array] | None:
     sizes = ((config.observation_names, S), (config.action_names, A), (low, S), (high, S))
     if any(entries and len(entries) != size for entries, size in sizes):
         raise _MismatchError(f"names or ranges in {CONFIG} are not one for each dimension")
+    if not all(0 <= first < first + size <= S for first, size in config.one_hot or ()):
+        raise _MismatchError(f"one_hot in {CONFIG} names dimensions that are not there")
     if low is None or high is None:
         return None
-    return np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
+    lowest, highest = np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
+    if not (lowest <= highest).all():
+        raise _MismatchError(f"observation_low in {CONFIG} is above observation_high")
+    return lowest, highest
 
 
 # Which policy may be used: the one that was recommended, or another one only against advice and by

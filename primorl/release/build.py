@@ -2,6 +2,7 @@
 else.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from primorl.base import paths
+from primorl.base.dvc import recorded_outputs
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite, replaced_directory
-from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS
+from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import Summary
@@ -75,6 +77,7 @@ def release(
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
     run = VerifiedRun.read(params)
+    _refuse_an_edited_summary()
     choose(policy, against_advice=against_advice)
     copied = {name: MODELS / name for name in (*MODEL, *POLICY[:2], STARTS, CLONE)}
     records = _collect_records(run, params)
@@ -98,6 +101,20 @@ def release(
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_NO_TIME, _NO_TIME))
     return released
+
+
+def _refuse_an_edited_summary() -> None:
+    """Refuse a summary that is not what ``dvc.lock`` says that its stage wrote.
+
+    No digest of the chain covers the returns in it. Where DVC recorded none, nothing is compared.
+    """
+    recorded = recorded_outputs().get(SUMMARY.as_posix())
+    written = hashlib.md5(SUMMARY.read_bytes(), usedforsecurity=False).hexdigest()
+    if recorded not in (None, written):
+        raise PipelineError(
+            f"{SUMMARY}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout "
+            "was interrupted; `dvc checkout` brings it back"
+        )
 
 
 def _refuse_to_overwrite(target: Path) -> None:

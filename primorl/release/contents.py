@@ -263,9 +263,14 @@ def make_manifest(folder: Path) -> FileList:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Tell whether ``folder`` has the manifest of a bundle, and no other file than bundles have."""
-    names = set(list_files(folder))
-    return MANIFEST in names and names <= NEEDED | OPTIONAL | {MANIFEST, SIGNATURE}
+    """Tell whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other
+    file is in it.
+    """
+    try:
+        read(folder, MANIFEST, FileList)
+        return set(list_files(folder)) <= NEEDED | OPTIONAL | {MANIFEST, SIGNATURE}
+    except PipelineError:
+        return False
 
 
 def check_names_and_hashes(folder: Path) -> frozenset[str]:

@@ -159,6 +159,13 @@ def online_run(params: Params) -> OnlineRun:
     policy = DeterministicPolicy.load(POLICY)
     network = PolicyNetwork.of(policy)
     config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
+    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
+    needed = environments.observation_size, len(environments.action_low)
+    if found != (*needed, environments.discrete_actions):
+        raise PipelineError(
+            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
+            f"{environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
+        )
     if offline.delta not in (None, params.privacy.delta):
         raise PipelineError(
             f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
@@ -285,8 +292,7 @@ def request_for(params: Params, run: OnlineRun) -> Request:
         "people": hashlib.sha256(run.people.members).hexdigest(),
         "fingerprint": run.people.fingerprint,
         "environment": params.chosen.environment,
-        # the algorithm had a key; what is paid for is found by it
-        "online": plain(params.online) | {"algorithm": "dppg"},
+        "online": plain(params.online),
         "steps": run.steps,
         "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
         "noise_multiplier": run.mechanism.noise_multiplier,

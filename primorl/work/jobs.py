@@ -320,13 +320,19 @@ def digest_of_settings(params: Params) -> str:
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
+    # What is asked of the people follows from the policy too. Names and empty bounds are those of
+    # plans that were kept before: another digest would have people charged again.
+    asked["privacy"]["statistics"] = {
+        "normaliser": params.normaliser,
+        "starts": params.asks_starts,
+    }
     facts = {name: content["chosen"][name] for name in _FACTS}
-    for key in _FREE_BOUNDS:
-        del facts["bounds"][key]
-    # what is asked of the people follows from the policy too
-    of_people = {"normaliser": params.normaliser, "starts": params.asks_starts}
-    questions = content["evaluation"]["private"]
-    return digest(asked | {"facts": facts, "of_people": of_people, "questions": questions})
+    facts["bounds"] = {
+        key: value
+        for key, value in facts["bounds"].items()
+        if key not in _FREE_BOUNDS and value is not None
+    }
+    return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
 
 
 def paid_plan(params: Params, partitions: "Partitions") -> Path:

@@ -147,11 +147,16 @@ def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
 HOMES = {  # working directory, DVC_ROOT, home; P has params.yaml
     "a project": ("P", None, "P"),
     "a stage of it": ("P", "P", "P"),
+    "a folder below it": ("P/data", "P", "P"),
     "a stage of another project": ("P", "outer", "P"),
+    "another project's experiment": ("P", "outer/.dvc/tmp/exps/tmp1", "P"),
+    "a subfolder of a DVC project": ("outer/P", "outer", "outer/P"),
     "a temporary copy": ("P/.dvc/tmp/exps/standalone/tmp1", "P", "P"),
     "a queued copy": ("P/.dvc/tmp/exps/tmp1", "P/.dvc/tmp/exps/tmp1", "P"),
     "a copy of another project": ("P/.dvc/tmp/exps/tmp1", "outer", "P"),
     "a copy of a subfolder": ("outer/.dvc/tmp/exps/tmp1/P", "outer", "outer/P"),
+    "a copy of DVC's subfolder": ("P/.dvc/tmp/exps/tmp1/P", "P", "P"),
+    "a worktree": ("tree/P", None, "tree/P"),
     "a linked project": ("link", "link", "P"),
     "copies behind a link": ("far/.dvc/tmp/exps/tmp1", "far", "far"),
 }
@@ -162,7 +167,7 @@ def test_the_account_lies_in_the_project(
     project: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     start, root, expected = HOMES[where]
-    for name in ("P", "outer/P", "far"):
+    for name in ("P", "outer/P", "tree/P", "far"):
         (project / name).mkdir(parents=True)
         (project / name / "params.yaml").touch()
     (project / "link").symlink_to("P")

@@ -59,8 +59,8 @@ def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
 def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
     for words, complaint in (
         ("", "--sampling-probability: not given, and there is no params.yaml"),
-        ("--target-epsilon nan", "should be less than or equal"),
-        ("--rounds 0", "greater than or equal to 1"),
+        ("--target-epsilon nan", "allowed is at most"),
+        ("--rounds 0", "allowed is at least 1"),
         (BARE + "--target-epsilon 1 --solve rounds", "--rounds: found where the one for a target"),
         (BARE + Z + "--target-epsilon 1", "--noise-multiplier: found where the one for a target"),
         (Q + T + "--delta 1e-9 --target-epsilon 1e-6", "found 1e-06: no noise multiplier below"),

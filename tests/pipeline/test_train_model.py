@@ -99,6 +99,12 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
     assert states(data) == ["committed", "reserved"]
 
 
+def test_a_log_that_cannot_be_written_is_refused_before_anybody_is_charged(data: Params) -> None:
+    with pytest.raises(PipelineError, match=r"tracking\.uri: the MLflow store host cannot be used"):
+        trained(replace(data, tracking=replace(data.tracking, uri="ftp://host/x")))
+    assert charged(data) == []
+
+
 def test_an_edit_of_the_engine_charges_nobody(
     data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

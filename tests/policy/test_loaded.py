@@ -112,7 +112,7 @@ def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> Non
     for about in (
         {"observation_low": [0.0], "observation_high": [1.0]},
         {"observation_names": ["a"]},
-        {"elapsed": {"name": "a", "unit": "hours", "most": 0.0}},
+        {"one_hot": [[0, 99]]},
     ):
         file.write_text(json.dumps(config | about), encoding="utf-8")
         with pytest.raises(PipelineError, match=r"not a policy|not as declared"):

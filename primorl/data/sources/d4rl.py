@@ -117,7 +117,8 @@ def check_parts(path: Path) -> None:
         found = file.visititems_links(partial(_find_foreign, file))
         if found is not None:
             raise PipelineError(
-                f"{path}: {printable(found)}; write all rows into one file (`h5repack` does)"
+                f"{path}: {printable(found)}; write all rows into one file "
+                "with gzip (`h5repack -f GZIP=4` does)"
             )
 
 
@@ -130,7 +131,9 @@ def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
     layout = part.id.get_create_plist()
     if layout.get_layout() == h5py.h5d.VIRTUAL or layout.get_external_count():
         return f"{name}: found rows that lie in another file"
-    return None
+    numbers = [layout.get_filter(place)[0] for place in range(layout.get_nfilters())]
+    missing = [number for number in numbers if not h5py.h5z.filter_avail(number)]
+    return f"{name}: found HDF5's filters {missing}, which are not installed" if missing else None
 
 
 class D4rlReader:

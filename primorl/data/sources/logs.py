@@ -587,6 +587,7 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
         PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first
             line is quoted.
     """
+    _refuse_unread(path, (".csv", ".csv.gz"))
     try:
         with io.TextIOWrapper(_open_bytes(path), "utf-8-sig", newline="") as file:
             head = list(itertools.islice(file, _HEAD_LINES))

@@ -37,8 +37,9 @@ STARTS = 4096
 """First states that are drawn where none are public."""
 BLOCK = 1024
 """Rows that `in_blocks` asks for at once."""
-ROWS_AT_ONCE = 8192
-"""`portions` holds so many padded rows at a time; at least one unit."""
+BYTES_AT_ONCE = 32 << 20
+"""`portions` holds so many bytes of padded rows at a time, six numbers for each that is read; or
+one unit."""
 
 _TOGETHER = 8  # portions
 _NEGLIGIBLE = 1e-3  # weight of a reward
@@ -366,9 +367,9 @@ class Episodes:
 
 
 def portions(
-    source: EpisodeSource, units: Tensor, device: torch.device | None = None
+    source: EpisodeSource, units: Tensor, width: int, device: torch.device | None = None
 ) -> Iterator[Episodes]:
-    """Read all rows of some units in portions of `ROWS_AT_ONCE` padded rows. Sensitive.
+    """Read all rows of some units in portions of `BYTES_AT_ONCE`. Sensitive.
 
     Neighbours in length share a portion, so that there is little padding: among units that lie
     together on disk, so that a page is read for few portions.
@@ -376,9 +377,10 @@ def portions(
     Args:
         source: of the units.
         units: indices, int64 ``[U]``; may be empty.
+        width: numbers of a row.
         device: where the tensors go; None: the CPU.
     """
-    rows, lengths = ROWS_AT_ONCE, source.lengths(units)
+    rows, lengths = max(1, BYTES_AT_ONCE // (8 * 6 * width)), source.lengths(units)
     together = max(1, _TOGETHER * rows * len(units) // max(1, int(lengths.sum())))
     for some, own in zip(torch.split(units, together), torch.split(lengths, together), strict=True):
         ascending, order = own.sort()

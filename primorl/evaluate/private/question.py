@@ -149,10 +149,11 @@ def ask(
     clip = mechanism.clip
     assert isinstance(clip, L2Clip)
     everybody = torch.arange(source.units)
+    width = problem.observation_size + problem.action_size + 2
     state = begin
     for number in range(begin.made, mechanism.rounds):
         total: Tensor | None = None
-        for episodes in portions(source, everybody, device):
+        for episodes in portions(source, everybody, width, device):
             found = question.contributions(problem, episodes, noise_of(mechanism), state.released)
             part = clip.finish(found).sum(0)
             total = part if total is None else total + part

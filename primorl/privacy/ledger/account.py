@@ -36,7 +36,6 @@ from primorl.privacy.ledger.store import SIDES, Side, Store
 DIGEST_BYTES = 16
 TRAJECTORY = "trajectory"
 """Unit of a dataset that does not say which person a trajectory belongs to."""
-_MOST_DIFFERENT = 24  # events that PLD composes
 
 Heads = npt.NDArray[np.uint64]
 

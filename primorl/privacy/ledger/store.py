@@ -180,10 +180,6 @@ class Store:
         """Close the database."""
         self._engine.dispose()
 
-    def _missing_tables(self) -> list[sa.Table]:
-        inspector = sa.inspect(self._engine)
-        return [table for table in _tables.sorted_tables if not inspector.has_table(table.name)]
-
     def _create_tables(self) -> None:
         for _ in range(_CREATE_ATTEMPTS):
             # Two processes may begin at once: the server then fails one of them.
