@@ -92,7 +92,9 @@ def body(params: Params, log: StageLog) -> None:
         for stage, log in logs.items()
         for name, value, step in log["metrics"]
     ]
-    content = replace(content, metrics=[*content.metrics, *curves])
+    decided = {key: own["value"] for key, own in read_json(PLAN)["settings"].items()}
+    given = content.params | {key: decided[key] for key in params.undecided & decided.keys()}
+    content = replace(content, params=given, metrics=[*content.metrics, *curves])
     log_run(params, content, [file for file in _FILES if file.exists()])
 
 

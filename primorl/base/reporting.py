@@ -84,7 +84,7 @@ class RunContent:
         note: a description, in Markdown.
     """
 
-    params: Mapping[str, Any]
+    params: dict[str, Any]
     tags: Mapping[str, str]
     metrics: Sequence[tuple[str, float, int]]
     note: str = ""

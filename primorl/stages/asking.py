@@ -49,7 +49,7 @@ from primorl.evaluate.private.results import (
 )
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.termination import Ends
+from primorl.model.termination import LEARNED, Ends
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -142,7 +142,9 @@ def compare_in_model(
         return values_in_model(own, random, None), None
     today = roll_out(problem, clone, ROLLOUTS)
     names = config.observation_names, config.action_names
-    outcomes = dataset.bounds.outcomes or ()
+    # where rollouts do not end by the learned ends, nothing tells an outcome
+    ended = problem.ensemble.termination == LEARNED
+    outcomes = (dataset.bounds.outcomes or ()) if ended else ()
     ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
     paid = read_paid_actions(problem)
     conduct = compare_actions(problem, own, today, names, paid, outcomes, always_ends=ends)
@@ -257,8 +259,8 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> None:
         )
     if not state.finished and state.started > state.made:
         raise PipelineError(
-            f"{name}: {paid}: the run died while it drew its answer, and a charge pays for one "
-            f"answer only; it stays spent; {remedy}"
+            f"{name}: {paid}: the run died after it announced this answer, and a charge pays for "
+            f"one answer only; it stays spent; {remedy}"
         )
     if state.finished:
         print(

@@ -26,7 +26,7 @@ import psutil
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, home, replaced_directory
-from primorl.base.paths import CHECKPOINTS, PARTITIONS
+from primorl.base.paths import CHECKPOINTS, PARTITIONS, PLAN
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
@@ -116,9 +116,11 @@ class Desk:
         """Read the run's plan, and make the bill that `pay` holds each of its jobs to.
 
         Raises:
-            PipelineError: see `RunPlan.read` and `Bill.of`.
+            PipelineError: see `RunPlan.read` and `Bill.of`; or a job is of another δ.
         """
         plan = RunPlan.read(params, self.partitions)
+        if any(job.delta != self.delta for job in plan.paid_jobs):
+            raise PipelineError(f"{PLAN}: delta: not that of params.yaml; run `dvc repro plan`")
         self.bill = Bill.of(params, plan, self.partitions, self.ledger)
         return plan
 

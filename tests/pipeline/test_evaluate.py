@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
-from primorl.base.paths import CURVES, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import CURVES, MODEL, PLAN, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.results import (
@@ -52,6 +52,7 @@ ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/stages/{stage}.json"), {"seconds": float(seconds), "metrics": []})
+    write_json(PLAN, {"settings": {"dynamics.model": {"value": "linear"}}})
     place(POLICY, STATEMENT)
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))

@@ -86,6 +86,13 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
     def unknown(content: dict[str, Any]) -> None:
         content["model"]["sensitivity"] = 0.0
 
+    def dull(content: dict[str, Any]) -> None:
+        content["model"]["mechanism"]["delta"] = 0.1
+
+    rewrite(dull)
+    with pytest.raises(PipelineError, match="delta: not that of"):
+        train_model.body(params, StageLog())
+    PLAN.write_bytes(sound)
     rewrite(quieter)
     for says in ("jobs: not those of its numbers", "sensitivity .unknown key"):
         with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):

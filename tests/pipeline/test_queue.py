@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,11 @@ def test_a_queue_of_two_trials_that_begin_together_pays_for_their_model_once(
     run("git", "add", "--all")
     run("git", "commit", "--quiet", "--message", "settings")
     run("dvc", "exp", "run", "--queue", "-S", "policy.epochs=1,2")
-    run("dvc", "exp", "run", "--run-all", "--jobs", "2")
+    # `dvc exp run --run-all` waits for its workers, one of which need not end on a busy machine
+    run("dvc", "queue", "start", "--jobs", "2")
+    while sum(map(run("dvc", "queue", "status").count, ("Success", "Failed"))) < 2:
+        time.sleep(1)
+    run("dvc", "queue", "stop", "--kill")
     shown = json.loads(run("dvc", "exp", "show", "--json"))
     assert len(shown[1]["experiments"]) == 2
     assert len(charged(params)) == 1, "the model comes to nothing in both, and is paid for once"

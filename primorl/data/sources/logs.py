@@ -181,6 +181,7 @@ class LogFiles:
         parquet = path.suffix == ".parquet"
         try:
             schema = pq.read_schema(path) if parquet else self._open_csv(path, {}).schema
+            self._names[path] = schema.names
         except MemoryError:  # Arrow's own error is one too
             raise
         except _UNREADABLE as broken:
@@ -189,7 +190,6 @@ class LogFiles:
             raise PipelineError(
                 f"{path}: not readable as {form}: truncated, corrupt or empty; {_AGAIN}"
             ) from None
-        self._names[path] = schema.names
         types = {}
         for field in self._fields:
             places = schema.get_all_field_indices(field.column)
