@@ -58,7 +58,7 @@ def body(params: Params, log: StageLog) -> None:
     folders = seed_folders(POLICY, found.config.seeds or [params.seed])
     evaluation = evaluate(found, params, folders)
     logs = {stage: read_json(stage_log(stage)) for stage in _STAGES.split()}
-    seconds = {stage: log["seconds"] for stage, log in logs.items()}
+    seconds = {stage: own["seconds"] for stage, own in logs.items()}
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
         write_curve(fresh, evaluation.overall, score)
@@ -89,8 +89,8 @@ def body(params: Params, log: StageLog) -> None:
     )
     curves = [
         (f"{stage}.{name}", value, step)
-        for stage, log in logs.items()
-        for name, value, step in log["metrics"]
+        for stage, own in logs.items()
+        for name, value, step in own["metrics"]
     ]
     decided = {key: own["value"] for key, own in read_json(PLAN)["settings"].items()}
     given = content.params | {key: decided[key] for key in params.undecided & decided.keys()}

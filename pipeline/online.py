@@ -43,11 +43,11 @@ def body(params: Params, log: StageLog) -> None:
     device = choose_device(params.compute.device)
     start = online.begin(learning)
     with Desk.open_for(params, learning.people) as desk:
-        request = online.request_for(params, learning)
+        request = online.request_charge(params, learning)
         with desk.pay(request, start, OnlineState.restore) as paid:
             state = online.learn_for(paid, learning, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]
-            returns = online.evaluate_online(params, learning, state, policies)
+            returns = online.evaluate_online(params, state, policies)
             of_users = online.users_statement(params, learning)
             of_users = of_users.with_payment(paid.charge.id, paid.spent)
             statement = after_offline(learning.offline, of_users)
@@ -56,7 +56,7 @@ def body(params: Params, log: StageLog) -> None:
     seconds = time.perf_counter() - started
     summary = online.summarise_online(params, learning, of_users, statement, returns, seconds)
     write_online_results(summary, returns.users, returns.curve)
-    content = online.content_of(summary, returns)
+    content = online.list_content(summary, returns)
     files = (ONLINE_METRICS, ONLINE_CURVE, ONLINE / "privacy.json")
     log_run(params, content, files, online.STAGE)
 

@@ -62,7 +62,7 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    uri, now = store_uri(params), int(time.time() * 1000)
+    now = int(time.time() * 1000)
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     name = f"{params.dataset}/{of or params.dynamics.variant}"
     name += f" ({experiment_name})" if experiment_name else ""
@@ -74,10 +74,7 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     tags |= content.tags
     values = dict(_flatten({**params.choices(), **content.params}))
     metrics = [Metric(name, value, now, step) for name, value, step in content.metrics]
-    with _naming_errors(uri):
-        client = _connect(uri)
-        with _one_at_a_time():
-            experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
+    with _opened(params) as (client, experiment):
         run = str(client.create_run(experiment, run_name=name).info.run_id)
         for file in files:
             client.log_artifact(run, str(file), file.parent.as_posix())
@@ -95,9 +92,19 @@ def check_store(params: Params) -> None:
     Raises:
         PipelineError: it cannot; see `log_run`.
     """
+    with _opened(params):
+        pass
+
+
+@contextmanager
+def _opened(params: Params) -> Iterator[tuple["MlflowClient", str]]:
+    """Give the store's client and the id of the experiment, which is made where it is not there."""
     uri = store_uri(params)
     with _naming_errors(uri):
-        _experiment(_connect(uri), uri, params.tracking.experiment or params.dataset)
+        client = _connect(uri)
+        with _one_at_a_time():
+            experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
+        yield client, experiment
 
 
 # The store

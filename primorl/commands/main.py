@@ -132,8 +132,8 @@ def _print_warning(message: Warning | str, category: type[Warning], *where: Any)
 
 
 def _warn_of_a_changed_source(command: str) -> None:
-    """Say that a log's files changed since they were collected; `check` refuses it itself."""
-    if command == "check" or not (PARAMS.exists() and COPIES.exists()):
+    """Say that a log's files changed since they were collected; `check` and `run` refuse it."""
+    if command in ("check", "run") or not (PARAMS.exists() and COPIES.exists()):
         return
     from primorl.config.params import load
     from primorl.data.sources.logs import changed

@@ -49,7 +49,7 @@ from primorl.evaluate.private.results import (
 )
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.termination import LEARNED, Ends
+from primorl.model.termination import NONE, Ends
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -142,9 +142,9 @@ def compare_in_model(
         return values_in_model(own, random, None), None
     today = roll_out(problem, clone, ROLLOUTS)
     names = config.observation_names, config.action_names
-    # where rollouts do not end by the learned ends, nothing tells an outcome
-    ended = problem.ensemble.termination == LEARNED
-    outcomes = (dataset.bounds.outcomes or ()) if ended else ()
+    # where rollouts do not end, nothing tells an outcome
+    ends_known = problem.ensemble.termination != NONE
+    outcomes = (dataset.bounds.outcomes or ()) if ends_known else ()
     ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
     paid = read_paid_actions(problem)
     conduct = compare_actions(problem, own, today, names, paid, outcomes, always_ends=ends)

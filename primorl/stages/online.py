@@ -280,7 +280,7 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
         )
 
 
-def request_for(params: Params, run: OnlineRun) -> Request:
+def request_charge(params: Params, run: OnlineRun) -> Request:
     """Request the charge of a run.
 
     Its identity is a digest of everything that determines the result but chance and code. Of the
@@ -322,7 +322,7 @@ class Returns:
 
 
 def evaluate_online(
-    params: Params, run: OnlineRun, state: OnlineState, policies: list[DeterministicPolicy]
+    params: Params, state: OnlineState, policies: list[DeterministicPolicy]
 ) -> Returns:
     """Measure the policies of an online run in the environment."""
     asked, horizon = params.evaluation, params.chosen.horizon
@@ -402,7 +402,7 @@ def summarise_online(
     )
 
 
-def content_of(summary: OnlineSummary, returns: Returns) -> RunContent:
+def list_content(summary: OnlineSummary, returns: Returns) -> RunContent:
     """List what MLflow gets of an online run."""
     log = StageLog()
     for count, each in zip(returns.users, returns.curve, strict=True):
