@@ -3,6 +3,8 @@
 Reads released things only.
 """
 
+import hashlib
+import json
 import sys
 import time
 from dataclasses import replace
@@ -32,7 +34,7 @@ from primorl.evaluate.summary import Evaluation, Summary, content_of, write_curv
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import seed_folders
 from primorl.run import VerifiedRun
-from primorl.tracking import log_run
+from primorl.tracking import RESULT_TAG, log_run
 
 _OF_FOLDER = ("config.json", "privacy.json")
 _FILES = (
@@ -94,7 +96,9 @@ def body(params: Params, log: StageLog) -> None:
     ]
     decided = {key: own["value"] for key, own in read_json(PLAN)["settings"].items()}
     given = content.params | {key: decided[key] for key in params.undecided & decided.keys()}
-    content = replace(content, params=given, metrics=[*content.metrics, *curves])
+    result = json.dumps(replace(summary, seconds={}).to_json(), sort_keys=True).encode()
+    tags = {**content.tags, RESULT_TAG: hashlib.sha256(result).hexdigest()}
+    content = replace(content, params=given, tags=tags, metrics=[*content.metrics, *curves])
     log_run(params, content, [file for file in _FILES if file.exists()])
 
 

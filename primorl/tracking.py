@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GIVEN_TAG = "primorl.given"
+RESULT_TAG = "primorl.result"
+"""Tells a result from others; one that is in the store is not logged again."""
+_NOT_IN_NAMES = re.compile(r"[^\w. :-]")  # of metrics; MLflow takes a slash for a folder
 _MLFLOW = {
     # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -47,7 +50,7 @@ _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
 def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str = "") -> None:
-    """Log a result as a run of its own.
+    """Log a result as a run of its own, unless one of the same `RESULT_TAG` is there.
 
     Its parameters come last: `results` lists runs that have them.
 
@@ -73,8 +76,14 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
             tags[key] = os.environ[key]
     tags |= content.tags
     values = dict(_flatten({**params.choices(), **content.params}))
-    metrics = [Metric(name, value, now, step) for name, value, step in content.metrics]
+    metrics = [
+        Metric(_NOT_IN_NAMES.sub("_", name), value, now, step)
+        for name, value, step in content.metrics
+    ]
     with _opened(params) as (client, experiment):
+        same = f"tags.`{RESULT_TAG}` = '{tags.get(RESULT_TAG)}' and status = 'FINISHED'"
+        if RESULT_TAG in tags and client.search_runs([experiment], same, max_results=1):
+            return
         run = str(client.create_run(experiment, run_name=name).info.run_id)
         for file in files:
             client.log_artifact(run, str(file), file.parent.as_posix())

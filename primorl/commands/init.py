@@ -29,7 +29,7 @@ _RULES |= {"InvertedPendulum": "inverted_pendulum", "HalfCheetah": "none", "Pend
 
 def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The project's folder.")],
-    csv: Annotated[str | None, option("FILE", "Your log: .csv or .csv.gz.")] = None,
+    csv: Annotated[str | None, option("FILE", "Your log: .csv, .csv.gz or a folder.")] = None,
     minari: Annotated[str | None, option("ID", "A dataset of Minari, fetched if need be.")] = None,
     d4rl: Annotated[str | None, option("NAME", "A dataset of D4RL.")] = None,
 ) -> None:
@@ -75,13 +75,19 @@ def init(
 
 def _draft(log: Path, target: Path) -> tuple[str, str]:
     """Return name and text of the dataset's file for a log."""
-    from primorl.data.sources.logs import columns_of
+    from primorl.data.sources.logs import columns_of, log_files
 
     if log.resolve().is_relative_to(target):
         raise PipelineError(
             f"{log}: lies in the project, where git would see its rows; move it to another folder"
         )
-    form, names = columns_of(log)
+    parts = log_files(log, (".csv", ".csv.gz")) if log.is_dir() else [log]
+    if not parts:
+        raise PipelineError(f"{log}: found no .csv or .csv.gz there; name the log's folder or file")
+    form, names = columns_of(parts[0])
+    for part in parts[1:]:
+        if columns_of(part)[1] != names:
+            raise PipelineError(f"{part}: found other columns than in {parts[0]}; make them alike")
     stem = log.name.partition(".")[0]
     name = _name(stem) or "log"
     if name.lower() in template.RESERVED:

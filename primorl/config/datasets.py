@@ -68,7 +68,7 @@ class CountedActions(Block):
 
 def check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
     """Raise ValueError, which names the dimension, where a low is not below its high."""
-    for number, (low, high) in enumerate(zip(lows, highs, strict=True), start=1):
+    for number, (low, high) in enumerate(zip(lows, highs, strict=True)):
         if low >= high:
             raise ValueError(
                 f"low must be below high: found {low:g} and {high:g} in dimension {number}"

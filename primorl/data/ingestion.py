@@ -32,6 +32,7 @@ from primorl.data.storage.rows import PartWriter
 from primorl.data.storage.schema import DatasetInfo, first_repeat, trajectory_starts, vectors, whole
 
 _Item = TypeVar("_Item")
+_MOST_NAMED = 12  # actions, in a warning
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
@@ -73,6 +74,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         closing(ahead(reader.tables())) as tables,
     ):
         rows = people = kept = 0
+        taken: set[int] = set()
         for everybody in tables:
             people += pc.count_distinct(everybody["unit_id"]).as_py()
             check_spelling(everybody)
@@ -85,6 +87,8 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             fingerprint.update(table)
             writer.write(table)
             rows += table.num_rows
+            if info.spaces.discrete_actions:
+                taken.update(pc.unique(table["action"]).to_pylist())
             kept += pc.count_distinct(table["unit_id"]).as_py()
         check.finish()
         check_duplicates.finish()
@@ -99,6 +103,14 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         f"ingest: found {people} units in {reader.files} files or datasets; kept {kept}",
         file=sys.stderr,
     )
+    if taken and (never := set(range(info.spaces.action_size)) - taken):
+        names = [info.spaces.action_names[each] for each in sorted(never)]
+        print(
+            f"ingest: warning: no row has {len(names)} of the declared actions, which training "
+            f"pays for, too: {', '.join(names[:_MOST_NAMED])}. That is private: drop one only "
+            "where it is known beforehand that nobody gets it",
+            file=sys.stderr,
+        )
     return info
 
 

@@ -234,11 +234,9 @@ class Architecture:
         """Columns of a target row: S + 1, and the flag of a termination where that is learned."""
         return self.targets + self.learned_termination
 
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """Names of the columns of a target row."""
-        states = (f"observation_{i}" for i in range(self.observation_size))
-        return (*states, "reward", "termination")[: self.columns]
+    def target_names(self, observations: Sequence[str], actions: Sequence[str]) -> tuple[str, ...]:
+        """Names of the columns of a target row, by those of the observation."""
+        return (*observations, "reward", "termination")[: self.columns]
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
@@ -314,10 +312,9 @@ class CloneNetwork:
         """A: there is no flag."""
         return self.action_size
 
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """Names of the columns of a target row."""
-        return tuple(f"action_{i}" for i in range(self.action_size))
+    def target_names(self, observations: Sequence[str], actions: Sequence[str]) -> tuple[str, ...]:
+        """Names of the columns of a target row: those of the actions."""
+        return tuple(actions)
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:

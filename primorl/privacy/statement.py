@@ -265,15 +265,15 @@ class Statement:
         """Return the content of ``privacy.json``."""
         return to_json(self)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str | Path) -> None:
         """Write ``privacy.json`` in ``folder``, atomically."""
-        write_record(folder / FILE, self)
+        write_record(Path(folder) / FILE, self)
 
     @classmethod
-    def read(cls, folder: Path) -> "Statement":
+    def read(cls, folder: str | Path) -> "Statement":
         """Read ``privacy.json`` in ``folder``.
 
         Raises:
             PipelineError: missing, of another format version, or not as declared. One line.
         """
-        return read_record(folder / FILE, cls, "run `dvc checkout` or `dvc repro`")
+        return read_record(Path(folder) / FILE, cls, "run `dvc checkout` or `dvc repro`")

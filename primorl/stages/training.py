@@ -223,9 +223,10 @@ def train_for(
             "privacy.draw to a new number",
             file=sys.stderr,
         )
-    several = setup.execution.ranks > 1
+    several, spaces = setup.execution.ranks > 1, partitions.manifest.info.spaces
+    names = setup.architecture.target_names(spaces.observation_names, spaces.action_names)
     with (
-        training_report(log, setup, stage, paid.state.started) as report,
+        training_report(log, setup, names, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
     ):
         rows = None
@@ -245,7 +246,6 @@ def train_for(
             on_round=report,
             group=group,
         )
-    names = setup.architecture.target_names
     for name, found in zip(names, trained.explained or (), strict=False):
         if found is not None:
             log.metric(f"explained.{name}", found.share)
@@ -344,13 +344,14 @@ def refuse_diverged(setup: TrainingSetup, trained: Trained, key: str) -> None:
 
 @contextmanager
 def training_report(
-    log: StageLog, setup: TrainingSetup, stage: str, started: int
+    log: StageLog, setup: TrainingSetup, names: Sequence[str], stage: str, started: int
 ) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar, and public losses for MLflow.
 
     Args:
         log: gets the losses.
         setup: of the training.
+        names: of its targets.
         stage: name of the stage.
         started: rounds that an earlier run began.
 
@@ -366,7 +367,6 @@ def training_report(
             if evaluation is None:
                 return
             log.metric("public_loss", evaluation.loss, evaluation.round)
-            names = setup.architecture.target_names
             for name, error in zip(names, evaluation.error, strict=True):
                 log.metric(f"public_error.{name}", error, evaluation.round)
             bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)

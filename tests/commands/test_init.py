@@ -136,6 +136,23 @@ def test_how_a_csv_is_written_is_found_and_names_stay_text(folder: Path, primorl
     assert "is there already" in primorl("init", "project", "--csv", "1e5.csv.gz")[2]
 
 
+def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
+    folder: Path, primorl: Call
+) -> None:
+    Path("logs").mkdir()
+    assert "logs: found no .csv" in primorl("init", "project", "--csv", "logs")[2]
+    for part in ("a", "b"):
+        Path(f"logs/{part}.csv").write_text(HEADER + rows(), encoding="utf-8")
+    assert init("--csv", "logs") == 0
+    assert entry("logs")["options"]["files"] == str(folder / "logs")
+    for name, found in (("c.csv", "found other columns than in"), ("c.tsv", "no log's")):
+        Path(f"logs/{name}").write_text(HEADER.replace("who", "whom") + rows(), encoding="utf-8")
+        said = primorl("init", "other", "--csv", "logs")[2]
+        assert f"logs/{name}: found" in said
+        assert found in said
+        Path(f"logs/{name}").unlink()
+
+
 def test_no_cell_is_shown_and_nothing_is_made(primorl: Call) -> None:
     """The header may have been forgotten: then the first line is somebody's."""
     for text in ("p1,cell-of-somebody,1999-12-31\n", f"who,visit,who\n{CANARIES}", ""):

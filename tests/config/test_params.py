@@ -88,7 +88,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("chosen.source", "s3", "source: found 's3'; allowed are 'replay', 'minari', 'd4rl'"),
     ("chosen.options.hidden", 64, "options.hidden: found 64; a list is needed"),
     ("chosen.bounds.observation", "all", "bounds.observation: found 'all'; allowed: 'space'"),
-    ("chosen.bounds.observation", TWICE, "found 1 and 1 in dimension 2"),
+    ("chosen.bounds.observation", TWICE, "found 1 and 1 in dimension 1"),
     ("chosen.bounds.reward", [1.0, 0.0], "bounds.reward: found [1.0, 0.0]; must be [low, high]"),
     ("chosen.bounds.angles", [[0, 1], [1, 2]], "angles: found a column twice"),
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),

@@ -157,6 +157,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     losses = {"seconds": 4.0, "metrics": [["public_loss", 0.5, 2]]}
     write_json(Path("metrics/stages/train_model.json"), losses)
     run(selected)
+    run(edited(selected, privacy={"budget": {"epsilon": 9.0}}))
     (listed,) = results(selected, most_epsilon=None)
     assert None not in (listed["value"], listed["epsilon"])
 

@@ -262,7 +262,9 @@ def test_ends_are_declared_part_of_the_model_and_stated(
     monkeypatch.setitem(
         RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0)
     )
-    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, termination=termination))
+    names = ("glucose", "ward=A", "ward=B")
+    spaces = replace(INFO.spaces, observation_names=names)
+    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, termination=termination, spaces=spaces))
     write_partitions(
         *([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2)))
     )
@@ -277,4 +279,5 @@ def test_ends_are_declared_part_of_the_model_and_stated(
     assert statement()["termination"] == termination
     taken = "when an episode ends: the declared rule upright"
     assert (taken in statement()["public_assumptions"]) is not learned
-    assert ("public_error.termination" in steps_of(run)) is learned
+    told = [*names, "reward", *(["termination"] if learned else [])]
+    assert {f"public_error.{name}" for name in told} == {*steps_of(run)} - {"public_loss"}

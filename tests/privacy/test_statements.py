@@ -120,8 +120,8 @@ def test_it_comes_back_as_it_was_and_what_it_cannot_mean_is_refused(tmp_path: Pa
     """
     for content in (PRIVATE, NOT_PRIVATE):
         write_json(tmp_path / "privacy.json", content)
-        found = Statement.read(tmp_path)
-        found.write(tmp_path / "again")
+        found = Statement.read(str(tmp_path))
+        found.write(str(tmp_path / "again"))
         again = json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8"))
         assert again == content == found.to_json()
         assert set(CONTRACT.split()) <= set(content)

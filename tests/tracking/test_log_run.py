@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mlflow.tracking import MlflowClient
 
 from primorl.base.reporting import RunContent
 from primorl.config.params import Params
-from primorl.tracking import log_run
+from primorl.tracking import RESULT_TAG, log_run
 
 
 def logged(project: Path) -> tuple[MlflowClient, list[Any]]:
@@ -42,6 +43,28 @@ def test_a_result_is_one_run_with_its_choices_and_what_it_is_given(
     ]
     artifact = project / "mlruns" / run.info.run_id / "artifacts" / "plots" / "return.png"
     assert artifact.read_bytes() == b"png"
+
+
+def test_a_result_that_is_there_is_not_logged_again(project: Path, chosen: Params) -> None:
+    def log(*results: str) -> int:
+        for result in results:
+            log_run(chosen, RunContent({}, {RESULT_TAG: result} if result else {}, []), [])
+        return len(logged(project)[1])
+
+    assert log("a", "a", "b", "a") == 2
+    store, (run, _) = logged(project)
+    store.delete_run(run.info.run_id)
+    assert log("a") == 2, "one that was deleted is"
+    assert log("", "") == 4, "what is no result always is"
+
+
+@pytest.mark.parametrize(
+    "name", ["ward=A", "glucose (mmol/l)", "Blutdruck, systolisch", "../SpO₂ %", "a//b", "ä\tb"]
+)
+def test_any_columns_name_is_in_a_metrics_name(project: Path, chosen: Params, name: str) -> None:
+    log_run(chosen, RunContent({}, {}, [(f"explained.{name}", 0.5, 0)]), [])
+    _, (run,) = logged(project)
+    assert list(run.data.metrics.values()) == [0.5]
 
 
 def test_experiments_in_dvcs_copies_log_to_the_project(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, read_text
+from primorl.base.files import home, read_text, workspace
 from primorl.base.paths import SECRET
 from primorl.data.storage.schema import (
     first_repeat,
@@ -332,7 +332,10 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
     path = Path(file)
     if folder.resolve() not in path.resolve().parents:
         raise PipelineError(f"{key}: found {file!r}; allowed is one in {folder}, which DVC watches")
-    text = read_text(path, f"{key} names it; allowed is one unit id a line").removeprefix("\ufeff")
+    remedy = f"{key} names it; allowed is one unit id a line"
+    if workspace().resolve() != home():
+        remedy += f"; not in git, so give `dvc exp run` also `--copy-paths {file}`"
+    text = read_text(path, remedy).removeprefix("\ufeff")
     lines = [line.removesuffix("\r") if line.strip() else "" for line in text.split("\n")]
     ids: list[str] = id_text(pa.array(lines, pa.string())).to_pylist()
     return ids

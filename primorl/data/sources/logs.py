@@ -200,14 +200,28 @@ class LogFiles:
                 )
             kind, found = _KINDS[field.kind], schema.field(places[0]).type
             if not parquet:
-                found = kind.csv or _csv_order(found)
+                found = kind.csv or self._csv_order(path, field.column, found)
             inner = found.value_type if pa.types.is_dictionary(found) else found
             if not any(fits(inner) for fits in kind.fits):
                 raise PipelineError(
-                    f"{path}: column {field.column!r}: found {found}, allowed: {kind.words}"
+                    f"{path}: column {field.column!r}: found {found}, allowed: {kind.words}; "
+                    "convert it, or correct options.columns"
                 )
             types[field.column] = found
         return types
+
+    def _csv_order(self, path: Path, column: str, seen: pa.DataType) -> pa.DataType:
+        """Give the type to read a CSV's order as, by that of its first rows.
+
+        Where these are of several forms, it is that of the first, so that the error names a row.
+        """
+        if pa.types.is_string(seen):
+            rows = self._open_csv(path, {column: seen}).read_next_batch()
+            with suppress(ValueError):
+                zone = datetime.fromisoformat(rows[column][0].as_py()).tzinfo
+                return pa.timestamp("ns", zone and "UTC")
+            return seen
+        return pa.timestamp("ns", _zone(seen)) if pa.types.is_temporal(seen) else pa.float64()
 
     def _type(self, field: Field) -> pa.DataType:
         """Give the type of a field, the same for all files."""
@@ -314,13 +328,6 @@ def _zone(kind: pa.DataType) -> str | None:
     return getattr(kind, "tz", None)
 
 
-def _csv_order(seen: pa.DataType) -> pa.DataType:
-    """Give the type to read a CSV's order as, by that of its first rows."""
-    if pa.types.is_temporal(seen):
-        return pa.timestamp("ns", _zone(seen))
-    return seen if pa.types.is_string(seen) else pa.float64()
-
-
 def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refuse) -> pa.Array:
     """Convert a column of one batch to the field's type, and refuse what does not fit it."""
     if pa.types.is_dictionary(array.type):
@@ -378,7 +385,10 @@ def _refuse_place(path: Path, broken: BaseException, columns: Sequence[str]) -> 
     column, row = place.groups()
     found = "found another number of fields than in the header"
     if column is not None:
-        found = f"column {columns[int(column)]!r}: found a value that is not of its type"
+        value = "a time with a zone after times without, or the reverse"
+        if "zone offset" not in str(broken):
+            value = "a value that is not of its type"
+        found = f"column {columns[int(column)]!r}: found {value}"
     refuse_row(path, int(row) - 2, found, "as in every row; correct the log or options.csv")
 
 
@@ -416,7 +426,7 @@ _KINDS: dict[str, _FieldKind] = {
         pa.string(),
         pa.int32(),
     ),
-    "order": _FieldKind(_ORDER, "numbers, timestamps or dates", None, None),
+    "order": _FieldKind(_ORDER, "numbers, or times as 2024-03-31 14:00:00", None, None),
     "number": _FieldKind(
         (*_REAL, pa.types.is_decimal, pa.types.is_boolean), "numbers", pa.float64(), pa.float32()
     ),
@@ -446,7 +456,7 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
         else:
             _refuse_unread(path, endings)
             found.add(path)
-    return Path(*fixed), sorted(found)
+    return Path(*fixed), sorted(found, key=_in_order)
 
 
 def _match(wanted: Path) -> list[Path]:
@@ -477,7 +487,13 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
         found += [Path(where) / name for name in names if name[0] not in "._"]
     for path in found:
         _refuse_unread(path, endings)
-    return sorted(found)
+    return sorted(found, key=_in_order)
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Sort ``part-2`` before ``part-10``."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _refuse_folder(refused: OSError) -> NoReturn:
@@ -524,12 +540,25 @@ def record_files(
             f"datasets/{name}.yaml: {key}: found no file at {named!r}, from the project's root; "
             f"allowed are {', '.join(endings)}"
         )
-    known = {
-        str(file.relative_to(folder)): {**_stamp(file), "digest": file_sha256(file)}
-        for file in files
-    }
+    known: dict[str, dict[str, Any]] = {}
+    first: dict[str, Path] = {}  # by content
+    for file in files:
+        digest = file_sha256(file)
+        if (other := first.setdefault(digest, file)) != file and _has_rows(file):
+            raise PipelineError(f"{file}: found the same content as in {other}; remove one of them")
+        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": digest}
     write_json(raw / COPIES.name, {"dataset": name, "files": known})
     return folder, files
+
+
+def _has_rows(file: Path) -> bool:
+    """Say whether a file is more than a header: empty parts of one log are alike."""
+    with suppress(*_UNREADABLE):  # `LogFiles` refuses it
+        if file.suffix == ".parquet":
+            return bool(pq.read_metadata(file).num_rows)
+        with _open_bytes(file) as lines:
+            return len(list(itertools.islice(lines, 2))) > 1
+    return False
 
 
 def changed(name: str, dataset: AnyDataset) -> str | None:

@@ -352,7 +352,10 @@ class TransitionMaker:
         )
         if self._log.without_zone:
             allowed = f"{ZONE}; {allowed}"
-        self._log.refuse(rows, again, "an order that is not after that of the row before", allowed)
+        found = "an order that is not after that of the row before"
+        if len(again) and (other := rows["file"][again[0] - 1]) != rows["file"][again[0]]:
+            found += f", which is in {self._log.paths[other.as_py()]}"
+        self._log.refuse(rows, again, found, allowed)
 
     def _ends(self, rows: pa.Table, lasts: Places) -> tuple[Flags, Flags]:
         flags = {name: np.zeros(rows.num_rows, bool) for name in ("terminated", "truncated")}

@@ -67,6 +67,20 @@ def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
         arrives()
 
 
+@pytest.mark.parametrize("files", ["log", "log/*/*"])
+@pytest.mark.parametrize(
+    "names",
+    [("part-2.csv", "part-10.csv"), ("2.parquet", "10.parquet"), ("9 (1).csv", "9 (10).csv")],
+)
+def test_parts_whose_numbers_are_not_padded_come_in_the_order_of_numbers(
+    project: Path, names: tuple[str, str], files: str
+) -> None:
+    Path("log").mkdir()
+    for name, part in zip(names, (rows()[:3], rows()[3:]), strict=True):
+        write(part, f"log/year=2024/{name}")
+    arrives(entry(files=files, sorted=True))
+
+
 def test_odd_csv(project: Path) -> None:
     plain = write(rows(), "plain.csv").read_bytes()
     flags = plain.replace(b"true", b"1").replace(b"false", b"0")
@@ -115,6 +129,19 @@ def test_a_number_of_choices_is_an_action_and_names_survive_ingest(project: Path
     assert (spaces.action_names, spaces.discrete_actions) == (("0", "1", "2"), True)
     assert (spaces.one_hot, spaces.observation_names) == (((1, 2),), ("x", "ward=A", "ward=B"))
     assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces
+
+
+@pytest.mark.parametrize(
+    ("chosen", "never"), [((0, 1, 2), ""), ((0, 2), ": 1."), ((1,), ": 0, 2.")]
+)
+def test_actions_that_nobody_got_are_told_before_anybody_is_charged(
+    project: Path, capsys: pytest.CaptureFixture[str], chosen: tuple[int, ...], never: str
+) -> None:
+    write(discrete(lambda index: chosen[index % len(chosen)]))
+    run(entry(DISCRETE))
+    said = capsys.readouterr().err
+    assert ("no row has" in said) == bool(never)
+    assert never in said
 
 
 VASO = {"column": "vaso", "categories": ["no", "low", "high"]}

@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 import traceback
 from collections.abc import Callable
 from datetime import datetime
@@ -188,6 +189,30 @@ def test_times_with_and_without_a_zone_have_no_order(
         assert "found times without a time zone" in refusal(dataset)
 
 
+FORMS = {  # times of a CSV, the row of another form than the first, and what is said of it
+    "a zone later": (["2024-01-02 08:00", "2024-01-02 09:00Z"], 2, "with a zone after times wit"),
+    "a zone first": (["2024-01-02 08:00Z", "2024-01-02 09:00"], 2, "with a zone after times wit"),
+    "an offset": (["2024-01-02 08:00+01:00", "2024-01-02 09:00"], 2, "or the reverse"),
+    "another order": (["2024-01-02 08:00", "2024-01-02 09:00", "01/02/2024 10:00"], 3, "its type"),
+    "a number": (["2024-01-02 08:00", "3"], 2, "its type"),
+    "a word": (["2024-01-02 08:00", SECRET], 2, "its type"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_times_of_several_forms_in_a_csv_name_the_row(project: Path, form: str) -> None:
+    times, place, found = FORMS[form]
+    text(HEADER + "".join(f"2,0,{time},1,A,0.5,1,0,0\n" for time in times))
+    for ordered in (True, False):
+        said = refusal(entry(NO_FLAGS, sorted=ordered, end="last_row"))
+        assert re.search(rf"log\.csv: row {place}: column 'time': .*{found}.*; allowed: ", said)
+
+
+def test_times_of_no_known_form_name_the_remedy(project: Path) -> None:
+    text(HEADER + "2,0,31.12.2024 08:00,1,A,0.5,1,0,0\n")
+    assert "times as 2024-03-31 14:00:00; convert it" in refusal(entry())
+
+
 NIGHTS = {  # local times, and whether a row is refused
     "Europe": (["2024-10-27 02:15", "2024-10-27 02:50", "2024-10-27 02:25"], True),
     "Sydney": (["2024-04-07 02:30", "2024-04-07 02:45", "2024-04-07 02:00"], True),
@@ -364,6 +389,52 @@ def test_a_folder_is_copied_whole(folder: Path, files: str, make: Callable[[], N
     found = log_files(Path("raw"))
     assert [path.name for path in found] == ["a.csv", "b.csv"]
     assert not any(path.is_symlink() for path in found)
+
+
+def copy_log(name: str) -> Callable[[], None]:
+    def make() -> None:
+        Path(name).parent.mkdir(exist_ok=True)
+        shutil.copy("log/a.csv", name)
+
+    return make
+
+
+def overlap() -> None:
+    """The last visit is in two exports."""
+    write(rows()[6:], "log/b.csv")
+
+
+TWICE: dict[str, tuple[Callable[[], None], str]] = {  # and the second file
+    "beside it": (copy_log("log/a (1).csv"), "a.csv"),
+    "in a folder of the same name": (copy_log("log/b/a.csv"), "b/a.csv"),
+    "of Parquet": (lambda: [write(rows(), f"log/{n}.parquet") for n in "bc"] and None, "c.parquet"),
+    "in part": (overlap, "b.csv"),
+}
+
+
+@pytest.mark.parametrize("what", TWICE)
+def test_rows_that_are_in_a_folder_twice_name_both_files(folder: Path, what: str) -> None:
+    make, second = TWICE[what]
+    make()
+    dataset = entry(NO_FLAGS, sorted=False, end="last_row")
+    first = "b.parquet" if second == "c.parquet" else "a.csv" if second != "a.csv" else "a (1).csv"
+    assert re.search(rf"/{re.escape(second)}: .*/{re.escape(first)}", refusal(dataset))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_empty_parts_are_alike_and_are_read(project: Path, suffix: str) -> None:
+    """As Spark writes them."""
+    if suffix == ".parquet":
+        write(rows(), "log/part-0.parquet")
+    else:
+        write(rows(), "log/part-0.csv")
+    for part in ("log/part-1", "log/part-2"):
+        if suffix == ".parquet":
+            write(pa.Table.from_pylist(rows()).slice(0, 0), f"{part}{suffix}")
+        else:
+            head = HEADER.encode()
+            text(gzip.compress(head, mtime=0) if suffix == ".csv.gz" else head, f"{part}{suffix}")
+    assert len(run(entry())) == 6
 
 
 @pytest.mark.parametrize("what", REFUSED)
