@@ -43,7 +43,7 @@ from primorl.evaluate.wording import (
 )
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
-from primorl.privacy.accounting.privacy_filter import Cost, cost, total
+from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.composition import count_once
 from primorl.release.contents import (
@@ -68,7 +68,6 @@ DECLARED_TEXTS = {
 }
 """Names of the texts that people declare, by key."""
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
-_DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS, _MOST_ACTIONS = 60, 12
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
@@ -414,9 +413,8 @@ def _list_mechanisms(statements: Sequence[Content]) -> list[Content]:
 
 def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
     """Return a statement with the figures of the privacy filter, at several δ from ``delta`` on."""
-    pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
-    at_zero = min(_total_variation(e, d) for e, d in pairs)
-    profile = [(0.0, at_zero), *sorted(pair for pair in pairs if pair[0] > 0)]
+    pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in DELTAS if d > delta))]
+    profile = [(0.0, spent.total_variation()), *sorted(pair for pair in pairs if pair[0] > 0)]
     attacks = []
     for attack in statement.get("attacks", ()):
         rate = attack["false_positive_rate"]
@@ -438,12 +436,6 @@ def _drop_bounds(statement: Content) -> Content:
     """Return a statement of which nothing is guaranteed any more."""
     nothing = {"private": False, "epsilon": None, "delta": None}
     return {**statement, **nothing, "profile": [], "groups": [], "attacks": []}
-
-
-def _total_variation(epsilon: float, delta: float) -> float:
-    """Bound δ(0) by (ε, δ): (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
-    half = epsilon / 2
-    return min(1.0, (math.tanh(half) + delta * (1 - math.tanh(half))) * (1 + 1e-12))
 
 
 # Words and escaping

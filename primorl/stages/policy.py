@@ -5,7 +5,6 @@ facts.
 import math
 import sys
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 
 import torch
 from pydantic import ValidationError
@@ -18,7 +17,7 @@ from primorl.config.datasets import checked
 from primorl.config.params import Params, Policy
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.problem import STARTS, PublicTrajectories, Recordings
+from primorl.evaluate.private.problem import STARTS, Recordings
 from primorl.model.ensemble import GaussianEnsemble, judge_ends
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import survival_in_model
@@ -69,14 +68,6 @@ class PublicLog(Recordings[UnitStore]):
     def open(cls, params: Params) -> "PublicLog":
         """Read the public split; raises the errors of `open_public`."""
         return cls.of(MODEL, open_public(params))
-
-    @cached_property
-    def trajectories(self) -> PublicTrajectories | None:
-        """Every public trajectory; a unit may have several, and each counts once."""
-        if self.public is None:
-            return None
-        found = PublicTrajectories.of(self.public)
-        return replace(found, weight=torch.ones_like(found.weight))
 
     @property
     def mean_return(self) -> tuple[float, float] | None:

@@ -63,7 +63,7 @@ def found(
 
 
 SIGNS = {
-    "beyond_bounds": "the model says a mean return of 23.6, where nobody can have more than 10",
+    "beyond_bounds": "of the policy the model says a mean return above 10, which nobody can have",
     "not_finite": "the model predicts something that is not a finite number",
     "random_as_good": "in the model random actions are worth as much as today's practice",
     "warned": "an outcome score in last rows may not be learned",

@@ -12,6 +12,7 @@ import pytest
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training, event_to_json
+from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint
@@ -204,6 +205,8 @@ def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> 
     account = add_account(own, [own], mine | other, 1e-5)
     assert account["epsilon"] == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
     assert (bound_success(account) or 0.0) > alone
+    both = right_guesses([OF_EVENT, Training(0.5, 2.0, 150).event])
+    assert bound_success(account) == float(at_most(both)), "as `plan` says"
     assert add_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
+from primorl.evaluate.private.problem import Recordings
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.termination import LEARNED, NONE
@@ -44,15 +45,16 @@ def auto() -> Params:
 def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(
     public: PublicLog,
 ) -> None:
+    """Each person counts once, as in what is reported: the one with two trajectories, too."""
     shares = public.step_shares(NONE)
-    assert shares.tolist() == pytest.approx(
-        [1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3]
-    )
+    assert shares.tolist() == pytest.approx([1, 1, 1, *[3 / 4] * 2, *[1 / 2] * 5])
+    reported = Recordings.of(public.folder, public.public).survival(10, NONE)
+    assert torch.equal(shares, reported)
     recorded = public.trajectories
     assert recorded is not None
     public.__dict__["trajectories"] = replace(recorded, terminated=recorded.length == 5)
-    assert public.step_shares(None).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
-    assert public.step_shares(NONE)[5] == pytest.approx(1 / 3)
+    assert public.step_shares(None).tolist() == pytest.approx([1, 1, 1, *[3 / 4] * 7])
+    assert public.step_shares(NONE)[5] == pytest.approx(1 / 2)
 
 
 def test_learned_ends_are_used_where_episodes_then_last_as_the_peoples_do(
@@ -111,9 +113,9 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     found = decide_policy(auto.policy, public, MODEL, near_clone=True)
     assert not is_undecided(found)
     spread = float(public.public.flat()[1][:, 3].double().std(correction=0))
-    assert found.reward_scale == pytest.approx(10 / (spread * 6))
-    assert found.horizon == 6
-    assert 6 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)
+    assert found.reward_scale == pytest.approx(10 / (spread * 7))
+    assert found.horizon == 7
+    assert 7 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)
     alone = decide_policy(auto.policy, public, MODEL, near_clone=False)
     assert alone.reward_scale == pytest.approx(3 * found.reward_scale)
     many = replace(auto.policy, epochs=24, updates_per_epoch=1600, discount=0.99)

@@ -209,12 +209,9 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
         ends = each.members or (each.value,)
         beyond = [end for end in ends if not low - slack <= end <= high + slack]
         if beyond:
-            farthest = max(beyond)
-            reason = (
-                f"the model says a mean return of {farthest:.4g} "
-                f"({_WHOSE.get(each.of, 'the policy')}), where nobody can have less than "
-                f"{low:.4g} or more than {high:.4g}"
-            )
+            side = f"above {high:.4g}" if max(beyond) > high else f"below {low:.4g}"
+            whose = _WHOSE.get(each.of, "the policy")
+            reason = f"of {whose} the model says a mean return {side}, which nobody can have"
             found.append(Veto(kind="beyond_bounds", reason=reason))
             break
     today = next((each for each in of_mean if each.what == AS_DRAWN), None)

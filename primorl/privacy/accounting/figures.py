@@ -28,6 +28,7 @@ from primorl.privacy.accounting.epsilon import (
     gaussian_mean,
     grouped,
 )
+from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.accounting.rounding import at_most, rounded_up
 from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
 
@@ -176,8 +177,11 @@ def right_guesses(events: Sequence[dp_event.DpEvent]) -> float:
     """Bound how often in 100 an attacker tells rightly whether one unit took part, where both are
     equally likely: 50 (1 + δ(0)).
 
-    δ(0) is the largest difference between a true and a false positive rate.
+    δ(0) is the largest difference between a true and a false positive rate; of several events, as
+    the ledger counts them.
     """
+    if len(events) > 1:
+        return 50 * (1 + total([cost(event) for event in events]).total_variation())
     epsilon = compose(events, _COIN_DELTA).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         return 100.0 if epsilon else 50.0

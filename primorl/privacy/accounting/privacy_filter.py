@@ -41,6 +41,9 @@ ESCAPED = 1e-10
 of PLDs.
 """
 
+DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
+"""At which attacks are bounded, beside a budget's own δ."""
+
 _SHARES = {"gaussian": 0.9, "escaped": 0.02, "renyi": 0.08}  # of δ
 _LARGEST_MEAN = 60.0  # of a Gaussian; beyond, ε is in the thousands
 _PRECISION = 1e-5
@@ -98,6 +101,16 @@ class Cost:
         if self.escaped > _SHARES["escaped"] * delta or self.squared_mean > _LARGEST_MEAN**2:
             return math.inf
         return gaussian_epsilon(math.sqrt(self.squared_mean), _SHARES["gaussian"] * delta)
+
+    def total_variation(self) -> float:
+        """Bound δ(0), the largest difference between a true and a false positive rate, rounded up:
+        by the Gaussian's own, and by (ε, δ), which gives (e^ε - 1 + 2δ) / (e^ε + 1).
+        """
+        bounds = [math.erf(math.sqrt(self.squared_mean / 8)) + self.escaped]
+        for delta in DELTAS:
+            least = math.tanh(self.epsilon(delta) / 2)
+            bounds.append(least + delta * (1 - least))
+        return min(1.0, min(bounds) * (1 + 1e-12))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON, as the ledger's records hold it; an infinite number is null."""

@@ -163,7 +163,10 @@ def test_free_signs_against_the_model_are_found(
     """Nobody can have more than 10, or less than 0; practice has 7."""
     asked = replace(problem(4), return_low=0.0, return_high=10.0)
     values = said(**{"policy": 9.0, "today": 7.0, "random": 3.0} | changes)
-    assert [veto.kind for veto in signs_against(asked, values)] == kinds
+    found = signs_against(asked, values)
+    assert [veto.kind for veto in found] == kinds
+    impossible = str(changes.get("policy"))
+    assert not any(impossible in veto.reason for veto in found), "as if it were a value"
 
 
 def test_an_outcome_is_earned_once() -> None:

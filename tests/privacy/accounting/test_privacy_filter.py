@@ -3,6 +3,7 @@ choosing late.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.privacy.accounting.epsilon import RELATION, Training, compose, gaussian_epsilon
+from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.privacy_filter import (
     ESCAPED,
     UNBOUNDED,
@@ -45,6 +47,22 @@ def test_epsilon_of_a_gaussian_is_where_its_profile_meets_delta() -> None:
     for mean in (0.01, 0.143, 1.0, 8.0):
         epsilon = gaussian_epsilon(mean, DELTA)
         assert gaussian_delta(mean, epsilon) <= DELTA < gaussian_delta(mean, 0.999 * epsilon)
+
+
+@pytest.mark.parametrize(
+    ("runs", "slack"),
+    [(EVENTS[:1] * 3, 1.05), (EVENTS, 1.8), ([Training(1.0, 20.0, 40).event] * 2, 1.05)],
+)
+def test_a_coin_is_told_as_often_as_the_composition_says_and_little_more(
+    runs: list[dp_event.DpEvent], slack: float
+) -> None:
+    """The twin has a quarter of the cost."""
+    together = total([cost(event) for event in runs])
+    (exact,) = _delta_beyond(dp_event.ComposedDpEvent(runs), np.zeros(1), 5e-5)
+    assert exact <= together.total_variation() <= slack * exact
+    less = replace(together, squared_mean=0.25 * together.squared_mean, escaped=0.0)
+    assert less.total_variation() < exact
+    assert right_guesses(runs) == 50 * (1 + together.total_variation())
 
 
 _settings = [
