@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -7,25 +8,35 @@ from mlflow.tracking import MlflowClient
 
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
+from tests.projects import made_once
+
+for name in ("DVC_ROOT", "DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):  # of who runs the tests
+    os.environ.pop(name, None)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, so that no test meets the real secret or real data."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables, which take seconds to make, and nothing in them."""
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}")
-    return file
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        MlflowClient(f"sqlite:///{folder}/mlflow.db")
+
+    return made_once(tmp_path_factory, "store", make) / "mlflow.db"
 
 
 @pytest.fixture
-def folder_with_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
-    """A working directory with an empty MLflow store, outside DVC's experiments."""
-    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path)
-    return tmp_path
+def folder_with_store(project: Path, empty_store: Path) -> Path:
+    """A working directory with an empty MLflow store."""
+    shutil.copy(empty_store, project)
+    return project
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
-"""Mechanisms whose noise is not what they state."""
+"""Mechanisms whose noise is not what they state, and calls that are watched."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -42,3 +44,16 @@ class SeededEntropy:
     def fill(self, buffer: memoryview) -> None:
         """Overwrite ``buffer`` with the next bytes of the seeded stream."""
         buffer[:] = self._generator.bytes(len(buffer))
+
+
+def watch(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: Callable[..., object]
+) -> None:
+    """Have ``before`` called with what each call of a function is given."""
+    call = getattr(owner, name)
+
+    def watched(*given: Any, **named: Any) -> Any:
+        before(*given, **named)
+        return call(*given, **named)
+
+    monkeypatch.setattr(owner, name, watched)

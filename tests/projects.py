@@ -1,10 +1,13 @@
-"""A project's settings in a folder of a test's own."""
+"""A project's settings in a folder of a test's own, and folders that all tests share."""
 
-from collections.abc import Iterator, Mapping
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from primorl.config import params
@@ -86,3 +89,16 @@ def inside(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder):
         yield
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Have one process of a test run fill a folder, for all of them to read."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, done = root / name, root / f"{name}.done"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            make(folder)
+            done.touch()
+    return folder

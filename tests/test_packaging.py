@@ -17,7 +17,7 @@ import primorl
 from primorl.base.template import FILES, FOLDER
 from primorl.policy.exported import save
 from tests.examples.test_serve_policy import asked, listening
-from tests.policy.test_exported import EPOCHS
+from tests.policy.test_loaded import EPOCHS
 from tests.wheels import ROOT, build
 
 METADATA = re.compile(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==).*$", re.MULTILINE)

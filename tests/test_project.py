@@ -14,7 +14,7 @@ from primorl.config.params import Params, load, plain
 from primorl.project import Project
 from tests.pipeline.test_evaluate import chosen, project
 from tests.projects import write_settings
-from tests.report.test_facts import evaluated
+from tests.report.test_page import evaluated
 
 __all__ = ["project"]
 

@@ -14,7 +14,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from gymnasium.envs.registration import EnvSpec
 
 from pipeline import evaluate, ingest, optimize_policy, train_model
 from primorl.base.errors import PipelineError
@@ -35,7 +34,6 @@ CANARY = "it-ran"
 
 @pytest.fixture
 def project(trained: Path, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     folder = shutil.copytree(trained, tmp_path / "project")
     shutil.copytree(released, folder / "out")
     monkeypatch.chdir(folder)
@@ -131,17 +129,6 @@ def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name:
         assert path.name in said or str(path.parent.relative_to(project)) in said, payload
         assert not any(wrong in said for wrong in ("\n", CANARY)), payload
         assert not Path(CANARY).exists(), payload
-
-
-def test_a_datasets_own_description_of_its_environment_builds_nothing(project: Path) -> None:
-    path = project / "data/raw/small-v0/data/metadata.json"
-    metadata = {key: value for key, value in read_json(path).items() if not key.endswith("_space")}
-    call = {"args": ["touch", CANARY]}
-    spec = EnvSpec("Evil-v0", entry_point="subprocess:call", kwargs=call)
-    write_json(path, metadata | {"env_spec": spec.to_json()})
-    with pytest.raises(PipelineError, match="found no spaces"):
-        run(ingest)
-    assert not Path(CANARY).exists()
 
 
 def test_a_models_config_cannot_name_a_module_to_import(project: Path) -> None:

@@ -18,11 +18,8 @@ from primorl.base.errors import PipelineError
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
 from primorl.use import predict
-from tests.data.conftest import project
 from tests.data.sources.tabular_builders import SECRET, text, write
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
-
-__all__ = ["project"]
 
 OF_THE_LOG: dict[str, Any] = {
     "names": (("x", "ward=A", "ward=B"), ("dose", "rate")),

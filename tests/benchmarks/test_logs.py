@@ -1,5 +1,6 @@
-"""The logs are what their entries declare, and their simulators are what made them."""
+"""The logs are what their entries declare, and pages show what the results hold."""
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -7,32 +8,20 @@ import pytest
 
 from benchmarks.quality.logs import LOGS
 from benchmarks.quality.logs.log import Box
+from benchmarks.speed import tables
 from primorl.config.datasets import TabularDataset, checked
-from primorl.data.ingestion import ingest
-from primorl.data.sources import source_of
-from primorl.data.storage.rows import PartReader
-
-
-def ingested(name: str, people: int) -> None:
-    log = LOGS[name]
-    log.write(Path("log"), people, seed=3)
-    dataset = checked(TabularDataset, log.entry("log"))
-    source_of(name, dataset).collect(Path("raw"))
-    ingest(Path("raw"), Path("trajectories"), name, dataset)
+from tests.data.builders import collected, ingested
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_ingest_takes_every_row_of_a_log(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ingest_takes_every_row_of_a_log(name: str, project: Path) -> None:
     """So bounds, categories, ends and ids are those that the entry declares; no recipe helps."""
-    monkeypatch.chdir(tmp_path)
     log = LOGS[name]
     assert not log.entry("log")["recipe"]
-    ingested(name, 12)
-    parts = PartReader(Path("trajectories"), made_by="ingest").tables(columns=["unit_id"])
+    log.write(Path("log"), 12, seed=3)
+    rows = ingested(collected(checked(TabularDataset, log.entry("log")), name), name).num_rows
     logged = pq.read_table("log/log.parquet")
-    assert sum(part.num_rows for part in parts) == len(logged) - logged["reward"].null_count
+    assert rows == len(logged) - logged["reward"].null_count
     bounds = dict(zip(["reward"], [log.reward], strict=True))
     if isinstance(log.action, Box):
         lows, highs = log.action.low, log.action.high
@@ -40,3 +29,18 @@ def test_ingest_takes_every_row_of_a_log(
     for column, (low, high) in bounds.items():
         values = logged[column].drop_null().to_numpy()
         assert low <= values.min() <= values.max() <= high
+
+
+def test_the_pages_agree_with_the_results(tmp_path: Path) -> None:
+    """The twin: a figure that was typed is replaced."""
+    page = tables.DOCUMENT.read_text(encoding="utf-8")
+    assert page.count("<!-- table ") == 6
+    assert tables.written(page) == page
+    row = {"what": "a round", "ours": 0.2, "peer": 2.0, "peer_name": "loop", "ratio": 10.0}
+    one = [row | {"unit": "s", "machine": "m", "command": "c"}]
+    (tmp_path / "one.json").write_text(json.dumps(one), encoding="utf-8")
+    typed = "<!-- table one -->\n| a round | 0.1 s |\n<!-- end -->"
+    made = tables.written(f"{typed}\n<!-- table two -->\n<!-- end -->", tmp_path)
+    assert "0.1 s" not in made
+    assert "| a round | 0.2 s | 2 s | 10 |" in made
+    assert "Still to be made: `python -m benchmarks.speed.two`." in made

@@ -83,18 +83,6 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     assert "  spent: no finite ε: a run without a guarantee" in primorl(*SHOW)[1]
 
 
-def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
-    ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
-) -> None:
-    copy = folder / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
-    copy.mkdir(parents=True)
-    shutil.copy("params.yaml", copy)
-    shutil.copytree("datasets", copy / "datasets")
-    monkeypatch.chdir(copy)
-    monkeypatch.setenv("DVC_ROOT", str(copy))
-    assert len(shown(primorl)) == 4
-
-
 def test_who_may_only_read_can_verify_and_show(
     monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:

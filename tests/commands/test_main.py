@@ -17,14 +17,17 @@ from typing import Any
 import pytest
 
 import primorl as package
+from pipeline import collect
 from primorl.base.errors import PipelineError
+from primorl.base.reporting import StageLog
 from primorl.commands import plan_answer, runs
 from primorl.config import params
+from primorl.data.sources.logs import changed
 from primorl.work.data import open_to_charge
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version
-from tests.projects import ROOT
+from tests.projects import ROOT, project_settings, write_settings
 
 HEAVY = ("torch", "mlflow", "dvc", "dp_accounting", "pandas", "numpy", "scipy", "pyarrow")
 EVERY = (
@@ -70,7 +73,7 @@ def test_a_wrong_command_line_is_one_line_too(primorl: Call) -> None:
         assert err.startswith(says), err
 
 
-def test_help_has_examples_and_imports_nothing_heavy() -> None:
+def test_help_has_examples_imports_nothing_heavy_and_can_be_read_in_any_terminal() -> None:
     code = f"""
 import sys
 import primorl.commands.main as c
@@ -82,9 +85,10 @@ for words in {EVERY!r}:
 print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules])  # typer reads options with pydantic
 c.main(["--version"])
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    words, ascii_only = [sys.executable, "-c", code], os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, cwd=ROOT, env=ascii_only, capture_output=True, text=True)
+    assert (done.returncode, "error" in done.stderr) == (0, False)
+    shown = done.stdout
     assert shown.count("HEAVY []\n") == 2
     assert shown.endswith(f"primorl {package.__version__}\n")
     whole, *helps = shown.split("RUNS: ")
@@ -167,19 +171,44 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     assert f"put {Path(sys.executable).parent} first" in out
 
 
-def test_help_can_be_read_in_any_terminal() -> None:
-    words = [
-        sys.executable,
-        "-c",
-        "import sys; from primorl.commands.main import main; sys.exit(main())",
-    ]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    words += ["plan", "--help"]
-    done = subprocess.run(words, env=environment, capture_output=True, timeout=100, check=False)
-    assert (done.returncode, b"error" in done.stderr) == (0, False)
-
-
 def test_a_python_that_would_not_find_the_stages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(PipelineError, match="unset it"):
         list(runs._python(None))  # type: ignore[arg-type]
+
+
+HEADER = "patient,stay,time,glucose,insulin_on_board,meal,dose,reward\n"
+CHANGES: dict[str, tuple[Callable[[Path], Any], str | None]] = {
+    "edited": (lambda file: file.write_text(HEADER), "1 of 2 files changed"),
+    "gone": (Path.unlink, "1 of 2 files changed"),
+    "added": (lambda file: file.with_name("log-3.csv").write_text(HEADER), "1 of 3 files changed"),
+    "touched": (lambda file: os.utime(file, (1, 1)), None),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
+    what: str, primorl: Call
+) -> None:
+    """Twin: a file that has only a new time."""
+    files, (change, says) = Path("examples/insulin-log"), CHANGES[what]
+    files.mkdir(parents=True)
+    for patient in (1, 2):
+        rows = "".join(f"{patient},1,{hour},7.5,0.1,none,0.2,-0.1\n" for hour in range(3))
+        (files / f"log-{patient}.csv").write_text(HEADER + rows)
+    chosen = write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
+    collect.body(chosen, StageLog())
+    change(files / "log-1.csv")
+    status, _, err = primorl("check")
+    told = (1, True) if says else (0, False)
+    assert (status, "the source changed since it was collected" in err) == told
+    assert (says or "") in err
+    kept = shutil.copytree("data/raw", "kept")
+    collect.body(chosen, StageLog())
+    assert changed(chosen.dataset, chosen.chosen) is None
+    shutil.rmtree("data/raw")
+    shutil.copytree(kept, "data/raw")
+    came_back = changed(chosen.dataset, chosen.chosen)
+    assert (came_back is None) == (says is None), "an old copy that came back is old"
+    shutil.rmtree(files)
+    assert changed(chosen.dataset, chosen.chosen) is None, "a log that was moved tells nothing"

@@ -1,4 +1,6 @@
-"""What is made of models and shown of them: predict, summary, runs, report."""
+"""What is made of models and shown of them: predict, summary, runs, report; `run` says before
+what it charges.
+"""
 
 import hashlib
 import json
@@ -8,12 +10,17 @@ from typing import Any
 
 import pytest
 
+from primorl.base import dvc
+from primorl.base.dvc import Status
+from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.base.reporting import RunContent
 from primorl.config import params
+from primorl.config.params import plain
 from primorl.tracking import log_run
 from tests.commands.conftest import Call
 from tests.pipeline.conftest import small
+from tests.pipeline.test_evaluate import chosen, project, run
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.projects import project_settings, write_settings
 
@@ -147,3 +154,54 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, 98.0))
     ]
+
+
+__all__ = ["project", "small"]
+
+
+class FakeBill:
+    def __init__(self, done: int, refused: str = ""):
+        self._done, self._refused = done, refused
+
+    def __str__(self) -> str:
+        return f"bill after {self._done}"
+
+    def refuse_beyond_budget(self) -> None:
+        if self._refused:
+            raise PipelineError(self._refused)
+
+
+def test_what_the_budget_does_not_allow_leaves_the_last_model(
+    project: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    """DVC deletes the outputs of a stage before it runs."""
+    write_settings(plain(chosen()))
+    run(chosen())
+    done: list[tuple[str, ...]] = []
+    monkeypatch.setattr(dvc, "show_dvc", lambda *words: done.append(words))
+    monkeypatch.setattr(Status, "changed_stages", lambda _: {"train_model"})
+    monkeypatch.setattr("primorl.work.bill.preview", lambda *_: FakeBill(1, "no budget"))
+    assert primorl("run")[::2] == (1, "error: no budget\n")
+    assert done == [("repro", "--quiet", "plan")]
+
+
+@pytest.mark.parametrize("changed", [set(), {"train_model"}])
+def test_it_runs_only_what_changed_and_says_before_what_it_charges(
+    project: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call, changed: set[str]
+) -> None:
+    """Twins: nothing changed, and a stage did."""
+    write_settings(plain(chosen()))
+    run(chosen())
+    done: list[tuple[str, ...]] = []
+    monkeypatch.setattr(dvc, "show_dvc", lambda *words: done.append(words))
+    monkeypatch.setattr(Status, "changed_stages", lambda _: changed)
+    monkeypatch.setattr("primorl.work.bill.preview", lambda *_: FakeBill(len(done)))
+    status, out, err = primorl("run")
+    assert status == 0, err
+    assert "dataset " in out
+    if not changed:
+        assert done == []
+        assert "nothing is run or charged" in err
+        return
+    assert done == [("repro", "--quiet", "plan"), ("repro",)]
+    assert "bill after 1" in out, "said once the plan is made and before anything is charged"

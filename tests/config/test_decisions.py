@@ -24,10 +24,8 @@ OWN = "datasets/pendulum-replay.yaml"
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "datasets", tmp_path / "datasets")
+def datasets(project: Path) -> None:
+    shutil.copytree(ROOT / "datasets", "datasets")
 
 
 def with_keys(**keys: Any) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from gymnasium.spaces import Box, Space
 from minari.data_collector import EpisodeBuffer as Episode
 
 from primorl.config.datasets import MinariDataset, checked
-from primorl.data.storage.rows import ROWS_PER_GROUP, PartWriter
+from primorl.data.ingestion import ingest
+from primorl.data.sources import source_of
+from primorl.data.storage.rows import ROWS_PER_GROUP, PartReader, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, Transitions
 
 T = TypeVar("T")
@@ -103,6 +105,30 @@ def write_parts(
             writer.write(each)
         writer.finish(info)
     return folder
+
+
+def collected(chosen: T, name: str = "small", raw: Path = Path("raw")) -> T:
+    """The same dataset, collected."""
+    raw.mkdir(parents=True, exist_ok=True)
+    source_of(name, chosen).collect(raw)  # type: ignore[arg-type]
+    return chosen
+
+
+def ingested(chosen: Any, name: str = "small", raw: Path = Path("raw")) -> pa.Table:
+    """What `ingest` makes of a dataset that was collected."""
+    ingest(raw, Path("trajectories"), name, chosen)
+    return pa.concat_tables(made().tables())
+
+
+def made() -> PartReader:
+    """What `ingest` wrote last."""
+    return PartReader(Path("trajectories"), made_by="ingest")
+
+
+def exchanged(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
+    """The same rows with other values in a column."""
+    place, field = rows.schema.get_field_index(column), rows.schema.field(column)
+    return rows.set_column(place, field, pa.array(values, field.type))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

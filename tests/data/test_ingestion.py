@@ -11,9 +11,18 @@ from primorl.data import sources as batching
 from primorl.data.identity.membership import read_ids
 from primorl.data.ingestion import ingest
 from primorl.data.storage import rows as parquet
-from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import DatasetInfo
-from tests.data.builders import INFO, SPACES, entry, episode, episodes, snapshot, table, write_raw
+from tests.data.builders import (
+    INFO,
+    SPACES,
+    entry,
+    episode,
+    episodes,
+    made,
+    snapshot,
+    table,
+    write_raw,
+)
 
 
 def run(raw: str = "raw", **changes: Any) -> DatasetInfo:
@@ -21,7 +30,7 @@ def run(raw: str = "raw", **changes: Any) -> DatasetInfo:
 
 
 def written() -> pa.Table:
-    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
+    return pa.concat_tables(made().tables())
 
 
 def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_nothing(
@@ -37,7 +46,7 @@ def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_not
         prints.add(info.dataset_fingerprint)
         assert written().equals(table(content, names=[f"small-v0/{i:09d}" for i in range(12)]))
         assert written().schema.equals(INFO.schema)
-        assert PartReader(Path("trajectories"), made_by="ingest").info == info
+        assert made().info == info
         assert (info.horizon, info.spaces) == (200, SPACES)
     assert len(prints) == 1
     with h5py.File(path, "a") as file:

@@ -1,4 +1,4 @@
-"""Rounds that learn, stop, average and refuse as they should."""
+"""Rounds that learn, stop, average and refuse as they should; behaviour cloning through them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,16 +10,19 @@ import torch
 
 from primorl.engine import public
 from primorl.engine.public import PublicEvaluation
-from primorl.engine.rounds import Rounds
-from primorl.engine.settings import ServerTraining
+from primorl.engine.queries import ObservationColumns
+from primorl.engine.rounds import Rounds, check_setup
+from primorl.engine.settings import Execution, ServerTraining
+from primorl.engine.setup import CloningSetup
 from primorl.engine.training import Trained, TrainingState, answer_queries, train
-from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Normaliser
+from primorl.model.architecture import Architecture, CloneNetwork
+from primorl.model.ensemble import Bounds, Normaliser
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.units import local_training, make_units, server_training, training_setup
+from tests.mechanisms import watch
+from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 PLAIN = server_training(0.0, 0.0, 5, None)
 SHAPE = Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
@@ -99,13 +102,7 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(
 ) -> None:
     kept: list[TrainingState] = []
     counted: list[int] = []
-    summed = Rounds.sum
-
-    def spying(self: Rounds, *arguments: Any, **options: Any) -> list[torch.Tensor]:
-        counted.append(kept[-1].started)
-        return summed(self, *arguments, **options)
-
-    monkeypatch.setattr(Rounds, "sum", spying)
+    watch(monkeypatch, Rounds, "sum", lambda *_, **__: counted.append(kept[-1].started))
     run(mechanism_for(rounds=4), save_checkpoint=kept.append)
     assert counted == [1, 2, 3, 4]
     assert (kept[-1].finished, kept[-1].done, kept[-1].started) == (True, 4, 4)
@@ -115,21 +112,14 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(
 def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
     monkeypatch: pytest.MonkeyPatch, crashes: list[int]
 ) -> None:
-    releases = 0
-    release = Mechanism.release
-
-    def counting(self: Mechanism, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        nonlocal releases
-        releases += 1
-        return release(self, total)
-
-    monkeypatch.setattr(Mechanism, "release", counting)
+    releases: list[object] = []
+    watch(monkeypatch, Mechanism, "release", lambda _, total: releases.append(total))
     mechanism, state, died = mechanism_for(), None, 0
     for at in crashes:
         state = killed(mechanism, at, state=state)
         died += not state.finished  # a kill when all is done costs no round
     trained, _ = run(mechanism, state=state)
-    assert releases + died == mechanism.rounds
+    assert len(releases) + died == mechanism.rounds
     assert trained.rounds == mechanism.rounds - died
 
 
@@ -156,18 +146,13 @@ def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice
     kept: list[TrainingState] = []
     begun = TrainingState.begin(SHAPE.initial_weights(0))
     drawn: list[bool] = []
-    answer = Mechanism.answer
-
-    def draw(self: Mechanism, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
-        drawn.append(kept[-1].lost)
-        return answer(self, query, total)
 
     def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
         assert (name, answers) == ("normaliser", {})
         assert kept == [], "nothing is spent yet"
         return torch.zeros(3, dtype=torch.int64)
 
-    monkeypatch.setattr(Mechanism, "answer", draw)
+    watch(monkeypatch, Mechanism, "answer", lambda *_: drawn.append(kept[-1].lost))
     done = answer_queries(mechanism, total, begun, kept.append)
     assert drawn == [True]
     assert not done.lost
@@ -236,3 +221,64 @@ def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
     trained, _ = run(mechanism_for(), server, state=state)
     assert trained.rounds == 20
     assert torch.equal(flatten(trained.weights), state.best)
+
+
+CPU = torch.device("cpu")
+
+
+def test_rows_are_observations_and_scaled_actions() -> None:
+    units = Ragged(
+        [torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)]
+    )
+    source = cloning(False, 1).view(units)
+    observation, action = source.transitions(torch.tensor([0]), torch.tensor([[1, 0]]))
+    assert observation.tolist() == [[[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]]]
+    assert action.tolist() == [[[0.5, 1.0], [-1.0, 0.5]]]
+    assert (source.units, source.lengths(torch.tensor([0])).tolist()) == (1, [2])
+    inputs = torch.tensor([3.0, 4.0, 5.0, 0.0, 1.0])
+    assert cloning(True, 1).view_public((inputs, inputs))[1].tolist() == [0.0, 1.0]
+
+
+def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
+    shape, side = CloneNetwork(3, 2, discrete, (16,), -5.0, 1.0), torch.full((3,), 3.0)
+    ends = (
+        (torch.zeros(2), torch.ones(2))
+        if discrete
+        else (torch.full((2,), -2.0), torch.full((2,), 2.0))
+    )
+    mechanism = Mechanism(
+        units, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4
+    )
+    facts: Any = {
+        "bounds": Bounds(-side, side, *ends, -1.0, 1.0, discrete),
+        "normaliser": Normaliser(*(torch.full((5,), each) for each in (0.0, 1.5, 0.0, 1.0))),
+        "seed": 0,
+    }
+    facts |= {"columns": ObservationColumns(3, (), discrete), "execution": Execution(CPU, 1 << 20)}
+    server = server_training(momentum=0.8, averaging=0.8)
+    return CloningSetup(
+        mechanism=mechanism,
+        architecture=shape,
+        local=local_training(1.0, 64),
+        server=server,
+        **facts,
+    )
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_behaviour_is_found_through_the_engine(discrete: bool) -> None:
+    """People act by the first observation alone; the twin is the loss of a constant."""
+    drawn, inputs = torch.Generator().manual_seed(0), []
+    for _ in range(40):
+        x = torch.randn(30, 3, generator=drawn)
+        right = (x[:, 0] > 0).long()
+        action = torch.nn.functional.one_hot(right, 2).float()
+        inputs.append(torch.cat((x, action if discrete else 3 * action - 1.5), 1))
+    units, setup = Ragged(inputs, [torch.zeros(30, 5)] * 40), cloning(discrete, 40, noise=0.05)
+    public = setup.view_public((torch.cat(inputs), torch.zeros(1)))
+    check_setup(setup)
+    trained = train(setup, setup.view(units), public)
+    assert trained.public_loss is not None
+    assert trained.public_loss.final < trained.public_loss.constant - (0.3 if discrete else 0.6)
+    assert trained.normaliser.target_mean.tolist() == [0.0, 0.0]
+    assert len(trained.normaliser.input_mean) == 3

@@ -79,15 +79,14 @@ class Losses:
     infinite: float
 
     def delta(self, epsilon: float) -> float:
-        return (
-            float((self.density * -np.expm1(np.minimum(0.0, epsilon - self.grid))).sum())
-            + self.infinite
-        )
+        beyond = np.searchsorted(self.grid, epsilon)
+        shares = -np.expm1(epsilon - self.grid[beyond:])
+        return float((self.density[beyond:] * shares).sum()) + self.infinite
 
     def epsilon(self, delta: float) -> float:
         """By bisection: δ falls as ε grows."""
         low, high = 0.0, float(self.grid[-1])
-        for _ in range(40):
+        for _ in range(30):
             middle = (low + high) / 2
             low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
         return high

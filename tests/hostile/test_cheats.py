@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.data.builders import exchanged
 from tests.hostile import project
 from tests.hostile.project import (
     again,
@@ -38,7 +39,6 @@ def charged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cheated(charged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(shutil.copytree(charged, tmp_path / "project"))
 
 
@@ -88,18 +88,15 @@ def test_renamed_people_with_the_same_rows_go_on_paying(ids: str, seed: int) -> 
     assert (twice["epsilon_total"] > 1.3 * once["epsilon"]) is (seed == 0)
 
 
-def edited(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
-    place, field = rows.schema.get_field_index(column), rows.schema.field(column)
-    return rows.set_column(place, field, pa.array(values, field.type))
-
-
 def a_row_edited(rows: pa.Table) -> pa.Table:
-    return edited(rows, "reward", [-1.0, *rows["reward"].to_pylist()[1:]])
+    return exchanged(rows, "reward", [-1.0, *rows["reward"].to_pylist()[1:]])
 
 
 def a_unit_renamed(rows: pa.Table) -> pa.Table:
     first, *others = rows["unit_id"].to_pylist()
-    return edited(rows, "unit_id", ["zz" if unit == first else unit for unit in (first, *others)])
+    return exchanged(
+        rows, "unit_id", ["zz" if unit == first else unit for unit in (first, *others)]
+    )
 
 
 def a_unit_removed(rows: pa.Table) -> pa.Table:

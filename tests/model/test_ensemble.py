@@ -1,5 +1,5 @@
-"""What is saved is what is loaded; files that lie are refused; a learned end is believed where rows
-support it.
+"""What is saved is what is loaded; files that lie are refused; a learned end is believed where
+rows support it; first states are drawn within the bounds.
 """
 
 import json
@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, judge_ends
+from primorl.model.starts import FILE, StartModel
 from tests.model.models import CPU, ends_where_positive
 
 
@@ -134,3 +136,45 @@ def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> N
     assert bare.without_head() is bare
     assert model.with_ends(None) is model
     assert model.with_ends("none").termination == "none", "as the policy's rollouts used it"
+
+
+MODEL = StartModel(
+    low=torch.tensor([-2.0, 0.0, 0.0, 0.0, 10.0]),
+    high=torch.tensor([6.0, 1.0, 1.0, 1.0, 21.0]),
+    mean=torch.tensor([1.0, 0.0, 0.0, 0.0, 20.0]),
+    factor=torch.diag(torch.tensor([0.5, 0.0, 0.0, 0.0, 2.0])),
+    block=torch.tensor([-1, 0, 0, 0, -1]),
+    probabilities=torch.tensor([0.0, 0.25, 0.5, 0.25, 0.0]),
+)
+
+
+def test_draws_are_within_the_bounds_and_have_one_category() -> None:
+    states = MODEL.sample(20000, torch.Generator().manual_seed(0))
+    assert float(states[:, 0].mean()) == pytest.approx(1, abs=0.02)
+    assert float(states[:, 0].std()) == pytest.approx(0.5, rel=0.05)
+    assert float(states[:, 4].max()) == 21.0
+    category = states[:, 1:4]
+    assert torch.equal(category.sum(1), torch.ones(len(states)))
+    assert set(category.unique().tolist()) <= {0.0, 1.0}
+    assert category.mean(0).tolist() == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
+
+
+def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_path: Path) -> None:
+    model, file = MODEL, tmp_path / FILE
+    model.save(tmp_path)
+    assert StartModel.load(tmp_path, CPU).survival is None
+    model = replace(model, survival=torch.tensor([[1.0, 0.5], [1.0, 0.25]]))
+    model.save(tmp_path)
+    again = StartModel.load(tmp_path, CPU)
+    assert all(
+        torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True)
+    )
+    whole = load_file(file)
+    for change in ({"mean": torch.full((5,), torch.nan)}, {"first_state": torch.zeros(5)}, None):
+        less = {name: value for name, value in whole.items() if name != "factor"}
+        save_file(whole | change if change else less, file)
+        with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):
+            StartModel.load(tmp_path, CPU)
+    file.unlink()
+    with pytest.raises(PipelineError, match=r"trained without first states"):
+        StartModel.load(tmp_path, CPU)

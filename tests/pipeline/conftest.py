@@ -1,15 +1,11 @@
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dp_accounting.dp_event import DpEvent
 
 from primorl.config.params import Params
 from primorl.model.architecture import PublicLosses
 from primorl.privacy.accounting import figures
-from primorl.privacy.accounting.epsilon import Spent
-from primorl.privacy.mechanism import mechanism
 from tests.data.builders import episode
 from tests.pipeline.training_project import noise_of_model, with_changes, write_partitions
 from tests.projects import project_settings, write_settings
@@ -17,7 +13,6 @@ from tests.projects import project_settings, write_settings
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     raw = project_settings()
     raw["chosen"]["options"] |= {"episodes": 6, "num_envs": 3, "hidden": [8]}
@@ -41,19 +36,14 @@ def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(PublicLosses, "diverged", False)
 
 
+_figures = cache(figures.figures.__wrapped__)
+
+
 @pytest.fixture(autouse=True)
 def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements here leave out what groups of units are guaranteed, which takes seconds for every
-    new mechanism.
+    """Leave out what groups of units are guaranteed, which takes seconds for every new mechanism.
 
     tests/privacy/accounting/test_epsilon.py checks these figures, tests/release whole statements.
     """
-    monkeypatch.setattr(mechanism, "stated", _stated_without_groups)
-
-
-@cache
-def _stated_without_groups(event: DpEvent, spent: Spent | None) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figures, "GROUP_SIZES", ())
-        patched.setattr(figures, "figures", figures.figures.__wrapped__)
-        return figures.stated(event, spent)
+    monkeypatch.setattr(figures, "GROUP_SIZES", ())
+    monkeypatch.setattr(figures, "figures", _figures)

@@ -111,23 +111,6 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     state(policy=STATEMENT, dynamics=STATEMENT)
     refused("found a policy of variant 'private'", chosen("no_privacy"))
 
-    model, clone = replace(OF_TRAINING, charge="model"), replace(OF_TRAINING, charge="clone")
-    both = compose_statement({"models/dynamics": model, "models/behaviour": clone})
-    own, other = both.to_json(), replace(model, charge="other").to_json()
-    of_model, of_clone = model.to_json(), clone.to_json()
-    config = POLICY / "config.json"
-    write_json(config, read_json(config) | {"clone_error": 0.5})
-    for beside in ((of_model, other), (other, of_clone)):
-        state(policy=own, dynamics=beside[0], behaviour=beside[1])
-        refused("mechanisms: not that of models/dynamics/privacy.json and models/beh")
-    for policy in (own, of_model):
-        state(policy=policy, dynamics=of_model)
-        refused("made of models/dynamics and models/behaviour, .* statements of models/dynamics;")
-    state(policy=of_model, dynamics=of_model, behaviour=of_clone)
-    refused("not that of models/dynamics/privacy.json and models/behaviour/privacy.json")
-    state(policy=own, dynamics=of_model, behaviour=of_clone)
-    run(chosen())
-
 
 @pytest.mark.usefixtures("project")
 def test_a_clone_in_scales_that_private_people_told_counts_the_model() -> None:

@@ -24,6 +24,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
+from tests.mechanisms import watch
 from tests.pipeline.tiny_policy import write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
 from tests.statements import PRIVATE
@@ -67,10 +68,8 @@ def test_every_answer_is_charged_once_and_first(
     watch_private(monkeypatch, lambda: seen.append(states(ready)))
     first = evaluated(asking(ready, {"behaviour": 0.3}))
     assert seen[0] == ["reserved"]
-    release, released = Mechanism.release, []
-    monkeypatch.setattr(
-        Mechanism, "release", lambda self, total: (released.append(1), release(self, total))[1]
-    )
+    released: list[object] = []
+    watch(monkeypatch, Mechanism, "release", lambda _, total: released.append(total))
     found = evaluated(ready)
     assert len(released) == 1, "an estimator that is added is charged alone"
     charges = charged(ready)

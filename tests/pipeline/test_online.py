@@ -2,7 +2,6 @@
 unless asked.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.statement import MechanismStatement, Statement
 from tests.data.builders import snapshot
+from tests.mechanisms import watch
 from tests.pipeline.training_project import charged, edited, killed, states
 from tests.privacy.test_statements import statement as of_training
 from tests.projects import project_settings, write_settings
@@ -32,9 +32,7 @@ DELTA = 1e-3
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
+def asked(project: Path) -> Params:
     content = project_settings()
     content["chosen"]["environment"] = "CartPole-v1"
     content["privacy"]["delta"] = DELTA
@@ -47,15 +45,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The users that were met, in their order."""
-    numbers_met: list[int] = []
-    meet = SimulatedUsers.meet
-
-    def spying(self: SimulatedUsers, numbers: Sequence[int], *others: Any) -> Any:
-        numbers_met.extend(numbers)
-        return meet(self, numbers, *others)
-
-    monkeypatch.setattr(SimulatedUsers, "meet", spying)
-    return numbers_met
+    met: list[int] = []
+    watch(monkeypatch, SimulatedUsers, "meet", lambda _, numbers, *__: met.extend(numbers))
+    return met
 
 
 def learned(params: Params, **of_online: Any) -> None:

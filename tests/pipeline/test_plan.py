@@ -23,6 +23,7 @@ from primorl.work.data import Partitions
 from primorl.work.desk import Desk
 from primorl.work.jobs import QuestionJob, RunPlan, identity_of
 from tests.data.builders import episode
+from tests.mechanisms import watch
 from tests.pipeline.training_project import (
     charged,
     edited,
@@ -161,10 +162,8 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     assert told != asked, "people are asked for first states"
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), StageLog())
-    opened, open_ledger = [], Ledger.open
-    monkeypatch.setattr(
-        Ledger, "open", lambda *given, **named: (opened.append(1), open_ledger(*given, **named))[1]
-    )
+    opened: list[str] = []
+    watch(monkeypatch, Ledger, "open", lambda url, **_: opened.append(url))
     for stage in (train_model, clone_behaviour):
         opened.clear()
         stage.body(params, StageLog())

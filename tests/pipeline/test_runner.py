@@ -1,16 +1,27 @@
-"""What every stage does before and after its work."""
+"""What every stage does before and after its work, also in DVC's queue; the stages before
+training say nothing of the rows.
+"""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline import runner
+from pipeline import collect, ingest, partition, runner
 from primorl.base import files
 from primorl.base.errors import PipelineError
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
+from primorl.stages.splitting import confirm
+from tests.data.builders import episode, episodes, snapshot, write_raw
+from tests.data.sources.tabular_builders import entry, row, write
+from tests.pipeline.training_project import charged, trained, with_changes, write_partitions
+from tests.privacy.ledger.ledgers import at_once
 
 PIPELINE = """
 stages:
@@ -99,3 +110,66 @@ def test_an_output_that_cannot_be_written_is_refused(
         Path("metrics/summary.json"),
     } < set(asked)
     assert any(path.parent.name == "checkpoints" for path in asked)
+
+
+def test_two_trials_of_a_queue_that_begin_together_pay_for_their_model_once(small: Params) -> None:
+    """In copies as its workers have them; tests/smoke.py has DVC make one."""
+    params = with_changes(small, privacy={"sampling_probability": 1.0})
+    write_partitions(episodes(6), [episode(7, 100 + i) for i in range(3)])
+
+    def trial(number: int) -> int:
+        copy = Path(f".dvc/tmp/exps/tmp{number}")
+        for name in ("datasets", "data"):
+            shutil.copytree(name, copy / name)
+        shutil.copy("params.yaml", copy)
+        os.chdir(copy)
+        trained(params)
+        return len(list(Path("models/dynamics").iterdir()))
+
+    assert at_once(lambda: trial(1), lambda: trial(2)) == [3, 3]
+    assert len(charged(params)) == 1
+
+
+def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is charged. Twin: trajectories of a simulator may be drawn anew."""
+    write_raw(Path("data/raw"), episodes(6))
+    ingest.body(small, StageLog())
+    for salt in (b"7:primorl", b"other"):
+        monkeypatch.setattr("primorl.data.identity.membership._SALT", salt)
+        partition.body(small, StageLog())
+    write(
+        [
+            row(user, 0, time, x=float(user), left=time == 2)
+            for user in range(20)
+            for time in range(3)
+        ]
+    )
+    people = replace(
+        small, dataset="log", chosen=entry(), policy=replace(small.policy, starts="public")
+    )
+    shutil.rmtree("data/raw")
+    collect.body(people, StageLog())
+    ingest.body(people, StageLog())
+
+    def drawn(fraction: float) -> Params:
+        return replace(people, partition=replace(people.partition, public_fraction=fraction))
+
+    def split(fraction: float, salt: str = "7:primorl") -> None:
+        monkeypatch.setattr("primorl.data.identity.membership._SALT", salt.encode())
+        partition.body(drawn(fraction), StageLog())
+
+    split(0.2)
+    before = snapshot(Path("data/partitions"))
+    with pytest.raises(PipelineError, match="ledger publish p") as refused:
+        split(0.6)
+    with pytest.raises(PipelineError, match="an earlier split made public"):
+        split(0.2, salt="other")
+    assert snapshot(Path("data/partitions")) == before
+    (word,) = re.findall(r"ledger publish (p\w{8})`,", str(refused.value))
+    monkeypatch.setattr("primorl.data.identity.membership._SALT", b"7:primorl")
+    with pytest.raises(PipelineError, match="ledger publish p"):
+        confirm(drawn(0.9), word)  # the twin: a word of other people
+    confirm(drawn(0.6), word)
+    assert snapshot(Path("data/partitions")) == before
+    split(0.6)
+    assert snapshot(Path("data/partitions")) != before

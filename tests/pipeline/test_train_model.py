@@ -1,5 +1,5 @@
-"""The stage that reads private data: charged before that, never twice; what it writes, refuses, and
-never says.
+"""The stages that read private data, of the model and of the clone: charged before that, never
+twice; what they write, refuse, and never say.
 """
 
 import json
@@ -7,30 +7,37 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from pipeline import ingest, partition
+from pipeline import clone_behaviour, ingest, partition, plan
 from primorl.base.errors import PipelineError
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
+from primorl.engine import public
 from primorl.engine.training import ENGINE_VERSION
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
+from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.config import BehaviourConfig
+from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
+from tests.mechanisms import watch
 from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import (
     charged,
     edited,
     killed,
     noise_of_model,
+    quick_clone,
     statement,
     states,
     steps_of,
@@ -163,7 +170,7 @@ def test_a_model_that_came_to_nothing_stays_spent(
 def test_what_was_lost_or_exchanged_charges_nobody(
     small: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = with_changes(small)
+    params = with_changes(small, privacy={"sampling_probability": 1.0})
     public = PARTITIONS / "public_units.bin"
     secret = Path(".primorl/secret")
     write_raw(Path("data/raw"), episodes(12))
@@ -188,17 +195,6 @@ def test_what_was_lost_or_exchanged_charges_nobody(
             unopened(patch)
             with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
                 trained(params)
-
-
-def test_what_has_no_guarantee_says_so(data: Params) -> None:
-    for variant, reasons in (
-        ("no_privacy", {"no noise is added"}),
-        ("no_clip", {"no noise is added", "updates are not clipped"}),
-    ):
-        trained(with_changes(data, dynamics={"variant": variant}))
-        said = statement()
-        assert (said["private"], said["epsilon"], set(said["void"])) == (False, None, reasons)
-        assert said["spent_on_dataset"]["epsilon"] is None
 
 
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
@@ -268,16 +264,79 @@ def test_ends_are_declared_part_of_the_model_and_stated(
     write_partitions(
         *([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2)))
     )
+    params = with_changes(small, privacy={"sampling_probability": 1.0})
     if refused is not None:
         with pytest.raises(PipelineError, match=refused):
-            trained(with_changes(small))
+            trained(params)
         assert not MODEL.exists()
         assert charged(small) == []
         return
-    run, learned = trained(with_changes(small)), termination == "learned"
+    run, learned = trained(params), termination == "learned"
     assert (model().termination, model().architecture.learned_termination) == (termination, learned)
     assert statement()["termination"] == termination
     taken = "when an episode ends: the declared rule upright"
     assert (taken in statement()["public_assumptions"]) is not learned
     told = [*names, "reward", *(["termination"] if learned else [])]
     assert {f"public_error.{name}" for name in told} == {*steps_of(run)} - {"public_loss"}
+
+
+FOLDER = Path("models/behaviour")
+CLONED = {"shares": {"model": 0.4, "clone": 0.2}}
+
+
+@pytest.fixture
+def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    monkeypatch.setattr(public, "_POOLED", replace(public._POOLED, max_epochs=3))
+    return with_changes(data, privacy=CLONED)
+
+
+def cloned(params: Params) -> StageLog:
+    run = StageLog()
+    plan.body(params, run)
+    if not clone_behaviour.idle(params):
+        clone_behaviour.body(params, run)
+    return run
+
+
+def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
+    cloned(with_changes(data))
+    assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
+    assert not BehaviourConfig.read(FOLDER).made
+    assert not Path(".primorl/ledger.db").exists()
+
+
+def test_a_clone_is_charged_before_it_is_trained(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    watch_private(monkeypatch, lambda: seen.append(states(asked)))
+    released: list[Mechanism] = []
+    watch(monkeypatch, Mechanism, "release", lambda own, _: released.append(own))
+    cloned(asked)
+    assert {tuple(each) for each in seen} == {("reserved",)}
+    drawn = [(own.noise_multiplier, own.sampling_probability, own.units) for own in released]
+    assert drawn == [(1.0, 0.5, 9)] * 4, "no noise is drawn beside the mechanism"
+    (charge,) = charged(asked)
+    assert (charge.state, charge.stage) == ("committed", "clone_behaviour")
+    assert (charge.dataset, charge.units) == (INFO.dataset, 9)
+    stated: dict[str, Any] = json.loads((FOLDER / "privacy.json").read_text(encoding="utf-8"))
+    assert stated["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
+    assert (stated["charge"], stated["private"], stated["rounds"]) == (charge.id, True, 4)
+    config = BehaviourConfig.read(FOLDER)
+    assert (config.made, config.rounds, config.engine_version) == (True, 4, ENGINE_VERSION)
+    cloned(asked)
+    assert len(charged(asked)) == 1
+    policy, rows = DeterministicPolicy.load(FOLDER), torch.randn(1, 7, 3)
+    mean, _ = BehaviourPolicy.load(FOLDER, torch.device("cpu")).mean_and_std(rows[0])
+    torch.testing.assert_close(policy.act(rows)[0], 2 * mean)  # Pendulum's torque
+
+
+def test_what_cannot_be_cloned_is_refused_before_the_charge(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 2000.0)
+    with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
+        cloned(with_changes(asked, privacy=CLONED, behaviour={"hidden": [2048, 2048]}))
+    assert not charged(asked)
+    assert not FOLDER.exists()

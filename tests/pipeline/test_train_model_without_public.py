@@ -19,6 +19,7 @@ from primorl.base.paths import PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
+from primorl.engine import linear
 from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture, ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
@@ -26,7 +27,7 @@ from primorl.model.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
@@ -34,6 +35,7 @@ from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
 from primorl.work.model_rules import epsilon_of
 from tests.data.builders import episode, table
+from tests.mechanisms import watch
 from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import (
     OUTPUT,
@@ -79,10 +81,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []
-    answer = Mechanism.answer
-    monkeypatch.setattr(
-        Mechanism, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1]
-    )
+    watch(monkeypatch, Mechanism, "answer", lambda *_: seen.append(states(data)))
     trained(without_public(data))
     assert seen == [["reserved"]] * 4
     said = statement()
@@ -156,14 +155,10 @@ def test_nothing_is_asked_twice_under_one_charge(
     with killed(3, "release"):
         trained(params)
     assert states(data) == ["reserved"] * 2
-    answer = Mechanism.answer
-
-    def of_late(mechanism: Mechanism, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
-        assert query.what in ("explained", "first_states"), "asked twice under one charge"
-        return answer(mechanism, query, total)
-
-    monkeypatch.setattr(Mechanism, "answer", of_late)
+    asked: list[str] = []
+    watch(monkeypatch, Mechanism, "answer", lambda _, query, total: asked.append(query.what))
     trained(params)
+    assert asked == ["explained", "first_states"], "nothing is asked twice under one charge"
     assert states(data) == ["reserved", "committed"]
     assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
     once, spent = event_from_json(statement()["event"]), statement()["spent_on_dataset"]
@@ -175,6 +170,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill between two of the late queries loses their answers, and nobody is asked again."""
+    monkeypatch.setattr(linear, "_TEACHING_STEPS", 10)
     heads = {"model": "linear", "degree": 2, "hidden": [], "learning_rate": 1.0}
     heads["max_transitions_per_unit"] = 8
     shares = {"model": 0.4, "clone": 0.1}
@@ -199,10 +195,8 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     assert clone["epsilon"] == accounting.compose(both, clone["delta"]).epsilon_pld
     assert [clone["charge"], said["charge"]] == [of_clone["charge"], of_model["charge"]]
     other = edited(params, privacy={"draw": 1})
-    asked, answer = [], Mechanism.answer
-    monkeypatch.setattr(
-        Mechanism, "answer", lambda *given: (asked.append(given[1].what), answer(*given))[1]
-    )
+    asked = []
+    watch(monkeypatch, Mechanism, "answer", lambda _, query, total: asked.append(query.what))
     with killed(4, "answer"):
         trained(other)
     trained(other)

@@ -1,8 +1,9 @@
-"""The public policy: the environment's own actions, as evaluation computes them, and one line for
-what cannot be.
+"""A policy on disk and in use: it acts as the one that is evaluated, one line for what cannot be,
+and one that was advised against is used only by name and in so many words.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,74 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+import primorl
 from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json, write_json
+from primorl.commands.main import main
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, read_policy
-from tests.policy.test_exported import EPOCHS, HIGH, LOW
+from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, choose, read_policy
+
+LOW, HIGH = torch.tensor([-0.3, 1.7]), torch.tensor([0.1, 900.1])
+
+
+def policy(seed: int) -> DeterministicPolicy:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(1, 16, 3), (1, 1, 16), (1, 8, 16), (1, 1, 8), (1, 2, 8), (1, 1, 2)]
+    layers = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    return DeterministicPolicy(
+        layers, torch.tensor([1.0, 0.0, -1.0]), torch.tensor([1.0, 2.0, 0.5]), LOW, HIGH
+    )
+
+
+EPOCHS = [policy(seed) for seed in range(4)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path, EPOCHS, variant="private", environment=None)
+    return tmp_path
+
+
+def test_a_saved_policy_acts_as_before(folder: Path) -> None:
+    observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(
+        DeterministicPolicy.load(folder).act(observation[3:]), EPOCHS[3].act(observation[3:])
+    )
+    far = EPOCHS[0].act(1e30 * observation[:1])
+    assert bool(((far >= LOW) & (far <= HIGH)).all()), "rounding steps over no bound"
+    epochs = DeterministicPolicy.load(folder, "epochs.safetensors")
+    assert (epochs.policies, epochs.observation_size, epochs.action_size) == (4, 3, 2)
+    for i, alone in enumerate(EPOCHS):
+        torch.testing.assert_close(epochs.act(observation)[i], alone.act(observation[i : i + 1])[0])
+
+
+def rewritten(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    def break_it(file: Path) -> None:
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file)
+
+    return break_it
+
+
+BREAKAGES: dict[str, Callable[[Path], object]] = {
+    "cut short": lambda file: file.write_bytes(file.read_bytes()[:-50]),
+    "another shape": rewritten(lambda t: t.update({"layers.1.weight": torch.zeros(1, 8, 15)})),
+    "a layer less": rewritten(lambda t: t.pop("layers.1.weight")),
+    "not a number": rewritten(lambda t: t["layers.0.bias"].fill_(torch.nan)),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
+def test_broken_weights_are_named_in_one_line(
+    folder: Path, breakage: Callable[[Path], object]
+) -> None:
+    breakage(folder / "policy.safetensors")
+    with pytest.raises(PipelineError, match=r"^[^\n]*policy.safetensors: not a policy[^\n]*$"):
+        DeterministicPolicy.load(folder)
+
 
 LOG: dict[str, Any] = {
     "observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))
@@ -117,3 +181,102 @@ def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> Non
         file.write_text(json.dumps(config | about), encoding="utf-8")
         with pytest.raises(PipelineError, match=r"not a policy|not as declared"):
             read_policy(tmp_path)
+
+
+POLICY, CLONE = Path("models/policy"), Path("models/behaviour")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of a log, with a policy and a clone that nobody has evaluated."""
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    for folder in (POLICY, CLONE):
+        loaded(folder, **LOG, **NAMES)
+        write_json(
+            folder / "config.json", read_json(folder / "config.json") | {"policy": str(folder)}
+        )
+    Path("dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
+    Path("in.csv").write_text("age,dose,weight\n1,1,5\n", encoding="utf-8")
+    return tmp_path
+
+
+def advise(answer: str, policy: Path | None) -> None:
+    named = None if policy is None else str(policy)
+    said: dict[str, Any] = {"answer": answer, "policy": named, "reason": "It loses 3."}
+    weights = {folder: file_sha256(folder / "policy.safetensors") for folder in (POLICY, CLONE)}
+    answers = Path("metrics/private_evaluation.json")
+    write_json(answers, {"clone_sha256": weights[CLONE], "answer": answer})
+    about = {"policy_sha256": weights[POLICY], "private_evaluation_sha256": file_sha256(answers)}
+    write_json(Path("metrics/summary.json"), about | {"recommendation": said})
+
+
+def test_what_is_recommended_is_used_and_nothing_else(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twins: a trial is recommended; a policy that a simulator measured. Of a copy elsewhere nobody
+    can tell.
+    """
+    Path("metrics").mkdir()
+    advise("trial", POLICY)
+    assert choose(None, against_advice=False) == POLICY
+    for answer, refused in (("keep", (POLICY,)), ("more_data", (POLICY, CLONE))):
+        advise(answer, None)
+        for folder in refused:
+            with pytest.raises(PipelineError, match=rf"{folder}: advised against in .*It loses"):
+                primorl.load_policy(folder)
+        if answer == "keep":
+            primorl.load_policy(CLONE)  # a record of practice, by name
+    predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
+    assert [main(predict), main([*predict, "--policy", str(POLICY)])] == [1, 1]
+    assert not Path("out.csv").exists()
+    assert main([*predict, "--policy", str(POLICY), "--against-advice"]) == 0
+    assert f"actions of {POLICY}\n" in capsys.readouterr().out
+    loaded(Path("elsewhere"), environment="Pendulum-v1")
+    primorl.load_policy("elsewhere")
+    for file in ("dvc.yaml", "metrics/summary.json"):
+        Path(file).unlink()
+    with pytest.warns(UserWarning, match="nothing tells whether this policy is recommended"):
+        primorl.load_policy(POLICY)
+
+
+def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> None:
+    """Nobody has before an evaluation, after another training, or where the people's answers are
+    newer.
+    """
+    Path("metrics").mkdir()
+    with pytest.raises(PipelineError, match="nobody recommended it; `dvc repro` evaluates"):
+        primorl.load_policy(POLICY)
+    advise("trial", POLICY)
+    primorl.load_policy(POLICY)
+    said = read_json(Path("metrics/summary.json"))
+    write_json(Path("metrics/summary.json"), said | {"policy_sha256": "0" * 64})
+    with pytest.raises(PipelineError, match="nobody recommended it"):
+        primorl.load_policy(POLICY)
+    write_json(Path("metrics/summary.json"), said)
+    primorl.load_policy(POLICY)
+    answers = Path("metrics/private_evaluation.json")
+    write_json(answers, read_json(answers) | {"answer": "newer"})
+    with pytest.raises(PipelineError, match="nobody recommended it"):
+        primorl.load_policy(POLICY)
+    with pytest.raises(PipelineError, match="found without --policy"):
+        choose(None, against_advice=True)
+
+
+def test_a_bundle_carries_its_advice(project: Path) -> None:
+    """The clone that a bundle holds is a record; a policy that was released against its
+    recommendation is not.
+    """
+    for folder, fine in ((CLONE, True), (POLICY, False)):
+        bundle = Path(f"bundle-{fine}")
+        bundle.mkdir()
+        folder.rename(bundle / "policy")
+        said = {"answer": "keep", "policy": None, "reason": "It loses 3."}
+        weights = file_sha256(bundle / "policy/policy.safetensors")
+        write_json(bundle / "MANIFEST.json", {})
+        write_json(bundle / "evaluation.json", {"policy_sha256": weights, "recommendation": said})
+        if fine:
+            primorl.load_policy(bundle / "policy")
+        else:
+            with pytest.raises(PipelineError, match=r"advised against in .*evaluation\.json"):
+                primorl.load_policy(bundle / "policy")

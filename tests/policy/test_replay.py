@@ -1,12 +1,18 @@
-from collections import deque
+"""Rollouts in the model and the rows that a seed draws from."""
 
+from collections import deque
+from dataclasses import dataclass, replace
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from primorl.model.numerics import SeedGenerators
-from primorl.policy.replay import ReplayBuffer, Scaling
+from primorl.model.pessimism import Step
+from primorl.policy.replay import ReplayBuffer, Rollouts, Scaling
+from tests.policy.counter import CONFIG, Counter
 
 CPU = torch.device("cpu")
 
@@ -65,3 +71,75 @@ def test_a_row_holds_the_transition_on_sacs_scales() -> None:
     assert rows[:, columns.observation_action].tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, -0.5]]
     assert rows[:, columns.reward].tolist() == [4.0, -1.0]
     assert rows[:, columns.continues].tolist() == [0.0, 1.0]
+
+
+def rollouts(
+    batch: int, horizon: int, reset_fraction: float, model: Counter | None = None
+) -> tuple[Rollouts, Scaling]:
+    model = model or Counter()
+    config = replace(CONFIG, rollout_batch=batch, horizon=horizon, reward_scale=0.1)
+    made = Rollouts(
+        model,
+        torch.zeros(7, 1),
+        config,
+        SeedGenerators.of([0], torch.device("cpu")),
+        reset_fraction,
+    )
+    return made, Scaling.of(model, 0.1)
+
+
+def halfway(observation: Tensor) -> Tensor:
+    return torch.full((*observation.shape[:2], 1), 0.5)
+
+
+def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
+    made, scaling = rollouts(batch=3, horizon=4, reset_fraction=1.0)
+    seen: list[Tensor] = []
+
+    def act(observation: Tensor) -> Tensor:
+        seen.append(observation)
+        return halfway(observation)
+
+    columns, (rows, reward, uncertainty) = scaling.columns, made.collect(act)
+    assert torch.cat(seen).flatten().tolist() == [-0.5] * 3 + [0.0] * 3 + [0.5] * 3 + [1.0] * 3, (
+        "standardised"
+    )
+    rows = rows.view(4, 3, columns.width)
+    states = torch.arange(5.0).view(5, 1, 1).expand(5, 3, 1)
+    torch.testing.assert_close(rows[..., columns.observation], scaling.observation(states[:4]))
+    torch.testing.assert_close(rows[..., columns.next_observation], scaling.observation(states[1:]))
+    torch.testing.assert_close(rows[..., columns.reward], states[:4, :, 0])
+    assert bool((rows[..., columns.observation_action][..., 1] == 0.5).all())
+    assert bool((rows[..., columns.continues] == 1).all())
+    assert (reward.item(), uncertainty.item()) == (15.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Mortal(Counter):
+    """Ends where the state reaches 3."""
+
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
+        step = super().step(observation, action, generators)
+        return replace(step, terminated=step.next_observation[:, 0] >= 3)
+
+
+@pytest.mark.parametrize("reset_fraction", [1.0, 0.5])
+def test_a_rollout_that_terminates_is_not_bootstrapped_and_begins_again(
+    reset_fraction: float,
+) -> None:
+    made, scaling = rollouts(batch=400, horizon=8, reset_fraction=reset_fraction, model=Mortal())
+    columns = scaling.columns
+    for number in range(3):
+        rows = made.collect(halfway)[0].view(8, 400, columns.width)
+        before = rows[..., columns.observation][..., 0] * 2 + 1
+        after = rows[..., columns.next_observation][..., 0] * 2 + 1
+        torch.testing.assert_close(after, before + 1)
+        assert torch.equal(rows[..., columns.continues] == 0, after >= 3)
+        assert torch.equal(before[1:], torch.where(after[:-1] >= 3, 0.0, after[:-1]))
+        # A fresh one was at 2 after the 8 steps, and after 8 more at 1.
+        carried_on = {0.0, 2.0, 1.0} if number == 2 else {0.0, 2.0} if number == 1 else {0.0}
+        assert set(before[0].tolist()) == ({0.0} if reset_fraction == 1.0 else carried_on)
+        if number == 1:
+            assert abs(float((before[0] == 0).float().mean()) - reset_fraction) < 0.1, (
+                "4 standard deviations"
+            )

@@ -8,7 +8,10 @@ import torch
 from examples.private_mean import BUDGET, make_mechanism, private_mean
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.statement import Statement
+from tests.pipeline.conftest import without_groups
 from tests.privacy.ledger.ledgers import SECRET, opened
+
+__all__ = ["without_groups"]
 
 PEOPLE = 2000
 IDS = [f"p{number}" for number in range(PEOPLE)]

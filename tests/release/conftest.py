@@ -12,7 +12,7 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.release.build import release
 from primorl.work.data import open_to_charge
-from tests.projects import inside
+from tests.projects import inside, made_once
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
@@ -22,15 +22,14 @@ SECRETS = {"identity": "7" * 64}
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a private model and policy; read only."""
-    folder = tmp_path_factory.mktemp("trained") / "project"
-    run_stages(folder, tiny_params(), EPISODES)
-    return folder
+    return made_once(
+        tmp_path_factory, "trained", lambda folder: run_stages(folder, tiny_params(), EPISODES)
+    )
 
 
 @pytest.fixture
 def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it as the working directory."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     shutil.copytree(trained, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
@@ -39,10 +38,12 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.fixture(scope="session")
 def released(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound bundle; read only."""
-    target = tmp_path_factory.mktemp("released") / "bundle"
-    with inside(trained):
-        release(target, params.load(Path("params.yaml")))
-    return target
+
+    def make(target: Path) -> None:
+        with inside(trained):
+            release(target, params.load(Path("params.yaml")))
+
+    return made_once(tmp_path_factory, "released", make)
 
 
 @pytest.fixture(scope="session")

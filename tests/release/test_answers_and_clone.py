@@ -131,7 +131,6 @@ def rewrite(record: PrivateEvaluation) -> None:
 @pytest.fixture
 def home(near: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrivateEvaluation:
     """A copy as the working directory, without the bundle; what its answers say."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     shutil.copytree(near, tmp_path / "home", ignore=shutil.ignore_patterns("out"))
     monkeypatch.chdir(tmp_path / "home")
     return PrivateEvaluation.read(PRIVATE_EVALUATION)

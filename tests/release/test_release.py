@@ -1,6 +1,8 @@
-"""The bundle that may leave: its files, and what is refused at home."""
+"""The bundle that may leave: its files, its signature, and what is refused at home."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
@@ -21,8 +31,9 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.membership import draw_public
 from primorl.data.partitioning import partition
+from primorl.release import bundle
 from primorl.release.build import release
-from primorl.release.contents import CARD, DECLARED, LEDGER, MANIFEST, NEEDED
+from primorl.release.contents import CARD, DECLARED, LEDGER, MANIFEST, NEEDED, SIGNATURE
 from primorl.work.data import open_to_charge
 from tests.data.builders import snapshot
 from tests.projects import inside
@@ -33,6 +44,7 @@ from tests.release.bundles import (
     in_tensor,
     made,
     refused_at_home,
+    relist,
 )
 from tests.release.conftest import SECRETS
 from tests.release.released_project import EPISODES, run_stages, tiny_params
@@ -244,3 +256,75 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
             use()
     assert cli.main(["plan", "--json"]) == 1
     assert "charged for as private" in "".join(capsys.readouterr())
+
+
+def write_key(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
+    """A new private key and its public key."""
+    key = Ed25519PrivateKey.generate()
+    closed = BestAvailableEncryption(password) if password else NoEncryption()
+    private, public = folder / f"{name}.key", folder / f"{name}.pub"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, closed))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    return private, public
+
+
+def refused(folder: Path, key: Path, says: str) -> None:
+    with pytest.raises(PipelineError) as wrong:
+        bundle.verify(folder, key=key)
+    assert says in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+
+
+@pytest.mark.usefixtures("project")
+def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a change that agrees with itself: the manifest changes too.
+
+    Twin: OpenSSL verifies the same signature.
+    """
+    private, public = write_key(tmp_path, "maker")
+    assert cli.main(["release", "out", "--sign", str(private)]) == 0
+    assert cli.main(["release", "--check", "out", "--key", str(public)]) == 0
+    assert f"signed by the owner of {public}" in capsys.readouterr().out
+    signed = Path("out")
+    if shutil.which("openssl") is not None:
+        command = f"openssl pkeyutl -verify -pubin -inkey {public} -rawin".split()
+        files = ["-in", str(signed / MANIFEST), "-sigfile", str(signed / SIGNATURE)]
+        subprocess.run([*command, *files], check=True, capture_output=True)
+    assert cli.main(["release", "--check", "out"]) == 0
+    assert f"({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
+    _, stranger = write_key(tmp_path, "stranger")
+    refused(signed, stranger, "not a signature of MANIFEST.json")
+    own = (signed / SIGNATURE).read_bytes()
+    (signed / SIGNATURE).write_bytes(own[:-1])
+    refused(signed, public, f"{SIGNATURE}: not a signature of")
+    # a signed bundle is replaced as any other
+    assert cli.main(["release", "out", "--sign", str(private)]) == 0
+    assert (signed / SIGNATURE).read_bytes() == own
+    edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])
+    relist(signed)
+    refused(signed, public, f"{SIGNATURE}: not a signature of {MANIFEST} by the key in")
+    assert cli.main(["release", "out"]) == 0
+    refused(signed, public, f"{SIGNATURE}: not there: it is not signed")
+    for key in (private, signed / MANIFEST):
+        refused(signed, key, "not a public key")
+
+
+@pytest.mark.usefixtures("project")
+def test_a_key_that_cannot_sign_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed, public = write_key(tmp_path, "closed", b"password")
+    for words, says in (
+        (["out", "--sign", str(closed)], f"{closed}: not a private key to sign with"),
+        (["out", "--sign", str(public)], f"{public}: not a private key to sign with"),
+        (["out", "--sign", "none"], "none: the key cannot be read"),
+        (["--check", "out", "--sign", "x"], "--sign: found with --check"),
+        (["out", "--key", "x"], "--key: found without --check"),
+    ):
+        assert cli.main(["release", *words]) == 1
+        assert says in capsys.readouterr().err
+        assert not Path("out").exists()

@@ -196,7 +196,6 @@ def outputs(
     folder.mkdir(exist_ok=True)
     shutil.copy(store, folder / "mlflow.db")
     with inside(folder), playing(tape), pytest.MonkeyPatch.context() as patched:
-        patched.delenv("DVC_ROOT", raising=False)
         # Few rounds on few people do not find what is asked of them otherwise.
         patched.setattr(PublicLosses, "diverged", False)
         patched.setattr(training, "write_model", write_as_good)

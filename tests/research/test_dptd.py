@@ -1,20 +1,28 @@
-"""The lines of DPTD's figures: all methods run, and a run's release holds its own cohort alone,
-clipped.
+"""The lines of DPTD's figures: all methods run, a run's release holds its own cohort alone,
+clipped, and in a project it pays once.
 """
 
+import json
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from primorl.config.params import Params
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from research import dptd
+from primorl.privacy.statement import Statement
+from primorl.work.data import open_to_charge
+from research import dptd, dptd_project
 from research.dptd_network import TdBatch, ValueNetwork
+from tests.pipeline.conftest import data, small, without_groups
+from tests.pipeline.training_project import killed, watch_private
 
 TASK = "CartPole-v1, poor player"
 
@@ -79,3 +87,36 @@ def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], sha
             expected = torch.stack(torch.autograd.grad((weight * each).sum(), own))
             torch.testing.assert_close(gradients[u, n], expected, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(losses[n, u], each.detach(), rtol=1e-10, atol=1e-12)
+
+
+__all__ = ["data", "small", "without_groups"]
+
+
+def test_a_projects_value_is_paid_once(
+    data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"UPDATES": 6, "EPOCH": 2}.items():
+        monkeypatch.setattr(dptd, name, value)
+    monkeypatch.setattr(dptd_project, "load", lambda: data)
+    states: list[str] = []
+
+    def charges() -> list[Any]:
+        with closing(open_to_charge(data)) as ledger:
+            return list(ledger.charges())
+
+    watch_private(monkeypatch, lambda: states.append(charges()[-1].id))
+    with killed(3):
+        dptd_project.evaluate(2.0)
+    dptd_project.evaluate(2.0)
+    assert len(states) == 2, "the charge was there before each opening of private rows"
+    found = (dptd_project.FOLDER / "value.json").read_text(encoding="utf-8")
+    dptd_project.evaluate(2.0)
+    assert len(states) == 2, "what is finished is restored"
+    assert (dptd_project.FOLDER / "value.json").read_text(encoding="utf-8") == found
+    (charge,) = charges()
+    statement = Statement.read(dptd_project.FOLDER)
+    assert statement.charge == charge.id
+    assert statement.epsilon == pytest.approx(2.0, rel=1e-3)
+    assert [each.what for each in statement.queries] == ["mean_reward"]
+    assert abs(json.loads(found)["value"]) < 1e3
+    assert "of the mean reward alone" in capsys.readouterr().out

@@ -54,13 +54,15 @@ def here(small: Params) -> Params:
 
 
 def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
-    return with_changes(params, privacy={"budget": {"epsilon": budget}, "delta": DELTA} | privacy)
+    own: dict[str, Any] = {"budget": {"epsilon": budget}, "delta": DELTA}
+    own["sampling_probability"] = 1.0  # accounted in no time
+    return with_changes(params, privacy=own | privacy)
 
 
 def at(here: Params, budget: float | None, epsilon: float) -> Params:
     """Model, clone and questions that share ``epsilon``."""
     shares = dict(SHARES_OF_A_LOG)
-    return limited(here, budget, target_epsilon=epsilon, shares=shares, sampling_probability=1.0)
+    return limited(here, budget, target_epsilon=epsilon, shares=shares)
 
 
 def check(params: Params) -> None:

@@ -1,20 +1,50 @@
-"""What is left open is decided from public facts; what cannot learn is refused before anything is
-charged.
+"""What is left open is decided from public facts; what cannot learn, and declared facts that
+public rows contradict, are refused before anything is charged.
 """
 
 import json
 import math
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import psutil
 import pytest
+import torch
+from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import MODEL, PARTITIONS
-from primorl.config.params import Params
+from primorl.base.paths import MANIFEST, MODEL, PARTITIONS, PUBLIC
+from primorl.base.processes import choose_device, is_worker
+from primorl.config.params import Compute, Params
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate.private.problem import Recordings
+from primorl.model.architecture import TERMINATION_GAIN, Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.termination import LEARNED, NONE
+from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
+from primorl.stages.training import choose_execution
+from primorl.work.desk import rows_in_memory
+from primorl.work.objections import Objections, find_objections
 from tests.data.builders import episode, table
 from tests.pipeline import tiny_policy
-from tests.pipeline.training_project import charged, noise_of_model, states, trained, unopened
+from tests.pipeline.tiny_policy import write_partition
+from tests.pipeline.training_project import (
+    charged,
+    noise_of_model,
+    states,
+    trained,
+    unopened,
+    with_changes,
+    write_partitions,
+)
+from tests.projects import ROOT, from_plain, project_settings
 from tests.work.fitted_project import automatic, fit, quick, write_data
 
 
@@ -134,3 +164,184 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
         left = replace(params, dynamics=replace(params.dynamics, model=None))
         chosen, found = fit(left, units)
         assert (chosen.dynamics.model, found.answer) == (expected, answer)
+
+
+def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False, private: float = 0.0) -> None:
+    shutil.rmtree("data", ignore_errors=True)
+    public = [replace(episode(len(reward), 100 + i, terminated), rewards=reward) for i in range(2)]
+    write_partitions(
+        [replace(episode(5, i), rewards=np.full(5, private)) for i in range(3)], public
+    )
+
+
+def found(small: Params, reward: list[float] | str = "public") -> Objections:
+    bounds = {"bounds": {"observation": "space", "reward": reward}}
+    params = with_changes(small, dynamics={"train_anyway": False}, chosen=bounds)
+    return find_objections(params, Manifest.load(MANIFEST), UnitStore.open(PUBLIC))
+
+
+def test_equal_rewards_stop_unless_a_longer_episode_earns_more(small: Params) -> None:
+    for reward, terminated, stopped in ((0, False, 1), (0, True, 1), (1, False, 1), (1, True, 0)):
+        rewarded(np.full(20, reward), terminated)
+        assert len(found(small).stops) == stopped
+        rewarded(np.append(np.full(19, reward), 5.0), terminated)
+        assert not found(small).stops
+
+
+def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on_stop(
+    small: Params,
+) -> None:
+    for beyond, warned, stopped in ((0, 0, 0), (1, 1, 0), (8, 1, 0), (9, 0, 1)):
+        reward = np.linspace(-1, 0, 40)
+        reward[:beyond] = 3.0
+        rewarded(reward, private=99.0)
+        said = found(small, [-1.0, 0.0])
+        assert (len(said.warnings), len(said.stops)) == (warned, stopped)
+        for line in said.stops + said.warnings:
+            share = f"{100 * beyond / 40:.3g}%"
+            assert f"bounds.reward: {share} of the public values of 'reward' lie outside" in line
+            assert "maximum 3)" in line
+
+
+SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
+BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
+AS_IS = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+CONSTANT = GaussianEnsemble(
+    SHAPE, SHAPE.initial_weights(0), AS_IS, Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0)
+)
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> PublicLog:
+    content = table(
+        [episode(n, seed=n) for n in (3, 5, 10)], units=["a", "a", "b"], names=["a0", "a1", "b0"]
+    )
+    write_partition(tmp_path / "public", content)
+    return PublicLog(tmp_path, UnitStore.open(tmp_path / "public"))
+
+
+@pytest.fixture
+def auto() -> Params:
+    return from_plain(project_settings())
+
+
+def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(
+    public: PublicLog,
+) -> None:
+    """Each person counts once, as in what is reported: the one with two trajectories, too."""
+    shares = public.step_shares(NONE)
+    assert shares.tolist() == pytest.approx([1, 1, 1, *[3 / 4] * 2, *[1 / 2] * 5])
+    reported = Recordings.of(public.folder, public.public).survival(10, NONE)
+    assert torch.equal(shares, reported)
+    recorded = public.trajectories
+    assert recorded is not None
+    public.__dict__["trajectories"] = replace(recorded, terminated=recorded.length == 5)
+    assert public.step_shares(None).tolist() == pytest.approx([1, 1, 1, *[3 / 4] * 7])
+    assert public.step_shares(NONE)[5] == pytest.approx(1 / 2)
+
+
+def test_learned_ends_are_used_where_episodes_then_last_as_the_peoples_do(
+    auto: Params,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A chance of 5% a step is fitted to lengths of 10%. The twin: lengths that no chance makes."""
+    shape = replace(SHAPE, learned_termination=True)
+    weights = shape.initial_weights(0)
+    weights[-1][..., -1] = math.log(0.05 / 0.95) / TERMINATION_GAIN
+    model = GaussianEnsemble(shape, weights, replace(AS_IS, flag=True), CONSTANT.bounds, LEARNED)
+    still = SimpleNamespace(policies=1, act=lambda seen: torch.zeros(1, seen.shape[1], 1))
+    tenth = 0.9 ** torch.arange(40, dtype=torch.float64)
+    at_once = (torch.arange(40) < 12).double()
+    place = "primorl.stages.policy."
+    monkeypatch.setattr(place + "BehaviourPolicy.load", lambda *_: None)
+    monkeypatch.setattr(place + "SampledClone", lambda *_: still)
+    monkeypatch.setattr(place + "_noise_of_lengths", lambda: 0.0)
+    monkeypatch.setattr(PublicLog, "begin", lambda *_: torch.zeros(4, 3))
+    nobody = PublicLog(tmp_path, None)
+    for lengths, believed in ((tenth, True), (at_once, False)):
+
+        def released(_: Path, *, by_model: bool, lengths: Tensor = lengths) -> Tensor:
+            return torch.ones_like(lengths) if by_model else lengths
+
+        monkeypatch.setattr(place + "survival_of", released)
+        ends = find_ends(auto, nobody, model, near_clone=True)
+        assert (ends != NONE) is believed
+        assert ("not used" in capsys.readouterr().err) is not believed
+        if isinstance(ends, float):
+            state = torch.zeros(1, 3), torch.zeros(1, 1)
+            fitted = model.with_ends(ends).predict(*state)[2]
+            assert fitted is not None
+            assert float(fitted) == pytest.approx(0.1, abs=0.02)
+    assert find_ends(auto, nobody, model, near_clone=False) == NONE, "there is no clone"
+
+
+def test_people_who_consented_do_not_stand_for_those_who_were_asked(
+    public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "primorl.stages.policy.open_public", lambda _: UnitStore.open(tmp_path / "public")
+    )
+    for first_states, expected in ((True, None), (False, 2)):
+        asked = "primorl.evaluate.private.problem.asked_of_private"
+        monkeypatch.setattr(asked, lambda folder, there=first_states: there)
+        found = PublicLog.open(auto).public
+        assert (None if found is None else found.units) == expected
+
+
+def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
+    assert public.public is not None
+    assert is_undecided(auto.policy)
+    found = decide_policy(auto.policy, public, CONSTANT, near_clone=True)
+    assert not is_undecided(found)
+    spread = float(public.public.flat()[1][:, 3].double().std(correction=0))
+    assert found.reward_scale == pytest.approx(10 / (spread * 7))
+    assert found.horizon == 7
+    assert 7 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)
+    alone = decide_policy(auto.policy, public, CONSTANT, near_clone=False)
+    assert alone.reward_scale == pytest.approx(3 * found.reward_scale)
+    many = replace(auto.policy, epochs=24, updates_per_epoch=1600, discount=0.99)
+    rates = [
+        decide_policy(policy, public, CONSTANT, near_clone=near).target_rate
+        for policy, near in ((many, True), (many, False), (replace(many, epochs=4), False))
+    ]
+    assert rates == [0.005, pytest.approx(4 / (38_400 * 0.01)), 0.02]
+    given = replace(auto.policy, horizon=9)
+    assert decide_policy(given, public, CONSTANT, near_clone=True).horizon == 9
+    large = replace(given, rollout_batch=20_000, epochs=1, updates_per_epoch=6)
+    assert decide_policy(large, public, CONSTANT, near_clone=True).buffer_size == 180_000
+
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
+
+
+CPU = Compute(device="cpu")
+
+
+def test_torchrun_says_which_process_this_is_and_what_it_shares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 20))
+    alone = choose_execution(CPU)
+    assert (alone.rank, alone.ranks, is_worker()) == (0, 1, False)
+    assert rows_in_memory() == 8 << 20
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    shared = choose_execution(CPU)
+    assert (shared.rank, shared.ranks, is_worker()) == (3, 4, True)
+    assert rows_in_memory() == 2 << 20
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    assert choose_device("auto") == torch.device("cuda", 1)
+
+
+def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
+    names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_CBWR")
+    code = f"import os, sys, primorl; print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "10000 1 AUTO False\n"

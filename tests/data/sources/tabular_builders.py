@@ -11,9 +11,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.config.datasets import TabularDataset, checked
-from primorl.data.ingestion import ingest
-from primorl.data.sources import source_of
-from primorl.data.storage.rows import PartReader
+from tests.data.builders import collected, ingested
 from tests.projects import project_settings
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -85,10 +83,7 @@ def text(content: str | bytes, name: str = "log/log.csv") -> Path:
 def run(dataset: TabularDataset) -> pa.Table:
     """What ``collect`` and ``ingest`` make of the files in ``log``."""
     raw = Path(tempfile.mkdtemp(dir=".")) / "raw"
-    raw.mkdir()
-    source_of("log", dataset).collect(raw)
-    ingest(raw, Path("trajectories"), "log", dataset)
-    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
+    return ingested(collected(dataset, "log", raw), "log", raw)
 
 
 def transition(

@@ -12,11 +12,9 @@ import yaml
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import D4rlDataset
 from primorl.data import sources as batching
-from primorl.data.ingestion import ingest
 from primorl.data.sources import d4rl, source_of
-from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import Transitions
-from tests.data.builders import SPACES, dataset, snapshot
+from tests.data.builders import SPACES, collected, dataset, ingested, snapshot
 
 Columns = dict[str, Any]
 
@@ -51,23 +49,12 @@ def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> 
     return dataset(D4rlDataset, "d4rl", options, **changes)
 
 
-def collected(chosen: D4rlDataset) -> D4rlDataset:
-    Path("raw").mkdir(exist_ok=True)
-    source_of("small", chosen).collect(Path("raw"))
-    return chosen
-
-
 def written(content: Columns, name: str = "x.hdf5", **changes: Any) -> D4rlDataset:
     """A dataset of a new file of these arrays, collected."""
     with h5py.File(name, "w") as file:
         for array, values in content.items():
             file[array] = values
     return collected(entry(Path(name).resolve(), **changes))
-
-
-def ingested(chosen: D4rlDataset) -> pa.Table:
-    ingest(Path("raw"), Path("trajectories"), "small", chosen)
-    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
 
 
 def expected(content: Columns, horizon: int | None = None) -> pa.Table:

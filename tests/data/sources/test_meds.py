@@ -18,9 +18,8 @@ from pydantic import ValidationError
 from examples import insulin_log
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MedsDataset, checked
-from primorl.data.ingestion import ingest
 from primorl.data.sources import logs, meds, source_of
-from primorl.data.storage.rows import PartReader
+from tests.data.builders import collected, ingested
 from tests.projects import project_settings
 
 Event = tuple[int, float | None, str, float | None]  # subject, hour, code, number
@@ -62,12 +61,9 @@ def write(events: list[Event], name: str = "train/0") -> None:
 
 def run(dataset: MedsDataset) -> list[Row]:
     """What ``collect`` and ``ingest`` make of the folder."""
-    for folder in ("data/raw", "trajectories"):
-        shutil.rmtree(folder, ignore_errors=True)
-    Path("data/raw").mkdir(parents=True)
-    source_of("log", dataset).collect(Path("data/raw"))
-    ingest(Path("data/raw"), Path("trajectories"), "log", dataset)
-    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables()).to_pylist()
+    raw = Path("data/raw")
+    shutil.rmtree(raw, ignore_errors=True)
+    return ingested(collected(dataset, "log", raw), "log", raw).to_pylist()
 
 
 STAY: list[Event] = [

@@ -10,20 +10,17 @@ import gymnasium
 import h5py
 import minari
 import numpy as np
-import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MinariDataset
 from primorl.data import sources as batching
-from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
 from primorl.data.sources.minari import flattened as flatten_rows
-from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
-from tests.data.builders import create, snapshot
+from tests.data.builders import collected, create, ingested, made, snapshot
 from tests.data.sources.minari_builders import (
     CHOICES,
     FORMATS,
@@ -35,17 +32,6 @@ from tests.data.sources.minari_builders import (
     flattened,
     mixed_episode,
 )
-
-
-def collected(chosen: MinariDataset) -> MinariDataset:
-    Path("raw").mkdir()
-    source_of("small", chosen).collect(Path("raw"))
-    return chosen
-
-
-def ingested(chosen: MinariDataset) -> pa.Table:
-    ingest(Path("raw"), Path("trajectories"), "small", chosen)
-    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
 
 
 def refused(chosen: MinariDataset, message: str) -> None:
@@ -71,7 +57,7 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     for name, rows in written.items():
         found = vectors(table[name]) if "observation" in name else table[name]
         np.testing.assert_array_equal(found, np.concatenate(rows))
-    spaces = PartReader(Path("trajectories"), made_by="ingest").info.spaces
+    spaces = made().info.spaces
     assert (spaces.discrete_actions, spaces.action_size) == (True, int(CHOICES.n))
     whole = gymnasium.spaces.flatten_space(MIXED)
     assert isinstance(whole, Box)

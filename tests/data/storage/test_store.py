@@ -21,7 +21,7 @@ from primorl.data.private import open_units
 from primorl.data.storage import rows as parquet
 from primorl.data.storage import schema
 from primorl.data.storage.rows import PartReader, UnitStore
-from tests.data.builders import INFO, episode, episodes, snapshot, table, write_parts
+from tests.data.builders import INFO, episode, episodes, exchanged, snapshot, table, write_parts
 
 
 def people(lengths: list[list[int]]) -> pa.Table:
@@ -172,13 +172,9 @@ def two() -> pa.Table:
 
 def with_values(column: str, row: int, value: Any) -> pa.Table:
     """``two()`` with one value exchanged."""
-    good = two()
-    values = good[column].to_pylist()
+    values = two()[column].to_pylist()
     values[row] = value
-    index = good.column_names.index(column)
-    return good.set_column(
-        index, good.schema.field(index), pa.array(values, good.schema.field(index).type)
-    )
+    return exchanged(two(), column, values)
 
 
 @pytest.mark.parametrize(

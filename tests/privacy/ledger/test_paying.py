@@ -1,7 +1,10 @@
 """Work is paid for once: whoever asks again, or at the same time, is given the result, told where
-it is, or refused.
+it is, or refused; wherever it is interrupted, the next run goes on, and no round runs twice.
 """
 
+import signal
+import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.privacy.crash_schedules import PLANTED, first_caught, simulate
 from primorl.base.errors import Busy, PipelineError
 from primorl.base.files import locked
 from primorl.privacy.ledger import charges
@@ -17,11 +21,14 @@ from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.ledger.history import Budget, Refused
 from primorl.privacy.ledger.ledger import new_charge_id
 from primorl.privacy.ledger.store import Progress
-from tests.privacy.ledger import ledgers
+from tests.mechanisms import watch
+from tests.privacy.ledger import ledgers, postgresql
 from tests.privacy.ledger.interrupted import (
     DATA,
+    ROUNDS,
     Place,
     Running,
+    interrupted,
     judge,
     killed_in_round,
 )
@@ -71,14 +78,9 @@ def test_what_is_resumed_is_on_the_disk_before_the_ledger_says_so(
 ) -> None:
     """Its process may have died before the disk had it; a power cut would bring back the last."""
     killed_in_round(one_file, 2)
-    done, claim = list[object](), Progress.claim
-
-    def claimed(self: Progress, *given: Any) -> Any:
-        done.append("claimed")
-        return claim(self, *given)
-
+    done: list[object] = []
     monkeypatch.setattr(charges, "sync", done.append)
-    monkeypatch.setattr(Progress, "claim", claimed)
+    watch(monkeypatch, Progress, "claim", lambda *_: done.append("claimed"))
     one_file.work()
     assert done == [one_file.checkpoints, "claimed"]
 
@@ -231,3 +233,57 @@ def test_equal_runs_that_decide_on_the_same_past_do_not_both_pay(
     opened(ledger_url, tmp_path)
     assert granted(Meeting, ledger_url, tmp_path, None, paid=True) == 1
     assert len(opened(ledger_url, tmp_path).charges()) == 1
+
+
+KILL = signal.SIGKILL
+SIGNALS = [signal.SIGTERM, KILL] * 600  # one and the other by turns
+MOMENTS = 31  # of an undisturbed run: the next one is beyond its end
+_MEMORY = Path("/dev/shm")  # a kill needs no disk that syncs
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else tmp_path) as name:
+        yield Path(name)
+
+
+def new_place(tmp_path: Path, name: object) -> Place:
+    (folder := tmp_path / str(name)).mkdir()
+    return Place(f"sqlite:///{folder}/ledger.db", folder)
+
+
+def test_an_interruption_at_any_write_loses_nothing(quick: Path) -> None:
+    for at in range(1, MOMENTS):
+        place = new_place(quick, at)
+        assert interrupted(place, at, SIGNALS[at]), at
+        judge(place)
+    assert not interrupted(new_place(quick, "whole"), MOMENTS, KILL), "moments were left out"
+
+
+def test_no_schedule_of_crashes_breaks_a_promise(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(quick)  # a schedule leaves the working directory where its world is
+    for seed in range(30):
+        simulate(seed, quick / "world")
+
+
+@pytest.mark.parametrize("name", ["number-one-behind", "fsync-dropped"])
+def test_a_fault_is_noticed_in_a_few_schedules(
+    quick: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(quick)
+    (fault,) = (each for each in PLANTED if each.name == name)
+    assert first_caught(fault, quick / "world", 50) > 0
+
+
+def test_postgresql_may_be_stopped_in_mid_run(tmp_path: Path) -> None:
+    with postgresql.server() as server:
+        place = Place(server.new_url(), tmp_path)
+        with pytest.raises(PipelineError, match="cannot be used: OperationalError"):
+            place.work(lambda round_: server.stop() if round_ == 1 else None)
+        assert place.released == [1], "the server was away when the second round was announced"
+        assert "cannot be used: OperationalError" in place.refusal()
+        server.start()
+        judge(place)
+        assert place.released == [1, ROUNDS]

@@ -1,40 +1,34 @@
-"""From exports of hospitals to partitions: small invented files in the format of VitalDB."""
+"""Logs of the examples, from exports of hospitals to ingested rows: small invented files."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from examples import tracks_to_log
+from examples.spark_ingest import mapped
+from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset, checked
-from primorl.data.ingestion import ingest
-from primorl.data.sources import source_of
-from primorl.data.storage.rows import PartReader
-from tests.projects import project_settings
+from tests.data.builders import collected, ingested
+from tests.projects import from_plain, project_settings
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".primorl").mkdir(mode=0o700)
-    monkeypatch.chdir(tmp_path)
+def folder(project: Path) -> None:
     Path("cases").mkdir()
 
 
-def ingested(name: str, log: pd.DataFrame) -> list[dict[str, Any]]:
+def read(name: str, log: pd.DataFrame) -> list[dict[str, Any]]:
     """What ingest makes of a log by the dataset's file as it is in the repository."""
-    for folder in ("log", "raw"):
-        Path(folder).mkdir(exist_ok=True)
+    Path("log").mkdir(exist_ok=True)
     log.to_parquet("log/log.parquet", index=False)
     entry = project_settings(name)["chosen"]
     options = {"options": entry["options"] | {"files": "log"}}
     own = checked(TabularDataset, entry | options)
-    source_of(name, own).collect(Path("raw"))
-    ingest(Path("raw"), Path("data/trajectories"), name, own)
-    return pa.concat_tables(
-        PartReader(Path("data/trajectories"), made_by="ingest").tables()
-    ).to_pylist()
+    return ingested(collected(own, name), name).to_pylist()
 
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
@@ -68,7 +62,7 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
     # BIS 87 … 81 costs 2 a minute; then 78 … 72 does, 69 and 66 half a minute of -0.5; then 63, 60
     # … 42 …
     assert log["reward"].tolist()[:2] == [-3.0, -3 - 0.5]
-    made = ingested("operations", log)
+    made = read("operations", log)
     assert [each["next_observation"][5] for each in made] == [90.0, 150.0, 150.0]
     assert [each["terminated"] for each in made] == [False, False, True]
     gaps = cases({4: 1, 5: 1}, range(60, 300))  # no recent measurement: no row
@@ -76,7 +70,7 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
 
 
 def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
-    made = ingested("operations", cases({number: 1 + number // 3 for number in range(18)}))
+    made = read("operations", cases({number: 1 + number // 3 for number in range(18)}))
     assert len({each["trajectory_id"] for each in made}) == 18
     assert {each["unit_id"] for each in made} == {f"{patient:012d}" for patient in range(1, 7)}
 
@@ -90,4 +84,29 @@ def test_the_cohort_that_is_invented_has_this_form(monkeypatch: pytest.MonkeyPat
     log = tracks_to_log.log_of(Path("cases"))
     assert log.groupby("caseid")["seconds"].diff().dropna().between(30, 300).all()
     assert log["subjectid"].nunique() == 6
-    assert len(ingested("operations", log)) == len(log)
+    assert len(read("operations", log)) == len(log)
+
+
+pytest.importorskip("anesthesim")
+
+
+def test_the_log_is_read_as_its_file_says(project: Path) -> None:
+    from examples.anaesthesia_log import FILE, simulate
+
+    FILE.parent.mkdir(parents=True)
+    log = simulate(patients=4)
+    pq.write_table(log, FILE)
+    entry = checked(TabularDataset, project_settings("propofol")["chosen"])
+    table = ingested(collected(entry, "propofol"), "propofol")
+    assert table["unit_id"].combine_chunks().unique().to_pylist() == [f"{i:012d}" for i in range(4)]
+    assert table["reward"].to_pylist() == log["reward"].cast(pa.float32()).to_pylist()
+
+
+def test_the_columns_of_the_entry_are_taken_and_no_others() -> None:
+    params = from_plain(project_settings("csv-log"))
+    columns, keys = mapped(params)
+    names = "patient stay time glucose insulin_on_board meal dose reward"
+    assert set(columns) == set(names.split())
+    assert keys == ["patient", "stay", "time"]
+    with pytest.raises(PipelineError, match=r"datasets/pendulum-replay\.yaml: source: "):
+        mapped(from_plain(project_settings()))
