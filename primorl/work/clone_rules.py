@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
@@ -12,6 +12,7 @@ from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.work.jobs import CloneJob, MechanismNumbers, noise_of_share, solve_noise
 from primorl.work.model_rules import (
+    count_rows,
     epsilon_of,
     noise_share,
     round_to,
@@ -67,9 +68,10 @@ def clone_job(
     """
     if not params.clones:
         return None
-    public_scales = params.normaliser == "public"
-    make = _clone_of_network if public_scales else _clone_of_heads
+    of_heads = params.normaliser != "public" and params.dynamics.model == "linear"
+    make = _clone_of_heads if of_heads else _clone_of_network
     job = make(params, manifest, public)
+    job = replace(job, local=count_rows(job.local, manifest))
     if params.dynamics.variant != "private":
         silent = dict.fromkeys(job.mechanism.queries, 0.0)
         norm = None if params.dynamics.variant == "no_clip" else job.mechanism.clipping_norm
@@ -92,9 +94,14 @@ def _clone(params: Params, **own: Any) -> CloneJob:
 
 
 def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:
-    """Decide for a network in public scales, whose clip is what its noise leaves room for."""
+    """Decide for a network, whose clip is what its noise leaves room for.
+
+    Its scales are public, or those of the released model, which is a network, too: long logs have
+    policies that polynomials do not express.
+    """
     epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
-    begun = public.units >= LEAST_UNITS
+    scales: Literal["public", "model"] = "public" if params.normaliser == "public" else "model"
+    begun = scales == "public" and public.units >= LEAST_UNITS
     noise = solve_noise(epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
     mechanism = MechanismNumbers(
         sampling_probability=_CLONE_Q,
@@ -112,7 +119,7 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
         hidden=params.behaviour.hidden,
         taught=(),
         start="public" if begun else "random",
-        normaliser="public",
+        normaliser=scales,
         local=replace(_CLONE_LOCAL, learning_rate=0.1) if begun else _CLONE_LOCAL,
         server=_CLONE_SERVER,
         mechanism=mechanism,

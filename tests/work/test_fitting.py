@@ -30,6 +30,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
+from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
 from primorl.work.objections import Objections, find_objections
 from tests.data.builders import episode, table
@@ -345,3 +346,22 @@ def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
     assert done.stdout == "10000 1 AUTO False\n"
+
+
+@pytest.mark.parametrize(("units", "model"), [(10**6, "network"), (3000, "linear")])
+def test_a_clone_is_of_the_models_class_in_its_scales_and_counts_rows_where_trajectories_end(
+    small: Params, units: int, model: str
+) -> None:
+    tiny_policy.write_partitions(
+        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
+    )
+    shares = {"model": 0.7, "clone": 0.3}
+    params = automatic(small, partition__public_fraction=0, privacy__shares=shares)
+    chosen, _ = fit(replace(params, dynamics=replace(params.dynamics, model=None)), units)
+    found = replace(Manifest.load(MANIFEST), private_units=units)
+    for ends, full in ((NONE, None), (LEARNED, 32)):
+        manifest = replace(found, info=replace(found.info, termination=ends, horizon=100))
+        clone = clone_job(chosen, manifest, UnitStore.open(PUBLIC), "0" * 64)
+        assert clone is not None
+        assert (clone.model, clone.normaliser, clone.scaled_by) == (model, "model", "0" * 64)
+        assert clone.local.full_rows == full
