@@ -10,6 +10,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
+from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import CloneJob, MechanismNumbers, noise_of_share, solve_noise
 from primorl.work.model_rules import (
     count_rows,
@@ -19,7 +20,8 @@ from primorl.work.model_rules import (
 )
 
 _MOST_ROWS = 256  # of a unit and round of linear heads
-_CLONE_Q, _CLONE_ROUNDS = 0.3, 40
+_CLONE_Q, _CLONE_ROUNDS = 0.1, 120
+_BEGUN_Q, _BEGUN_ROUNDS = 0.3, 40  # where the public split makes the first weights
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
 """Of an update, and of what the noise of all rounds adds up to, from random weights and from those
@@ -102,13 +104,14 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
     epsilon, delta = epsilon_of(params, "clone"), params.privacy.delta
     scales: Literal["public", "model"] = "public" if params.normaliser == "public" else "model"
     begun = scales == "public" and public.units >= LEAST_UNITS
-    noise = solve_noise(epsilon, delta, _CLONE_Q, _CLONE_ROUNDS)
+    q, rounds = (_BEGUN_Q, _BEGUN_ROUNDS) if begun else (_CLONE_Q, _CLONE_ROUNDS)
+    noise = solve_noise(epsilon, delta, q, rounds)
     mechanism = MechanismNumbers(
-        sampling_probability=_CLONE_Q,
+        sampling_probability=q,
         noise_multiplier=noise,
         clipping_norm=1.0,
         clipping="flat",
-        rounds=_CLONE_ROUNDS,
+        rounds=rounds,
         delta=delta,
         queries={},
     )
@@ -124,9 +127,9 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
         server=_CLONE_SERVER,
         mechanism=mechanism,
     )
-    walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK
     network = job.network(manifest)
-    norm = clipping_norm(network.parameters, manifest.private_units, noise, walk)
+    walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK
+    norm = clipping_norm(job.build_mechanism(manifest), network.parameters, walk)
     if norm < _SMALLEST_NORM:
         raise PipelineError(
             f"params.yaml: behaviour.hidden: found {list(network.hidden)}, {network.parameters} "
@@ -136,7 +139,7 @@ def _clone_of_network(params: Params, manifest: Manifest, public: UnitStore) -> 
     return replace(job, mechanism=replace(mechanism, clipping_norm=norm))
 
 
-def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float) -> float:
+def clipping_norm(mechanism: Mechanism, parameters: int, walk: float) -> float:
     """Choose a clone's C: the largest at which the noise of all rounds moves the weights by at most
     ``walk``, up to 0.2.
 
@@ -144,14 +147,14 @@ def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: fl
     away from where they began. K, the number of units, is public.
 
     Args:
+        mechanism: of the rounds, with any C.
         parameters: d, of the network.
-        units: K.
-        noise_multiplier: z.
         walk: the norm of the noise of all rounds.
     """
     carried = 1 / (1 - _CLONE_SERVER.server_momentum)
-    of_one = noise_multiplier * math.sqrt(parameters * _CLONE_ROUNDS) / (_CLONE_Q * units) * carried
-    return float(f"{min(_LARGEST_NORM, walk / of_one):.4g}")
+    of_round = mechanism.noise_multiplier * math.sqrt(parameters) / mechanism.expected_cohort
+    of_all = of_round * math.sqrt(mechanism.rounds) * carried
+    return float(f"{min(_LARGEST_NORM, walk / of_all):.4g}")
 
 
 def _clone_of_heads(params: Params, manifest: Manifest, public: UnitStore) -> CloneJob:

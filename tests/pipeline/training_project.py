@@ -91,8 +91,9 @@ def quick_clone(
         clone = sampled[:2] == (q, rounds)
         return noise(epsilon) if clone else solved(epsilon, delta, *sampled)
 
-    monkeypatch.setattr(clone_rules, "_CLONE_ROUNDS", rounds)
-    monkeypatch.setattr(clone_rules, "_CLONE_Q", q)
+    for start in ("CLONE", "BEGUN"):
+        monkeypatch.setattr(clone_rules, f"_{start}_ROUNDS", rounds)
+        monkeypatch.setattr(clone_rules, f"_{start}_Q", q)
     monkeypatch.setattr(clone_rules, "solve_noise", known)
 
 
