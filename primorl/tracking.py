@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from math import inf, isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from primorl.base.errors import PipelineError
@@ -29,8 +29,6 @@ from primorl.config.params import Params
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
-
-T = TypeVar("T")
 
 _GIVEN_TAG = "primorl.given"
 RESULT_TAG = "primorl.result"
@@ -75,7 +73,8 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
         if os.environ.get(key):
             tags[key] = os.environ[key]
     tags |= content.tags
-    values = dict(_flatten({**params.choices(), **content.params}))
+    values = {**params.choices(), **content.params}
+    logged = [Param(*pair) for pair in dict(_flatten(values)).items()]
     metrics = [
         Metric(_NOT_IN_NAMES.sub("_", name), value, now, step)
         for name, value, step in content.metrics
@@ -87,11 +86,11 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
         run = str(client.create_run(experiment, run_name=name).info.run_id)
         for file in files:
             client.log_artifact(run, str(file), file.parent.as_posix())
-        for some in _chunks(metrics, _METRICS_PER_BATCH):
-            client.log_batch(run, metrics=some)
+        for start in range(0, len(metrics), _METRICS_PER_BATCH):
+            client.log_batch(run, metrics=metrics[start : start + _METRICS_PER_BATCH])
         client.log_batch(run, tags=[RunTag(key, _redact(text)) for key, text in tags.items()])
-        for part in _chunks([Param(*pair) for pair in values.items()], _PARAMS_PER_BATCH):
-            client.log_batch(run, params=part)
+        for start in range(0, len(logged), _PARAMS_PER_BATCH):
+            client.log_batch(run, params=logged[start : start + _PARAMS_PER_BATCH])
         client.set_terminated(run, "FINISHED")
 
 
@@ -111,7 +110,9 @@ def _opened(params: Params) -> Iterator[tuple["MlflowClient", str]]:
     uri = store_uri(params)
     with _naming_errors(uri):
         client = _connect(uri)
-        with _one_at_a_time():
+        # two runs that end at once must not both create the database or the experiment
+        with (home() / "mlflow.db.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
         yield client, experiment
 
@@ -151,6 +152,7 @@ _REMEDIES = {
     "No module named": "the driver of its database is not installed",
     "unable to open database file": "its folder is not there, or may not be written",
     "readonly database": "it may not be written by this user",
+    "database is locked": "another program holds it; end that, or wait, and try again",
 }
 """What to do, by a part of the store's own words."""
 _OTHERWISE = (
@@ -193,14 +195,6 @@ def _store_errors() -> tuple[type[Exception], ...]:
     return MlflowException, SQLAlchemyError, OSError, ImportError
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Lock: two runs that end at once must not both create the database or the experiment."""
-    with (home() / "mlflow.db.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
@@ -225,11 +219,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _redact(text: str) -> str:
     return _CREDENTIALS.sub("", text)
-
-
-def _chunks(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(entries), size):
-        yield entries[start : start + size]
 
 
 # What the store has

@@ -1,5 +1,6 @@
 """How a stage reports: progress bars, numbers for MLflow, and errors as exit statuses."""
 
+import errno
 import math
 import sys
 import traceback
@@ -48,6 +49,8 @@ def explained(name: str, error: Exception) -> str:
             f"{name}: needs {error.name}, which is not installed; run `pip install "
             "'primorl[pipeline]'`"
         )
+    if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+        return f"{name}: the project's file system cannot lock files; move it to a local disk"
     if isinstance(error, OSError):
         return f"{error.filename or name}: {error.strerror or type(error).__name__}"
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -113,6 +113,8 @@ def _python(_: "Params") -> Iterator[str]:
             "PYTHONSAFEPATH: found set, so Python does not see the stages, and DVC deletes their "
             "outputs before they fail; unset it for `dvc repro`"
         )
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        yield "note: MLFLOW_TRACKING_URI is not used; tracking.uri in params.yaml names a store"
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is None or Path(found).absolute().parent != ours:
         yield (

@@ -32,7 +32,6 @@ from primorl.data.storage.rows import PartWriter
 from primorl.data.storage.schema import DatasetInfo, first_repeat, trajectory_starts, vectors, whole
 
 _Item = TypeVar("_Item")
-_MOST_NAMED = 12  # actions, in a warning
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
@@ -107,7 +106,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         names = [info.spaces.action_names[each] for each in sorted(never)]
         print(
             f"ingest: warning: no row has {len(names)} of the declared actions, which training "
-            f"pays for, too: {', '.join(names[:_MOST_NAMED])}. That is private: drop one only "
+            f"pays for, too: {', '.join(names[:12])}. That is private: drop one only "
             "where it is known beforehand that nobody gets it",
             file=sys.stderr,
         )

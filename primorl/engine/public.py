@@ -47,7 +47,7 @@ class PublicEvaluation:
         round: rounds (or epochs) so far.
         loss: mean negative log-likelihood of the standardised targets.
         error: mean squared error of the members' mean prediction, one number a target
-            (`Architecture.target_names`), in units of the target's public variance.
+            (`Architecture.columns`), in units of the target's public variance.
     """
 
     round: int

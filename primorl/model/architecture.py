@@ -234,10 +234,6 @@ class Architecture:
         """Columns of a target row: S + 1, and the flag of a termination where that is learned."""
         return self.targets + self.learned_termination
 
-    def target_names(self, observations: Sequence[str], actions: Sequence[str]) -> tuple[str, ...]:
-        """Names of the columns of a target row, by those of the observation."""
-        return (*observations, "reward", "termination")[: self.columns]
-
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any,
@@ -311,10 +307,6 @@ class CloneNetwork:
     def columns(self) -> int:
         """A: there is no flag."""
         return self.action_size
-
-    def target_names(self, observations: Sequence[str], actions: Sequence[str]) -> tuple[str, ...]:
-        """Names of the columns of a target row: those of the actions."""
-        return tuple(actions)
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:

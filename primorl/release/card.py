@@ -323,15 +323,14 @@ def list_columns(policy: Content) -> list[Row]:
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
     if not _given_names((*seen, *done)):
         return []
-    unknown = [None] * len(seen)
-    lows = policy.get("observation_low") or unknown
-    highs = policy.get("observation_high") or unknown
+    ends = (policy.get(f"observation_{end}") or [None] * len(seen) for end in ("low", "high"))
     rows: list[Row] = []
-    for name, low, high in zip(seen, lows, highs, strict=False):
+    for name, low, high in zip(seen, *ends, strict=False):
         known = low is not None and high is not None
         rows.append((name, f"observed, {low:g} to {high:g}" if known else "observed"))
-    for name in done:
-        rows.append((name, "an action" if policy["discrete_actions"] else "set by the policy"))
+    rows += [
+        (name, "an action" if policy["discrete_actions"] else "set by the policy") for name in done
+    ]
     left = len(rows) - _MOST_COLUMNS
     if left > 0:
         return [*rows[:_MOST_COLUMNS], (f"and {left} more", "see config.json of the policy")]

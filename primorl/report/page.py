@@ -236,7 +236,10 @@ def write_page(facts: Facts) -> str:
         columns=list_columns(facts.policy),
         explained=list_explained(facts.model),
         curve=trace_curve(facts.released) if facts.sound else (),
-        charged=_list_charges(facts)[-_MOST_CHARGES:],
+        charged=[
+            (stage, day, at_most(total) if math.isfinite(total) else "no bound")
+            for stage, day, total in (facts.spending.charges if facts.spending else ())
+        ][-_MOST_CHARGES:],
         version=primorl.__version__,
     )
 
@@ -253,15 +256,6 @@ def _describe_spending(facts: Facts) -> str:
         len(spending.charges),
     )
     return account({"spent_on_dataset": spent | {"charges": count}})
-
-
-def _list_charges(facts: Facts) -> list[tuple[str, ...]]:
-    """List the ledger's charges: the stage, the day, and ε of all up to and with it."""
-    charges = () if facts.spending is None else facts.spending.charges
-    return [
-        (stage, day, at_most(total) if math.isfinite(total) else "no bound")
-        for stage, day, total in charges
-    ]
 
 
 @cache

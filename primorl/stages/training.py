@@ -224,7 +224,8 @@ def train_for(
             file=sys.stderr,
         )
     several, spaces = setup.execution.ranks > 1, partitions.manifest.info.spaces
-    names = setup.architecture.target_names(spaces.observation_names, spaces.action_names)
+    of_model = (*spaces.observation_names, "reward", "termination")
+    names = spaces.action_names if isinstance(setup, CloningSetup) else of_model
     with (
         training_report(log, setup, names, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
@@ -351,7 +352,7 @@ def training_report(
     Args:
         log: gets the losses.
         setup: of the training.
-        names: of its targets.
+        names: of the columns of a target row; those that it lacks stand last.
         stage: name of the stage.
         started: rounds that an earlier run began.
 
@@ -367,7 +368,7 @@ def training_report(
             if evaluation is None:
                 return
             log.metric("public_loss", evaluation.loss, evaluation.round)
-            for name, error in zip(names, evaluation.error, strict=True):
+            for name, error in zip(names, evaluation.error, strict=False):
                 log.metric(f"public_error.{name}", error, evaluation.round)
             bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
 

@@ -4,6 +4,7 @@ project.
 ``primorl check`` names what needs to be done and changes nothing.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import pytest
 import primorl as package
 from pipeline import collect
 from primorl.base.errors import PipelineError
-from primorl.base.reporting import StageLog
+from primorl.base.reporting import StageLog, explained
 from primorl.commands import plan_answer, runs
 from primorl.config import params
 from primorl.data.sources.logs import changed
@@ -212,3 +213,17 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert (came_back is None) == (says is None), "an old copy that came back is old"
     shutil.rmtree(files)
     assert changed(chosen.dataset, chosen.chosen) is None, "a log that was moved tells nothing"
+
+
+def test_a_store_that_only_the_environment_names_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, told in (("http://mlflow.example.org", True), ("", False)):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        said = " ".join(runs._python(None))  # type: ignore[arg-type]
+        assert ("MLFLOW_TRACKING_URI is not used" in said) is told
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_share_that_cannot_lock_files_is_told(number: int) -> None:
+    """As of NFS and SMB."""
+    said = explained("train_model", OSError(number, os.strerror(number)))
+    assert said.startswith("train_model: the project's file system cannot lock files")

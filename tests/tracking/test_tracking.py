@@ -121,6 +121,7 @@ REMEDIES = {
     "no driver": ("No module named 'psycopg2'", "driver"),
     "no place": ("unable to open database file", "its folder is not there"),
     "another's file": ("attempt to write a readonly database", "this user"),
+    "another program": ("(sqlite3.OperationalError) database is locked", "another program"),
     "anything else": ("hush", "check that it is up"),
 }
 

@@ -52,6 +52,9 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.er
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
+_NO_ID = r"^\s*(|n/?a|#n/a|<na>|nan|null|none|\d([.,]\d+)?e\+\d+)\s*$"
+"""Ids that different people may share: other programs write missing ones, or fewer digits, so."""
+
 Kind = Literal["id", "order", "number", "flag", "category"]
 Refuse = Callable[[pa.Array, str, str], None]
 
@@ -130,7 +133,8 @@ class LogFiles:
     ):
         self._fields = list(fields)
         self._form = form
-        self.paths = log_files(folder) if paths is None else list(paths)
+        found = log_files(folder) if paths is None else list(paths)
+        self.paths = [path for path in found if _has_rows(path)] or found
         if not self.paths:
             raise PipelineError(f"{folder}: found none of {', '.join(ENDINGS)}; {_AGAIN}")
         self._names: dict[Path, list[str]] = {}  # of all columns of a file
@@ -217,9 +221,13 @@ class LogFiles:
         """
         if pa.types.is_string(seen):
             rows = self._open_csv(path, {column: seen}).read_next_batch()
+            first = rows[column][0].as_py()
             with suppress(ValueError):
-                zone = datetime.fromisoformat(rows[column][0].as_py()).tzinfo
+                zone = datetime.fromisoformat(first).tzinfo
                 return pa.timestamp("ns", zone and "UTC")
+            with suppress(ValueError):
+                float(first)
+                return pa.float64()
             return seen
         return pa.timestamp("ns", _zone(seen)) if pa.types.is_temporal(seen) else pa.float64()
 
@@ -231,17 +239,14 @@ class LogFiles:
         whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
         if field.kind == "id":
             return pa.int64() if whole else pa.string()
-        times = [pa.types.is_temporal(one) for one in found]
-        if any(times) and not all(times):
-            where = f"{self.paths[0].parent}: column {field.column!r}"
-            raise PipelineError(f"{where}: found times in some files and numbers in others")
-        if len({_zone(one) is None for one in found}) > 1:
-            place = next(i for i, one in enumerate(found) if _zone(one) is None)
-            raise PipelineError(
-                f"{self.paths[place]}: column {field.column!r}: found times without a time zone, "
-                "in other files with one; write the zone in all"
-            )
-        return pa.int64() if all(times) or whole else pa.float64()
+        forms = [_form(one) for one in found]
+        for path, form in zip(self.paths, forms, strict=True):
+            if form != forms[0]:
+                raise PipelineError(
+                    f"{path}: column {field.column!r}: found {form}, in {self.paths[0]} "
+                    f"{forms[0]}; write all files alike"
+                )
+        return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         rows = 0
@@ -328,6 +333,12 @@ def _zone(kind: pa.DataType) -> str | None:
     return getattr(kind, "tz", None)
 
 
+def _form(kind: pa.DataType) -> str:
+    if not pa.types.is_temporal(kind):
+        return "numbers"
+    return "times with a time zone" if _zone(kind) else "times without a time zone"
+
+
 def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refuse) -> pa.Array:
     """Convert a column of one batch to the field's type, and refuse what does not fit it."""
     if pa.types.is_dictionary(array.type):
@@ -341,8 +352,9 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
             ids = array.cast(canonical)
             empty = ids.is_null()
             if pa.types.is_string(canonical):
-                empty = pc.equal(ids.fill_null(""), "")
-            refuse(empty, "a missing id", "a name in every row; fill it in, or drop the rows")
+                empty = pc.match_substring_regex(ids.fill_null(""), _NO_ID, ignore_case=True)
+            found = "a missing id (also NA, null or nan), or one in scientific notation"
+            refuse(empty, found, "a name in every row; fill it in, or drop the rows")
             return id_text(ids) if pa.types.is_string(canonical) else ids
         case "order":
             if pa.types.is_temporal(array.type):
@@ -508,8 +520,8 @@ def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
         raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
     if not path.name.endswith(endings) or path.name[0] in "._":
         raise PipelineError(
-            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename it, "
-            "or let a pattern (FOLDER/**/*.csv) leave it out"
+            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename or "
+            "convert it, or let a pattern (FOLDER/**/*.csv) leave it out"
         )
 
 
@@ -552,13 +564,15 @@ def record_files(
 
 
 def _has_rows(file: Path) -> bool:
-    """Say whether a file is more than a header: empty parts of one log are alike."""
-    with suppress(*_UNREADABLE):  # `LogFiles` refuses it
+    """Say whether a file is no empty part, which is a header alone: these are alike and tell no
+    types. True of a broken one, which `LogFiles` refuses.
+    """
+    with suppress(*_UNREADABLE):
         if file.suffix == ".parquet":
             return bool(pq.read_metadata(file).num_rows)
         with _open_bytes(file) as lines:
-            return len(list(itertools.islice(lines, 2))) > 1
-    return False
+            return len(list(itertools.islice(lines, 2))) != 1
+    return True
 
 
 def changed(name: str, dataset: AnyDataset) -> str | None:
@@ -576,7 +590,12 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
         if copied["dataset"] != name or not files:
             return None
         before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
-        edited = {each for each in before.keys() & now.keys() if _differs(now[each], before[each])}
+        edited = {
+            each
+            for each in before.keys() & now.keys()
+            if not before[each].items() >= _stamp(now[each]).items()
+            and before[each]["digest"] != file_sha256(now[each])
+        }
     except OSError:
         return None
     except PipelineError as refused:
@@ -593,11 +612,6 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
 def _stamp(file: Path) -> dict[str, int]:
     found = file.stat()
     return {"size": found.st_size, "time": found.st_mtime_ns}
-
-
-def _differs(file: Path, before: dict[str, Any]) -> bool:
-    same = before.items() >= _stamp(file).items()
-    return not same and before["digest"] != file_sha256(file)
 
 
 _HEAD_LINES = 1000
@@ -625,8 +639,7 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
             f"{path}: not readable as CSV in UTF-8 ({type(broken).__name__}); convert or repair it"
         ) from None
     delimiter, names = header_of("".join(head))
-    twice = len(set(names)) < len(names)
-    if len(names) < _FEWEST or twice or any(_is_cell(name) for name in names):
+    if len(set(names)) < max(_FEWEST, len(names)) or any(map(_is_cell, names)):
         raise PipelineError(
             f"{path}: the first line names no columns; allowed is a name for each of {_FEWEST} or "
             f"more, none twice, and one of {' '.join(map(repr, DELIMITERS))} between them"
@@ -646,8 +659,7 @@ def header_of(head: str) -> tuple[str, list[str]]:
     Args:
         head: of the file, from its first line.
     """
-    delimiter = max(DELIMITERS, key=lambda one: len(_names(head, one)))
-    return delimiter, _names(head, delimiter)
+    return max(((one, _names(head, one)) for one in DELIMITERS), key=lambda found: len(found[1]))
 
 
 def _names(head: str, delimiter: str) -> list[str]:

@@ -27,7 +27,7 @@ from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.d4rl import check_parts
 from primorl.data.sources.spaces import declared, needed, spaces_of
-from primorl.data.storage.schema import Array, Spaces, Transitions
+from primorl.data.storage.schema import Array, Transitions
 
 _AGAIN = "run `dvc repro collect` again"
 
@@ -178,7 +178,10 @@ class MinariReader:
     def __init__(self, path: Path, folders: Mapping[str, Path], environment: str | None):
         self.path, self.files = path, len(folders)
         self._parts = {prefix: open_storage(folder) for prefix, folder in folders.items()}
-        own = [_spaces_of(part) for part in self._parts.values()]
+        own = [
+            spaces_of(str(part.data_path), part.observation_space, part.action_space)
+            for part in self._parts.values()
+        ]
         first = next(iter(self._parts.values()))
         self.spaces, self.horizon, self._order = own[0], None, first.observation_space
         if environment is not None:
@@ -230,10 +233,6 @@ class MinariReader:
             allowed = "at least one, as many actions and flags, and one observation more"
             raise PipelineError(f"{where}: found {steps} rewards; allowed is {allowed}")
         return Transitions.of_episode(name, observations, actions, rewards, *flags)
-
-
-def _spaces_of(part: MinariStorage) -> Spaces:
-    return spaces_of(str(part.data_path), part.observation_space, part.action_space)
 
 
 def flattened(space: Space[Any], values: Any) -> Array:

@@ -157,13 +157,8 @@ class TabularReader:
         unit, log = self._unit, self._log
         limit = self._dataset.horizon or self.horizon
         transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
-        in_order = self._dataset.options.sorted
-        empty = True
-        for rows in whole_units(log.batches() if in_order else sort_batches(log, unit), unit):
-            empty = False
-            yield transitions(rows)
-        if empty:
-            raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files")
+        batches = log.batches() if self._dataset.options.sorted else sort_batches(log, unit)
+        yield from map(transitions, whole_units(batches, unit))
 
 
 def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
@@ -210,10 +205,8 @@ def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: b
     key = f"datasets/{name}.yaml: options.columns"
     if spaces.discrete_actions == box:
         raise PipelineError(f"{key}.action: not of the environment's kind, discrete or continuous")
-    for what, found, allowed in (
-        ("observation", observation, spaces.observation_size),
-        ("action", actions, spaces.action_size),
-    ):
+    sizes = {"observation": spaces.observation_size, "action": spaces.action_size}
+    for (what, allowed), found in zip(sizes.items(), (observation, actions), strict=True):
         if found != allowed:
             raise PipelineError(
                 f"{key}.{what}: found {found} dimensions or choices, the environment has {allowed}"

@@ -25,7 +25,7 @@ from primorl.config.datasets import TabularDataset
 from primorl.data.sources import logs as tabular_files
 from primorl.data.sources import source_of
 from primorl.data.sources import tabular as tabular_sorting
-from primorl.data.sources.logs import find_files, log_files
+from primorl.data.sources.logs import Field, LogFiles, find_files, log_files
 from primorl.data.storage.schema import arrow_schema
 from tests.data.builders import made
 from tests.data.sources.tabular_builders import (
@@ -33,6 +33,7 @@ from tests.data.sources.tabular_builders import (
     EXPECTED,
     HEADER,
     NO_FLAGS,
+    REPOSITORY,
     SECRET,
     Row,
     discrete,
@@ -369,7 +370,7 @@ def choosing(chosen: list[Any]) -> Change:
 
 PART = r"raw/part-0\.parquet: "
 BAD: dict[str, tuple[Any, ...]] = {
-    "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no rows"),
+    "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no transitions"),
     "text for a number": (everywhere(x=SECRET), PART + "column 'x'"),
     "NaN observed": (changed(4, x=np.nan), PART + r"row 5: .*in 'x'"),
     "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward'"),
@@ -509,6 +510,7 @@ FORMS = {  # times of a CSV, the row of another form than the first, and what is
     "an offset": (["2024-01-02 08:00+01:00", "2024-01-02 09:00"], 2, "or the reverse"),
     "another order": (["2024-01-02 08:00", "2024-01-02 09:00", "01/02/2024 10:00"], 3, "its type"),
     "a number": (["2024-01-02 08:00", "3"], 2, "its type"),
+    "a second header": (["1", "2", "time"], 3, "its type"),
     "a word": (["2024-01-02 08:00", SECRET], 2, "its type"),
 }
 
@@ -580,6 +582,35 @@ def test_a_bad_row_late_in_a_long_csv_is_named(
     lines[321] = lines[321].replace("0.5", "half")
     text(HEADER + "".join(lines))
     assert "row 322: column 'dose'" in refusal(entry())
+
+
+TYPES = {
+    "`string`": [pa.string(), pa.large_string(), pa.string_view()],
+    "`int8`": [pa.int8(), pa.int64(), pa.uint64()],
+    "`float16`": [pa.float16(), pa.float32(), pa.float64()],
+    "`decimal128`": [pa.decimal128(10, 2)],
+    "`bool`": [pa.bool_()],
+    "`timestamp`": [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32()],
+    "`time64`": [pa.time64("us"), pa.duration("s"), pa.binary(), pa.list_(pa.int8()), pa.null()],
+}
+TYPES["`string`"] += [pa.dictionary(pa.int8(), kind) for kind in TYPES["`string`"][:2]]
+
+
+def test_the_pages_table_of_types_says_what_is_read(project: Path) -> None:
+    page = (REPOSITORY / "docs/datasets/tabular.md").read_text(encoding="utf-8")
+    lines = page.partition("## Types of Parquet columns")[2].strip().splitlines()
+    kinds: Any = ("id", "category", "number", "order", "flag")
+    for line in lines[2 : 2 + len(TYPES)]:
+        types, *said = (cell.strip() for cell in line.strip("|").split("|"))
+        for kind in TYPES[re.split("[ ,]", types)[0]]:
+            path = write(pa.schema([("x", kind)]).empty_table(), "log/log.parquet")
+            for role, expected in zip(kinds, said, strict=True):
+                found = "read"
+                try:
+                    LogFiles(path.parent, [Field("x", "x", role)], entry().options.csv)
+                except PipelineError:
+                    found = "refused"
+                assert found == expected, (kind, role)
 
 
 def test_files_that_are_none(project: Path) -> None:
@@ -724,20 +755,51 @@ def test_rows_that_are_in_a_folder_twice_name_both_files(folder: Path, what: str
     assert re.search(rf"/{re.escape(second)}: .*/{re.escape(first)}", refusal(dataset))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
-def test_empty_parts_are_alike_and_are_read(project: Path, suffix: str) -> None:
-    """As Spark writes them."""
-    if suffix == ".parquet":
-        write(rows(), "log/part-0.parquet")
-    else:
-        write(rows(), "log/part-0.csv")
-    for part in ("log/part-1", "log/part-2"):
-        if suffix == ".parquet":
-            write(pa.Table.from_pylist(rows()).slice(0, 0), f"{part}{suffix}")
-        else:
-            head = HEADER.encode()
-            text(gzip.compress(head, mtime=0) if suffix == ".csv.gz" else head, f"{part}{suffix}")
+NO_TYPES = pa.table({name: pa.nulls(0) for name in rows()[0]})
+EMPTY: dict[str, Callable[[str], Any]] = {  # as Spark and pandas write them
+    "csv": lambda part: text(HEADER, f"{part}.csv"),
+    "no line end": lambda part: text(HEADER.strip(), f"{part}.csv"),
+    "csv.gz": lambda part: text(gzip.compress(HEADER.encode(), mtime=0), f"{part}.csv.gz"),
+    "parquet": lambda part: write(pa.Table.from_pylist(rows()).slice(0, 0), f"{part}.parquet"),
+    "no types": lambda part: write(NO_TYPES, f"{part}.parquet"),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_empty_parts_are_alike_and_tell_no_types(project: Path, kind: str) -> None:
+    """Twin: a file of no bytes was cut, and is refused."""
+    times = [datetime(2024, 1, 1 + each["time"]) for each in rows()]
+    content = pa.Table.from_pylist(rows()).set_column(2, "time", pa.array(times))
+    write(content, "log/part-1.parquet")
+    for part in ("log/part-0", "log/part-2"):
+        EMPTY[kind](part)
     assert len(run(entry())) == 6
+    text(b"", "log/part-3.csv")
+    assert "part-3.csv: not readable" in refusal(entry())
+
+
+SHARED_IDS = ["NA", "n/a", "#N/A", "<NA>", "NULL", "nan", "None", " ", "1.58291E+17", "2,5e+12"]
+
+
+@pytest.mark.parametrize("shared", SHARED_IDS)
+@pytest.mark.parametrize("column", ["user", "visit"])
+def test_ids_that_different_people_may_share_are_refused(
+    project: Path, column: str, shared: str
+) -> None:
+    """Other programs write missing ids so, and long ones with fewer digits."""
+    content = [each | {"user": str(each["user"]), "visit": str(each["visit"])} for each in rows()]
+    content[6] |= {column: shared}
+    for name in ("log/log.csv", "log/log.parquet"):
+        write(content, name)
+        said = refusal(entry(sorted=False))
+        assert re.search(f"row 7: column '{column}': found a missing id", said)
+        shutil.rmtree("log")
+
+
+@pytest.mark.parametrize("id_", ["NAN4", "Nancy", "1e5", "12e", "nulla", "E+3"])
+def test_ids_that_only_look_so_are_ids(project: Path, id_: str) -> None:
+    write([each | {"user": f"{each['user']}" if each["user"] == 2 else id_} for each in rows()])
+    assert id_ in run(entry(sorted=False))["unit_id"].to_pylist()
 
 
 @pytest.mark.parametrize("what", REFUSED)
