@@ -69,10 +69,8 @@ class Project:
         place = Path(folder).resolve()
         self.folder = project_folder(place)
         if not ((self.folder / PARAMS).exists() and (self.folder / PIPELINE).exists()):
-            raise PipelineError(
-                f"{place}: no project; allowed is a folder with {PARAMS} and {PIPELINE}, or one "
-                "inside it; `primorl init DIR` makes a project"
-            )
+            allowed = f"a folder with {PARAMS} and {PIPELINE}, or one inside it"
+            raise PipelineError(f"{place}: no project; allowed is {allowed}; see `primorl init`")
 
     def __repr__(self) -> str:
         return f"Project({str(self.folder)!r})"
@@ -175,7 +173,11 @@ class Run:
         """Read the run in the working directory, and compare its files with each other."""
         found = VerifiedRun.read(load())
         curve = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
-        return cls(project, found.evaluated, found.policy, curve, _load(POLICY))
+        try:
+            policy: Policy | PipelineError = load_policy(POLICY)
+        except PipelineError as advised_against:
+            policy = advised_against
+        return cls(project, found.evaluated, found.policy, curve, policy)
 
     def __repr__(self) -> str:
         return text(self.summary.to_json())
@@ -216,20 +218,10 @@ class Run:
         target = self.project.folder / LATEST_REPORT if out is None else Path(out).resolve()
         with chdir(self.project.folder):
             if Summary.read(SUMMARY) != self.summary:
-                raise PipelineError(
-                    f"{SUMMARY}: found the results of another run; report on a run before the "
-                    "next one"
-                )
+                found = "found the results of another run; report on a run before the next one"
+                raise PipelineError(f"{SUMMARY}: {found}")
             write_report(load(), target)
         return target
-
-
-def _load(folder: Path) -> Policy | PipelineError:
-    """Load a policy, or return why it is not to be used."""
-    try:
-        return load_policy(folder)
-    except PipelineError as advised_against:
-        return advised_against
 
 
 def _collect(
@@ -252,18 +244,14 @@ def _changed(given: Mapping[str, Any]) -> Any:
 
 
 def _set(given: Mapping[str, Any]) -> None:
-    """Write settings into ``params.yaml``, whose comments stay. They are checked before.
+    """Write settings, which were checked before, into ``params.yaml``, whose comments stay.
 
     Raises:
-        PipelineError: a setting is unknown or wrong, or DVC has no commit to begin an experiment
-            from.
+        PipelineError: DVC has no commit to begin an experiment from.
     """
-    parse(_changed(given))
     if git_commit() is None:
-        raise PipelineError(
-            f"{Path.cwd()}: no commit yet, which an experiment of DVC begins from; run `git add "
-            "--all` and `git commit` there"
-        )
+        needed = "no commit yet, which an experiment of DVC begins from"
+        raise PipelineError(f"{Path.cwd()}: {needed}; run `git add --all` and `git commit` there")
     form = YAML()  # of the version and layout that DVC writes
     content = form.load(PARAMS)
     _change(content, given)

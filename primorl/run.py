@@ -99,10 +99,8 @@ class VerifiedRun:
             newer_data=allow_newer_data and other_data,
         )
         if variant is not None and run.config.variant != variant:
-            raise PipelineError(
-                f"{POLICY / 'config.json'}: found a policy of variant {run.config.variant!r}, "
-                f"params.yaml asks for {variant!r}; {_REMEDY}"
-            )
+            found = f"a policy of variant {run.config.variant!r}, params.yaml asks for {variant!r}"
+            raise PipelineError(f"{POLICY / 'config.json'}: found {found}; {_REMEDY}")
         run._check_other_runs()
         run._check_statements()
         run._check_data()
@@ -139,10 +137,8 @@ class VerifiedRun:
         repeated["recommendation"] = recommend_for(self.answers, found.env_id)
         for key, value in repeated.items():
             if getattr(found, key) != value:
-                raise PipelineError(
-                    f"{SUMMARY}: {key}: not what {POLICY / FILE} or {PRIVATE_EVALUATION} says; run "
-                    "`dvc repro evaluate`"
-                )
+                other = f"not what {POLICY / FILE} or {PRIVATE_EVALUATION} says"
+                raise PipelineError(f"{SUMMARY}: {key}: {other}; run `dvc repro evaluate`")
 
     def _check_statements(self) -> None:
         """Refuse statements that their parts or the accountant contradict."""
@@ -183,7 +179,5 @@ def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> 
     """Refuse a file that has another value for a key than the manifest."""
     for key, value in declared.items():
         if (here := getattr(found, key)) != value:
-            raise PipelineError(
-                f"{file}: {key}: found {here!r}, allowed is {value!r}, as in {MANIFEST}: of other "
-                f"data or another split; {_REMEDY}"
-            )
+            found = f"found {here!r}, allowed is {value!r}, as in {MANIFEST}"
+            raise PipelineError(f"{file}: {key}: {found}: other data or another split; {_REMEDY}")

@@ -40,7 +40,6 @@ _MLFLOW = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a stage has a bar of its own
 }
-_METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
 _MOST_RUNS = 50_000  # that MLflow gives in one answer
 # MLflow's UI then shows runs and models first
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
@@ -69,9 +68,8 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     name += f" ({experiment_name})" if experiment_name else ""
     tags = {"dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
     tags |= {_GIVEN_TAG: json.dumps(params.given()), "mlflow.note.content": content.note}
-    for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
-        if os.environ.get(key):
-            tags[key] = os.environ[key]
+    of_dvc = ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV")
+    tags |= {key: os.environ[key] for key in of_dvc if os.environ.get(key)}
     tags |= content.tags
     values = {**params.choices(), **content.params}
     logged = [Param(*pair) for pair in dict(_flatten(values)).items()]
@@ -86,11 +84,9 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
         run = str(client.create_run(experiment, run_name=name).info.run_id)
         for file in files:
             client.log_artifact(run, str(file), file.parent.as_posix())
-        for start in range(0, len(metrics), _METRICS_PER_BATCH):
-            client.log_batch(run, metrics=metrics[start : start + _METRICS_PER_BATCH])
-        client.log_batch(run, tags=[RunTag(key, _redact(text)) for key, text in tags.items()])
-        for start in range(0, len(logged), _PARAMS_PER_BATCH):
-            client.log_batch(run, params=logged[start : start + _PARAMS_PER_BATCH])
+        words = [RunTag(key, _redact(text)) for key, text in tags.items()]
+        client.log_batch(run, metrics=metrics, tags=words)
+        client.log_batch(run, params=logged)
         client.set_terminated(run, "FINISHED")
 
 
@@ -108,9 +104,8 @@ def check_store(params: Params) -> None:
 def _opened(params: Params) -> Iterator[tuple["MlflowClient", str]]:
     """Give the store's client and the id of the experiment, which is made where it is not there."""
     uri = store_uri(params)
-    with _naming_errors(uri):
-        client = _connect(uri)
-        # two runs that end at once must not both create the database or the experiment
+    with _connected(uri) as client:
+        # Two runs that end at once must not both create the database or the experiment.
         with (home() / "mlflow.db.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             experiment = _experiment(client, uri, params.tracking.experiment or params.dataset)
@@ -141,9 +136,7 @@ def without_credentials(uri: str) -> str:
     try:
         return urlsplit(uri).hostname or "it names"
     except ValueError:
-        raise PipelineError(
-            "tracking.uri: not a URI; allowed is an MLflow store's, or null"
-        ) from None
+        raise PipelineError("tracking.uri: not a URI; allowed: MLflow's, or null") from None
 
 
 _REMEDIES = {
@@ -161,48 +154,34 @@ _OTHERWISE = (
 
 
 @contextmanager
-def _naming_errors(uri: str) -> Iterator[None]:
-    """Turn errors of the store, which may quote its credentials, into one line."""
+def _connected(uri: str) -> Iterator["MlflowClient"]:
+    """Connect to a store; its errors, which may quote its credentials, become one line."""
     name = without_credentials(uri)
-    try:
-        yield
-    except _store_errors() as broken:
-        said = str(broken)
-        remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
-        raise PipelineError(
-            f"tracking.uri: the MLflow store {name} cannot be used "
-            f"({type(broken).__name__}); {remedy}"
-        ) from None
-
-
-def _connect(uri: str) -> "MlflowClient":
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # MLflow reads it when it is imported
-    for name, value in _MLFLOW.items():
-        os.environ.setdefault(name, value)
+    for key, value in _MLFLOW.items():
+        os.environ.setdefault(key, value)
+    from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
+    from sqlalchemy.exc import SQLAlchemyError
 
     for noisy in ("alembic", "mlflow", "sqlalchemy", "urllib3"):
         # they print tracebacks of errors that are handled here
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
-    return MlflowClient(tracking_uri=uri)
-
-
-def _store_errors() -> tuple[type[Exception], ...]:
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    # ImportError: a database's driver is missing
-    return MlflowException, SQLAlchemyError, OSError, ImportError
+    try:
+        yield MlflowClient(tracking_uri=uri)
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as broken:  # or no driver
+        said, kind = str(broken), type(broken).__name__
+        remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
+        raise PipelineError(
+            f"tracking.uri: the MLflow store {name} cannot be used ({kind}); {remedy}"
+        ) from None
 
 
 def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage == "deleted":
-        raise PipelineError(
-            f"tracking.experiment: {name!r} was deleted in MLflow; bring it back with `mlflow "
-            f"experiments restore -x {found.experiment_id}`, or choose another name"
-        )
-    if found is not None:
+    if (found := client.get_experiment_by_name(name)) is not None:
+        if found.lifecycle_stage == "deleted":
+            remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or rename it"
+            raise PipelineError(f"tracking.experiment: {name!r} was deleted in MLflow; {remedy}")
         return str(found.experiment_id)
     server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go
     place = None if server else (home() / "mlruns").as_uri()
@@ -237,11 +216,11 @@ def viewer(params: Params) -> str:
 def _read(run: "Run") -> dict[str, Any]:
     """Read a result from MLflow's run; see `results`."""
     metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
-    epsilon, by, value = metrics.get("epsilon"), "nobody", "return"
-    if "return_mean" in metrics:
-        by = "simulator"
-    elif "gain_over_today" in metrics:
-        by, value = "model", "gain_over_today"
+    by, mean, ends = "simulator", metrics.get("return_mean"), "return"
+    if mean is None:
+        mean, ends = metrics.get("gain_over_today"), "gain_over_today"
+        by = "nobody" if mean is None else "model"
+    epsilon = metrics.get("epsilon")
     finished = datetime.fromtimestamp((info.end_time or info.start_time) / 1000)
     return {
         "run": info.run_id,
@@ -253,9 +232,9 @@ def _read(run: "Run") -> dict[str, Any]:
         "delta": None if epsilon is None or "delta" not in given else float(given["delta"]),
         "unit": given.get("unit"),
         "spent": metrics.get("epsilon_spent_on_dataset"),
-        "value": metrics.get("return_mean", metrics.get("gain_over_today")),
-        "low": metrics.get(f"{value}_low"),
-        "high": metrics.get(f"{value}_high"),
+        "value": mean,
+        "low": metrics.get(f"{ends}_low"),
+        "high": metrics.get(f"{ends}_high"),
         "by": by,
         "finished": finished.isoformat(timespec="seconds"),
         "advice": tags.get("recommendation"),
@@ -291,8 +270,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
         named = "" if params.tracking.uri is None else "tracking.uri: "
         raise PipelineError(f"{named}{file}: not there: nothing was run yet; run `dvc repro`")
     runs: Sequence[Run] = ()
-    with _naming_errors(uri):
-        client = _connect(uri)
+    with _connected(uri) as client:
         experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
         if experiment is not None:
             wanted = f"tags.dataset = '{params.dataset}'"
@@ -300,14 +278,9 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
     found = [_read(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
     if most_epsilon is None:
         return found
-    unit, most_delta = params.chosen.unit, params.privacy.delta
-    return [
-        each
-        for each in found
-        if each["unit"] == unit
-        and (each["delta"] or inf) <= most_delta
-        and (inf if each["epsilon"] is None else each["epsilon"]) <= most_epsilon
-    ]
+    found = [each for each in found if each["unit"] == params.chosen.unit]
+    found = [each for each in found if (each["delta"] or inf) <= params.privacy.delta]
+    return [each for each in found if each["epsilon"] <= most_epsilon]  # where δ is known, ε is
 
 
 def _rank(run: "Run") -> tuple[float, ...]:

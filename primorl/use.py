@@ -56,9 +56,8 @@ def predict(
     """
     for path, option in ((observations, "--observations"), (out, "--out")):
         if path.suffix not in (".parquet", ".csv"):
-            raise PipelineError(
-                f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv"
-            )
+            allowed = "a name that ends in .parquet or .csv"
+            raise PipelineError(f"{option}: found {str(path)!r}; allowed is {allowed}")
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
     table = read_table(observations)
@@ -73,20 +72,15 @@ def predict(
     made["abstained"] = pa.array(~answered)
     made["reason"] = pa.array(reasons, pa.string(), mask=answered)
     if twice := content.keys() & made.keys():
-        raise PipelineError(
-            f"--keep: the output would have {', '.join(sorted(twice))} twice; rename it in the "
-            "observations"
-        )
-    written = pa.table(content | made)
+        found = f"the output would have {', '.join(sorted(twice))} twice"
+        raise PipelineError(f"--keep: {found}; rename it in the observations")
     with replaced_file(out) as fresh:
         try:
             if out.suffix == ".parquet":
-                pq.write_table(written, fresh)
-            else:
-                # kept columns as text, so that a CSV has them as they were
-                texts = [field.with_type(pa.string()) for field in written.schema][: len(content)]
-                schema = pa.schema([*texts, *[*written.schema][len(content) :]])
-                pacsv.write_csv(written.cast(schema), fresh)
+                pq.write_table(pa.table(content | made), fresh)
+            else:  # kept columns as text, so that a CSV has them as they were
+                texts = {name: column.cast(pa.string()) for name, column in content.items()}
+                pacsv.write_csv(pa.table(texts | made), fresh)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise PipelineError(f"--keep: found columns that {out} cannot hold") from None
     return len(reasons), int((~answered).sum())
@@ -102,9 +96,8 @@ def _actions(policy: Policy, values: Matrix) -> dict[str, pa.Array]:
     if policy.drawn:
         names = policy.action_names or tuple(map(str, range(size)))
         shares = policy.probabilities(values).T
-        return {
-            f"probability_{name}": pa.array(own) for name, own in zip(names, shares, strict=True)
-        }
+        each = zip(names, shares, strict=True)
+        return {f"probability_{name}": pa.array(own) for name, own in each}
     chosen: Any = policy.act(values)
     if policy.discrete_actions:
         found = {"action": pa.array(chosen)}
@@ -112,7 +105,7 @@ def _actions(policy: Policy, values: Matrix) -> dict[str, pa.Array]:
             found["action_name"] = pa.array(policy.action_names).take(found["action"])
         return found
     names = policy.action_names or tuple(f"action_{place}" for place in range(size))
-    return {name: pa.array(chosen[:, place].copy()) for place, name in enumerate(names)}
+    return {name: pa.array(own.copy()) for name, own in zip(names, chosen.T, strict=True)}
 
 
 def read_table(path: Path) -> pa.Table:
@@ -135,10 +128,8 @@ def read_table(path: Path) -> pa.Table:
         texts = pacsv.ConvertOptions(column_types=dict.fromkeys(fields, pa.string()))
         return pacsv.read_csv(path, parse_options=parsing, convert_options=texts)
     except (OSError, pa.ArrowInvalid, UnicodeDecodeError):
-        raise PipelineError(
-            f"{path}: not readable as Parquet, or as CSV in UTF-8 with a header and as many "
-            "fields in every row; repair it"
-        ) from None
+        forms = "Parquet, or as CSV in UTF-8 with a header and as many fields in every row"
+        raise PipelineError(f"{path}: not readable as {forms}; repair it") from None
 
 
 def observations_of(
@@ -154,8 +145,8 @@ def observations_of(
         PipelineError: columns are missing, there twice, or of a wrong type; names all that are
             missing.
     """
-    generated = (f"observation_{index}" for index in range(policy.observation_size))
-    names = policy.observation_names or tuple(generated)
+    size = policy.observation_size
+    names = policy.observation_names or tuple(f"observation_{index}" for index in range(size))
     categories = {index for own in policy.categories for index in own} or range(len(names))
     values, missing = np.empty((table.num_rows, len(names))), []
     for index, name in enumerate(names):
@@ -167,10 +158,8 @@ def observations_of(
         else:
             missing.append(name)
     if missing:
-        raise PipelineError(
-            f"{path}: found no column {', '.join(map(repr, missing))}; allowed is a table with "
-            f"every column that the policy was trained on, under the same names"
-        )
+        found = f"found no column {', '.join(map(repr, missing))}"
+        raise PipelineError(f"{path}: {found}; allowed are all that the policy was trained on")
     return values
 
 
@@ -199,10 +188,8 @@ def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint
 def _is_category(array: pa.Array, name: str, category: str, path: Path) -> Matrix:
     """Return 1 where a column has the category, 0 where it has another one or none."""
     if pa.types.is_floating(array.type) or pa.types.is_nested(array.type):
-        raise PipelineError(
-            f"{path}: column {name!r}: found {array.type}; allowed: text, whole numbers or truth "
-            "values"
-        )
+        allowed = "text, whole numbers or truth values"
+        raise PipelineError(f"{path}: column {name!r}: found {array.type}; allowed: {allowed}")
     same = pc.fill_null(pc.equal(array.cast(pa.string()), category), False)
     found: Matrix = same.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return found

@@ -71,13 +71,11 @@ class Status:
     """
 
     def __init__(self) -> None:
-        there = (home() / ".dvc").is_dir() and Path("dvc.yaml").exists()
         self._process: subprocess.Popen[str] | None = None
-        if there:
+        if (home() / ".dvc").is_dir() and Path("dvc.yaml").exists():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvc", "status", "--json"],
-                env=os.environ
-                | {"COLUMNS": "10000"},  # or DVC breaks lines, also where no terminal is
+                env=os.environ | {"COLUMNS": "10000"},  # or DVC breaks lines
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -110,8 +108,8 @@ class Status:
         try:
             return frozenset(json.loads(out))
         except ValueError:
-            lines = [line for line in err.splitlines() if line.startswith("ERROR")]
-            said = lines[0] if lines else "no answer"
+            lines = (line for line in err.splitlines() if line.startswith("ERROR"))
+            said = next(lines, "no answer")
             if " is busy, " in said:
                 said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended"
             raise PipelineError(f"`dvc status` fails: {said.removeprefix('ERROR: ')}") from None
@@ -134,9 +132,7 @@ def hint() -> str | None:
 def recorded_outputs(stage: str | None = None) -> dict[str, str | None]:
     """Map outputs in ``dvc.lock``, of one stage or of all, to their MD5 digests."""
     with suppress(*_MALFORMED, yaml.YAMLError):
-        text = (workspace() / LOCK).read_text(encoding="utf-8")
-        stages = yaml.safe_load(text)["stages"]
-        entries = [entry for name, entry in stages.items() if stage in (None, name)]
-        outputs = [output for entry in entries for output in entry.get("outs", [])]
-        return {str(output["path"]): output.get("md5") for output in outputs}
+        stages = yaml.safe_load((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
+        own = [entry.get("outs", []) for name, entry in stages.items() if stage in (None, name)]
+        return {str(each["path"]): each.get("md5") for outputs in own for each in outputs}
     return {}

@@ -76,10 +76,8 @@ def leaves_project(path: str) -> bool:
 
     Absolute paths are allowed to, and give False.
     """
-    named = Path(path).expanduser()
-    return not named.is_absolute() and not (home() / named).resolve().is_relative_to(
-        home().resolve()
-    )
+    named, root = Path(path).expanduser(), home().resolve()
+    return not named.is_absolute() and not (root / named).resolve().is_relative_to(root)
 
 
 @contextmanager
@@ -198,8 +196,8 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
     Raises:
         PipelineError: if a folder refuses new files, or too little space is free.
     """
-    parents = ((parent for parent in path.absolute().parents if parent.is_dir()) for path in paths)
-    for folder in sorted({next(existing) for existing in parents}):
+    parents = (path.absolute().parents for path in paths)
+    for folder in sorted({next(filter(Path.is_dir, above)) for above in parents}):
         try:
             with tempfile.TemporaryFile(prefix=_temporary(Path("writable")), dir=folder):
                 free = shutil.disk_usage(folder).free
@@ -210,9 +208,8 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
             ) from None
         if free < bytes_needed:
             found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
-            raise PipelineError(
-                f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space"
-            )
+            space = f"found {found} MB free, this stage needs {needed} MB"
+            raise PipelineError(f"{folder}: {space}; free some space")
 
 
 def _alive(process: int) -> bool:
@@ -283,10 +280,8 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text, parse_constant=_refuse, object_pairs_hook=_keys_once)
     except (ValueError, RecursionError):  # RecursionError: thousands of brackets
-        raise PipelineError(
-            f"{path}: not JSON of finite numbers and each key once; run the stage that writes it "
-            "again"
-        ) from None
+        allowed = "JSON of finite numbers and each key once; run the stage that writes it again"
+        raise PipelineError(f"{path}: not {allowed}") from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
     return content

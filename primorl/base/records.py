@@ -115,24 +115,17 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         found = content.pop("format", 1)
         if type(found) is not int or found != version:
             named = found if type(found) is int and abs(found) < 10**6 else "an unknown one"
-            raise PipelineError(
-                f"{path}: found format {named}, this version reads {version}; {remedy}"
-            )
+            formats = f"found format {named}, this version reads {version}"
+            raise PipelineError(f"{path}: {formats}; {remedy}")
     try:
         # From JSON, where strict checks take a list for a tuple.
         unchecked: Any = kind
         checked: R = adapter(unchecked).validate_json(json.dumps(content))
     except ValidationError as wrong:
-        keys = sorted(
-            {
-                f"{printable('.'.join(map(str, error['loc'])))} ({_reason(error)})"
-                for error in wrong.errors()
-            }
-        )
+        keys = sorted({_describe(error) for error in wrong.errors()})
         more = f" and {len(keys) - _MOST_KEYS_NAMED} more" if len(keys) > _MOST_KEYS_NAMED else ""
-        raise PipelineError(
-            f"{path}: not as declared: {', '.join(keys[:_MOST_KEYS_NAMED])}{more}; {remedy}"
-        ) from None
+        said = ", ".join(keys[:_MOST_KEYS_NAMED])
+        raise PipelineError(f"{path}: not as declared: {said}{more}; {remedy}") from None
     return checked
 
 
@@ -162,10 +155,12 @@ def _is_default(field: Any, value: Any) -> bool:
     return field.default is not MISSING and bool(value == field.default)
 
 
-def _reason(error: Any) -> str:
+def _describe(error: Any) -> str:
+    """Name the key of a mistake, with the reason."""
+    reason = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "missing":
-        return "missing"
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return "unknown key"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return printable(message[:1].lower() + message[1:])
+        reason = "missing"
+    elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        reason = "unknown key"
+    key = ".".join(map(str, error["loc"]))
+    return f"{printable(key)} ({printable(reason[:1].lower() + reason[1:])})"

@@ -56,10 +56,7 @@ def template(version: str) -> Iterator[tuple[str, str]]:
     for pattern in FILES:
         found = sorted(root.glob(pattern))
         if not found:
-            raise PipelineError(
-                f"{root / pattern}: not there, so this installation is incomplete; install "
-                "primorl anew"
-            )
+            raise PipelineError(f"{root / pattern}: not there; install primorl anew")
         for path in found:
             name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
             yield name, _of_installed(text) if name == "dvc.yaml" else text
@@ -136,9 +133,7 @@ def _begin_repository(folder: Path) -> None:
         ).returncode
         != 0
     ):
-        raise PipelineError(
-            f"{folder}: `git init` fails there; run it yourself to see why, or repair git"
-        )
+        raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why")
 
 
 def bring_up_to_date(folder: Path, version: str) -> list[str]:

@@ -78,9 +78,7 @@ def _draft(log: Path, target: Path) -> tuple[str, str]:
     from primorl.data.sources.logs import columns_of, log_files
 
     if log.resolve().is_relative_to(target):
-        raise PipelineError(
-            f"{log}: lies in the project, where git would see its rows; move it to another folder"
-        )
+        raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
     parts = log_files(log, (".csv", ".csv.gz")) if log.is_dir() else [log]
     if not parts:
         raise PipelineError(f"{log}: found no .csv or .csv.gz there; name the log's folder or file")
@@ -140,26 +138,20 @@ def _check_target(target: Path) -> bool:
     if (target / VERSION).exists():
         return True
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise PipelineError(
-            f"{target}: found files there; allowed is a new or empty folder; name another one"
-        )
+        raise PipelineError(f"{target}: found files there; allowed is a new or empty folder")
     if (other := project_folder(target)) != target:
         raise PipelineError(f"{target}: lies in the project {other}; name a folder outside of it")
     for parent in target.parents:
         if (parent / ".git").exists():
-            raise PipelineError(
-                f"{target}: lies in the git repository {parent}; name a folder outside of it"
-            )
+            raise PipelineError(f"{target}: lies in the git repository {parent}; name one outside")
     return False
 
 
 def _update(target: Path, entry: tuple[str, str] | None) -> None:
     """Bring a project to the installed version, and add a dataset's file."""
     if entry is not None and (target / "datasets" / f"{entry[0]}.yaml").exists():
-        raise PipelineError(
-            f"{target}/datasets/{entry[0]}.yaml: is there already; edit it, or delete it to draft "
-            "it anew"
-        )
+        remedy = "edit it, or delete it to draft it anew"
+        raise PipelineError(f"{target}/datasets/{entry[0]}.yaml: is there already; {remedy}")
     changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
     if entry is not None:

@@ -49,19 +49,13 @@ def _show(
             _print_json(ledger, params)
         else:
             _print_table(ledger, params)
-        if ledger is not None:
-            _check(ledger)
 
 
 def _verify() -> None:
     """Check that no record was edited, removed, inserted or moved."""
     with _open() as (_, ledger):
-        if ledger is None:
-            print(_EMPTY)
-            return
-        records = ledger.verify()
-        _check(ledger)
-    print(f"the ledger is whole: {records} records")
+        records = None if ledger is None else ledger.verify()
+    print(_EMPTY if records is None else f"the ledger is whole: {records} records")
 
 
 def _publish(
@@ -77,34 +71,26 @@ def _publish(
 
 @contextmanager
 def _open() -> "Iterator[tuple[Params, Ledger | None]]":
-    """Open the ledger with the settings; None where nothing was charged yet.
+    """Open the ledger with the settings, None where nothing was charged yet; after the block,
+    check it against this project.
 
     Raises:
-        PipelineError: there is no ledger, and files of the project name charges.
+        PipelineError: the ledger lacks its head or a charge that a file of the project names, or
+            the partitions were made under another secret.
     """
     from primorl.config.params import load
-    from primorl.work.data import read_ledger, refuse_missing_charges
+    from primorl.data.storage.schema import Manifest
+    from primorl.work.data import check_secret, read_ledger, refuse_missing_charges
 
     params = load()
     with read_ledger(params) as ledger:
         if ledger is None:
             refuse_missing_charges(None)
         yield params, ledger
-
-
-def _check(ledger: "Ledger") -> None:
-    """Check the ledger against this project.
-
-    Raises:
-        PipelineError: the ledger lacks its head or a charge that a file of the project names, or
-            the partitions were made under another secret.
-    """
-    from primorl.data.storage.schema import Manifest
-    from primorl.work.data import check_secret, refuse_missing_charges
-
-    refuse_missing_charges(ledger)
-    if MANIFEST.exists():
-        check_secret(Manifest.load(MANIFEST), PARTITIONS)
+        if ledger is not None:
+            refuse_missing_charges(ledger)
+            if MANIFEST.exists():
+                check_secret(Manifest.load(MANIFEST), PARTITIONS)
 
 
 def _print_json(ledger: "Ledger", params: "Params") -> None:
@@ -130,26 +116,16 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
     if not charges:
         print(_EMPTY)
         return
-    rows = [
-        (
-            str(charge.sequence),
-            charge.time,
-            charge.dataset,
-            charge.stage,
-            charge.state,
-            at_most(charge.epsilon, 4),
-            at_most(charge.delta),
-            charge.id,
-        )
-        for charge in charges
-    ]
+    rows = []
+    for each in charges:
+        spent = at_most(each.epsilon, 4), at_most(each.delta)
+        what = each.time, each.dataset, each.stage, each.state
+        rows.append((str(each.sequence), *what, *spent, each.id))
     print(format_table(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
-    on: dict[int, list[Charge]] = {}  # by version; two datasets may name the same rows
-    for charge in charges:
-        on.setdefault(charge.version, []).append(charge)
     for record, (version, account) in ledger.accounts().items():
-        if record in on:
-            print("\n".join(_summary(record, version, account, on[record], params)))
+        # two datasets may name the same rows
+        if own := [charge for charge in charges if charge.version == record]:
+            print("\n".join(_summary(record, version, account, own, params)))
 
 
 def _summary(
@@ -172,12 +148,12 @@ def _summary(
         f"{version.unit}), {len(account.entries)} charge(s)"
     )
     if spent == float("inf"):
-        yield ("  spent: no finite ε: a run without a guarantee, or on another unit, is among them")
+        yield "  spent: no finite ε: a run without a guarantee, or on another unit, is among them"
     else:
         yield f"  spent: ε {at_most(spent, 4)} at δ {at_most(delta)}"
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:
-        yield (f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, spent)}")
+        yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, spent)}"
     for change, by in list_budget_changes(account.charges, budget.epsilon):
         yield f"  budget {change}" + (f" by {by}" if by else "")

@@ -126,7 +126,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _print_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+def _print_warning(message: Warning | str, *_: Any) -> None:
     """Print one line, without the place in the code that Python's own has."""
     print(f"warning: {message}", file=sys.stderr)
 

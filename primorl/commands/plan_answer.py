@@ -97,10 +97,8 @@ def asked_for(given: Mapping[str, Any], solve: str | None) -> tuple[Training, fl
         solve = "noise_multiplier"
     if solve is not None:
         if solve in given:
-            raise PipelineError(
-                f"{_option(solve)}: found where the one for a target is looked for; leave it out, "
-                "or look for another number with --solve"
-            )
+            found = "found where the one for a target is looked for"
+            raise PipelineError(f"{_option(solve)}: {found}; leave it out, or name another --solve")
         needed = [*(name for name in needed if name != solve), "target_epsilon"]
     numbers, queries = _complete(given, needed)
     target = numbers.pop("target_epsilon", None)
@@ -110,9 +108,8 @@ def asked_for(given: Mapping[str, Any], solve: str | None) -> tuple[Training, fl
         elif solve is not None:
             numbers[solve] = solve_noise_multiplier(target, **numbers, queries=queries)
     except ValueError as impossible:
-        raise PipelineError(
-            f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or give other numbers"
-        ) from None
+        found = f"{target:.12g}: {impossible}; raise it, or give other numbers"
+        raise PipelineError(f"--target-epsilon: found {found}") from None
     delta = numbers.pop("delta")
     return Training(**numbers, queries=queries), delta
 
@@ -123,10 +120,7 @@ def _complete(
     """Take numbers that are not given from the project, and with them the queries of its run."""
     missing = [name for name in needed if name not in given]
     if missing and not PARAMS.exists():
-        raise PipelineError(
-            f"{_option(missing[0])}: not given, and there is no {PARAMS} here to take it from; "
-            "give it"
-        )
+        raise PipelineError(f"{_option(missing[0])}: not given, and there is no {PARAMS}; give it")
     known = {name: given[name] for name in needed if name in given}
     for name in {"delta", "target_epsilon"} & {*missing}:
         known[name] = getattr(load().privacy, name)
@@ -145,17 +139,13 @@ def _option(name: str) -> str:
 
 def _as_json(training: Training, delta: float) -> dict[str, Any]:
     private = training.noise_multiplier > 0
-    found: dict[str, float | None] = dict.fromkeys(
-        ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")
-    )
+    found: list[float | None] = [None] * 3
     if private:
         spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
-        found["epsilon_pld"] = finite(spent.epsilon_pld)
-        found["epsilon_rdp"] = finite(spent.epsilon_rdp)
-        found["epsilon_replace_one"] = finite(replaced.epsilon_pld)
+        found = list(map(finite, (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)))
     return {
         "private": private,
-        **found,
+        **dict(zip(("epsilon_pld", "epsilon_rdp", "epsilon_replace_one"), found, strict=True)),
         **asdict(training),
         "delta": delta,
         "neighboring_relation": RELATION_NAME,
@@ -164,16 +154,14 @@ def _as_json(training: Training, delta: float) -> dict[str, Any]:
 
 def _mechanism_lines(training: Training, delta: float) -> Iterator[str]:
     spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
+    q, z = at_most(training.sampling_probability, 6), at_least(training.noise_multiplier, 6)
     yield (
-        f"sampling probability {at_most(training.sampling_probability, 6)}, noise multiplier "
-        f"{at_least(training.noise_multiplier, 6)}, {training.rounds} rounds, at δ "
+        f"sampling probability {q}, noise multiplier {z}, {training.rounds} rounds, at δ "
         f"{at_most(delta, 6)}:"
     )
     if training.queries:
-        multipliers = ", ".join(at_least(multiplier, 6) for multiplier in training.queries)
-        yield (
-            f"  beside {len(training.queries)} queries of all units, noise multiplier {multipliers}"
-        )
+        noise = ", ".join(at_least(multiplier, 6) for multiplier in training.queries)
+        yield f"  beside {len(training.queries)} queries of all units, noise multiplier {noise}"
     by_pld, by_rdp = at_most(spent.epsilon_pld, 4), at_most(spent.epsilon_rdp, 4)
     yield f"  ε {by_pld} if one unit is zeroed out ({by_rdp} by RDP)"
     yield f"  ε {at_most(replaced.epsilon_pld, 4)} if one unit is replaced by another"

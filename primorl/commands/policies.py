@@ -93,25 +93,28 @@ def release(
           sign it, and verify that the key's owner signed exactly these files
     """
     from primorl.config import params
-    from primorl.release import build, bundle
+    from primorl.release import build
     from primorl.release.card import describe_guarantee
-    from primorl.release.contents import SIGNATURE
 
     if check and (policy is not None or against_advice or sign is not None):
         raise PipelineError("--policy, --against-advice, --sign: found with --check")
     if key is not None and not check:
         raise PipelineError("--key: found without --check")
-    if not check:
-        build.release(
-            directory,
-            params.load(),
-            sign=sign,
-            policy=None if policy is None else Path(policy),
-            against_advice=against_advice,
-        )
-        done = "made and checked" if sign is None else "made, checked and signed"
-        print(f"{directory}: {done}; {describe_guarantee(directory)}")
+    if check:
+        _check(directory, key)
         return
+    chosen = None if policy is None else Path(policy)
+    build.release(directory, params.load(), sign=sign, policy=chosen, against_advice=against_advice)
+    done = "made and checked" if sign is None else "made, checked and signed"
+    print(f"{directory}: {done}; {describe_guarantee(directory)}")
+
+
+def _check(directory: Path, key: Path | None) -> None:
+    """Check a bundle, and say what nobody can check."""
+    from primorl.release import bundle
+    from primorl.release.card import describe_guarantee
+    from primorl.release.contents import SIGNATURE
+
     bundle.verify(directory, key=key)
     print(f"{directory}: sound; {describe_guarantee(directory)}")
     unknown = ["the returns that the card quotes", "texts of people"]

@@ -71,7 +71,9 @@ def check(
     if problems:
         raise PipelineError("; ".join(problems))
     if charges:
-        _say_charges(params)
+        from primorl.work.bill import UNKNOWN, preview
+
+        print(preview(params) or UNKNOWN)
 
 
 def _settings(params: "Params") -> Iterator[str]:
@@ -80,11 +82,8 @@ def _settings(params: "Params") -> Iterator[str]:
         from primorl.stages.online import cohorts_of
 
         if params.chosen.environment is None:
-            raise PipelineError(
-                "online.yaml: users: found users, and "
-                f"datasets/{params.dataset}.yaml names no environment that could simulate them; "
-                "set it to null"
-            )
+            found = f"no environment to simulate them in datasets/{params.dataset}.yaml"
+            raise PipelineError(f"online.yaml: users: found {found}; set it to null")
         cohorts_of(params.online)
     yield "params.yaml and the datasets are valid"
 
@@ -131,19 +130,10 @@ def _secrets(_: "Params") -> Iterator[str]:
             raise PipelineError(f"{path}: others may read it; chmod {mode} {path}")
     if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
         raise PipelineError(
-            f"{secret}: not there, and without it the ledger cannot be read; put it back from its "
-            "backup"
+            f"{secret}: not there, and the ledger cannot be read without; restore it from a backup"
         )
     if state.exists():
         yield f"{paths.STATE} is its owner's alone; `primorl ledger verify` checks the ledger"
-
-
-def _say_charges(params: "Params") -> None:
-    """Print the charges of the next run."""
-    from primorl.work.bill import UNKNOWN, preview
-
-    found = preview(params)
-    print(UNKNOWN if found is None else found)
 
 
 def plan(
@@ -250,7 +240,7 @@ def summary(
       primorl summary --links           and where the report and MLflow are
       primorl summary --json            metrics/summary.json itself
     """
-    from primorl.evaluate.summary import Summary
+    from primorl.evaluate.summary import OnlineSummary, Summary
     from primorl.evaluate.wording import text
 
     found = Summary.read(SUMMARY)
@@ -261,34 +251,21 @@ def summary(
         print(json.dumps(content, indent=2, allow_nan=False))
         return
     print(text(content))
-    if ONLINE_METRICS.exists():
-        _print_online()
-    if links:
-        _print_places()
-
-
-def _print_online() -> None:
-    """Print the result of online learning as one more row."""
-    from primorl.evaluate.summary import OnlineSummary
-
-    found = OnlineSummary.read(ONLINE_METRICS)
-    if found.met:
-        low, high = found.return_ci95 or (0.0, 0.0)
+    online = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else None
+    if online is not None and online.met:
+        low, high = online.return_ci95 or (0.0, 0.0)
         print(
-            f"online   return {found.return_before:.4g} before, {found.return_mean:.4g} "
-            f"[{low:.4g}, {high:.4g}] after {found.users} {found.unit}s; {found.promise}"
+            f"online   return {online.return_before:.4g} before, {online.return_mean:.4g} "
+            f"[{low:.4g}, {high:.4g}] after {online.users} {online.unit}s; {online.promise}"
         )
+    if links:
+        from primorl.config.params import load
+        from primorl.tracking import viewer
 
-
-def _print_places() -> None:
-    """Print the path of the report, and the command that shows MLflow."""
-    from primorl.config.params import load
-    from primorl.tracking import viewer
-
-    if REPORT.exists():
-        print(f"report   {REPORT}")
-    if command := viewer(load()):
-        print(f"mlflow   `{command}`")
+        if REPORT.exists():
+            print(f"report   {REPORT}")
+        if command := viewer(load()):
+            print(f"mlflow   `{command}`")
 
 
 def runs(
@@ -316,9 +293,7 @@ def runs(
     from primorl.tracking import results
 
     if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
-        raise PipelineError(
-            f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one"
-        )
+        raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite one from 0")
     found = results(params.load(), most_epsilon=max_epsilon)
     if as_json:
         print(json.dumps(found, indent=2, allow_nan=False))
@@ -332,25 +307,22 @@ def runs(
     print(format_table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=_NUMBERS))
 
 
-_NUMBERS = ("units", "ε", "δ", "in all", "return or gain")
+_SPENT = {"epsilon": "ε", "delta": "δ", "spent": "in all"}
+_NUMBERS = ("units", *_SPENT.values(), "return or gain")
 
 
 def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
     """Return the cells of a result; ``told`` are the settings to show."""
     from primorl.privacy.accounting.rounding import at_most
 
-    epsilon, delta, spent = (
-        "–" if each[key] is None else at_most(each[key]) for key in ("epsilon", "delta", "spent")
-    )
+    spent = {name: "–" if each[key] is None else at_most(each[key]) for key, name in _SPENT.items()}
     known = each["low"] is not None and each["high"] is not None
     digits = "+.3g" if each["by"] == "model" else ".4g"
     return {
         "data": each["data"],
         "units": "–" if each["units"] is None else str(each["units"]),
         "result": each["name"],
-        "ε": epsilon,
-        "δ": delta,
-        "in all": spent,
+        **spent,
         "return or gain": "–" if each["value"] is None else f"{each['value']:{digits}}",
         "interval": f"{each['low']:{digits}} to {each['high']:{digits}}" if known else "",
         "by": each["by"],

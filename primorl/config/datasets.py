@@ -70,9 +70,8 @@ def check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
     """Raise ValueError, which names the dimension, where a low is not below its high."""
     for number, (low, high) in enumerate(zip(lows, highs, strict=True)):
         if low >= high:
-            raise ValueError(
-                f"low must be below high: found {low:g} and {high:g} in dimension {number}"
-            )
+            found = f"found {low:g} and {high:g} in dimension {number}"
+            raise ValueError(f"low must be below high: {found}")
 
 
 class BoxActions(Block):
@@ -125,9 +124,7 @@ class TabularColumns(Block):
     def __post_init__(self) -> None:
         following = self.next_observation
         if following is not None and len(following) != len(self.observation):
-            raise ValueError(
-                "next_observation must be null or name one column for each entry of observation"
-            )
+            raise ValueError("next_observation must be null or one column for each observation")
         names = [name for name, _, _ in self.dimensions]
         if len(set(names)) < len(names):
             raise ValueError("observation has one name twice")
@@ -184,10 +181,8 @@ class TabularOptions(Block):
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
             raise ValueError("trajectory_ids: per_unit needs columns.unit; else set global")
         if self.end == "flags" and not (self.columns.terminated or self.columns.truncated):
-            raise ValueError(
-                "end: flags needs columns.terminated or columns.truncated; else set last_row, "
-                "observed or outcome"
-            )
+            needed = "columns.terminated or columns.truncated"
+            raise ValueError(f"end: flags needs {needed}; else set last_row, observed or outcome")
 
 
 Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
@@ -231,10 +226,8 @@ class MedsValue(Block):
         return (self.name, self.low, self.high), (self.age, 0.0, self.most)
 
     def __post_init__(self) -> None:
-        if (
-            not self.low < self.high
-            or not self.low <= (self.low if self.first is None else self.first) <= self.high
-        ):
+        first = self.low if self.first is None else self.first
+        if self.low >= self.high or not self.low <= first <= self.high:
             raise ValueError("low must be below high, and first null or within them")
 
 
@@ -533,31 +526,13 @@ class CardTexts(Block):
     licence: Sentence | None = None
 
 
-class DeclaredTexts(Block):
-    """Texts of a dataset's file for people.
+class DatasetCommon(Block):
+    """Keys of every dataset's file.
 
     Attributes:
         card: see `CardTexts`.
         reward_meaning: meaning of one point of the return; None: not stated.
         left_out: what the declared bounds leave out, as is known beforehand; None: not stated.
-    """
-
-    card: CardTexts = field(default_factory=CardTexts)
-    reward_meaning: Sentence | None = None
-    left_out: Sentence | None = None
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """The texts that are given, by key."""
-        own = {"reward_meaning": self.reward_meaning, "left_out": self.left_out}
-        given = vars(self.card) | own
-        return {key: text for key, text in given.items() if text is not None}
-
-
-class DatasetCommon(DeclaredTexts):
-    """Keys of every dataset's file.
-
-    Attributes:
         environment: Gymnasium's id of the simulator; None: there is none.
         unit: of privacy: ``trajectory``, or the source's column that names its person.
         population: name of the group of people. In files with the same population, equal ids are
@@ -572,6 +547,9 @@ class DatasetCommon(DeclaredTexts):
         recipe: values that suit these data, for keys of params.yaml (`primorl.config.params`).
     """
 
+    card: CardTexts = field(default_factory=CardTexts)
+    reward_meaning: Sentence | None = None
+    left_out: Sentence | None = None
     environment: Text | None
     unit: FilledText
     population: FilledText
@@ -582,6 +560,12 @@ class DatasetCommon(DeclaredTexts):
     score: Score | None
     ingestion: Ingestion
     recipe: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts that are given, by key."""
+        own = {"reward_meaning": self.reward_meaning, "left_out": self.left_out}
+        return {key: text for key, text in {**vars(self.card), **own}.items() if text is not None}
 
     @property
     def cuts_last_rows(self) -> bool:
@@ -630,16 +614,12 @@ class TabularDataset(DatasetCommon):
     def __post_init__(self) -> None:
         columns, action = self.options.columns, self.options.columns.action
         if self.unit != (columns.unit or "trajectory"):
-            raise ValueError(
-                f"unit: found {shown(self.unit)}; allowed is {columns.unit or 'trajectory'}, as "
-                "options.columns.unit says"
-            )
+            allowed = f"{columns.unit or 'trajectory'}, as options.columns.unit says"
+            raise ValueError(f"unit: found {shown(self.unit)}; allowed is {allowed}")
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None
         ):
-            raise ValueError(
-                "options.columns.action.low and high: declared exactly where environment is null"
-            )
+            raise ValueError("options.columns.action: low and high go with environment: null alone")
         if self.options.end == "outcome" and self.termination == "none":
             raise ValueError("options.end: outcome needs termination: learned")
 
@@ -655,13 +635,9 @@ class MedsDataset(DatasetCommon):
 
     def __post_init__(self) -> None:
         if self.bounds.observation != "space":
-            raise ValueError(
-                "bounds.observation must be space: options.observation says low, high and most"
-            )
+            raise ValueError("bounds.observation must be space: options.observation has the bounds")
         if (self.options.terminates is None) != (self.termination == "none"):
-            raise ValueError(
-                "termination must be learned where options.terminates names codes, and else none"
-            )
+            raise ValueError("termination must be learned with options.terminates, none without")
 
 
 AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | MedsDataset

@@ -93,10 +93,7 @@ class Partition(Block):
     def __post_init__(self) -> None:
         if (self.public_fraction is None) == (self.public is None):
             found = "neither" if self.public is None else "both"
-            raise ValueError(
-                f"found {found} of public_fraction and public; give exactly one and leave the "
-                "other empty"
-            )
+            raise ValueError(f"found {found} of public_fraction and public; give exactly one")
 
 
 class Budget(Block):
@@ -421,20 +418,16 @@ class Params(Block):
         """Return values to compare runs by, by dotted key, without addresses, speed and what a rule
         is still to decide.
         """
-        kept = {"dataset", "seed", "online", *BLOCKS}
-        blocks = {key: value for key, value in plain(self).items() if key in kept}
+        content, undecided = plain(self), self.undecided
+        blocks = {key: content[key] for key in ("dataset", "seed", *BLOCKS, "online")}
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
-        undecided = self.undecided
         return facts | {key: value for key, value in flat(blocks) if key not in undecided}
 
     def given(self) -> dict[str, Any]:
         """Return the choices that a person wrote, into params.yaml or a recipe, by dotted key."""
         nobody = (RULE, DEFAULT, PUBLIC)
-        return {
-            key: value
-            for key, value in self.choices().items()
-            if key == "seed" or self.origins.get(key, DEFAULT) not in nobody
-        }
+        by_hand = {key for key, of in self.origins.items() if of not in nobody} | {"seed"}
+        return {key: value for key, value in self.choices().items() if key in by_hand}
 
     def with_decided(self, values: Mapping[str, Any]) -> "Params":
         """Return the same choices with what a rule decided, by dotted key; set keys stay."""

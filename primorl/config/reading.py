@@ -205,12 +205,8 @@ _MOST = 10
 
 def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
     """List wrong keys, dotted, with their mistakes; at most ten."""
-    errors = [
-        (key_of(error, raw), error)
-        for error in wrong.errors(include_url=False, include_context=True)
-    ]
-    named = {key for key, _ in errors}
-    within = {key[:place] for key in named for place, mark in enumerate(key) if mark == "."}
+    errors = [(key_of(error, raw), error) for error in wrong.errors()]
+    within = {key[:place] for key, _ in errors for place, mark in enumerate(key) if mark == "."}
     # Pydantic does not count a list's broken entries, and then complains about its length too.
     kept = [(key, error) for key, error in errors if key not in within]
     for key, error in kept[:_MOST]:
@@ -264,7 +260,5 @@ def explain(key: str, error: Any) -> str:
     if kind == "literal_error" and "word" in error["loc"]:
         message += ", or numbers"
     # A rule about several keys says itself what it found; a store's address may carry a password.
-    quiet = (
-        isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
-    )
+    quiet = isinstance(found, dict | list) or key.partition(".")[0] in ("", "tracking", "ledger")
     return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"

@@ -27,9 +27,18 @@ from primorl.data.identity.membership import (
     project_secret,
     read_ids,
 )
-from primorl.data.sources import source_of
+from primorl.data.sources import Reader, source_of
 from primorl.data.storage.rows import PartWriter
-from primorl.data.storage.schema import DatasetInfo, first_repeat, trajectory_starts, vectors, whole
+from primorl.data.storage.schema import (
+    IDS,
+    Array,
+    DatasetInfo,
+    Ints,
+    first_repeat,
+    trajectory_starts,
+    vectors,
+    whole,
+)
 
 _Item = TypeVar("_Item")
 
@@ -65,43 +74,43 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     )
     withdrawn, key = dataset.ingestion.exclude_units, "ingestion.exclude_units"
     gone = IdList(read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn)
+    with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
+        fingerprint = _copy_rows(reader, info, gone, writer)
+        info = replace(info, dataset_fingerprint=fingerprint.keyed(project_secret()))
+        writer.finish(info)
+    return info
+
+
+def _copy_rows(reader: Reader, info: DatasetInfo, gone: IdList, writer: PartWriter) -> Fingerprint:
+    """Check all rows, write those of people who did not withdraw, and say how many people there
+    are: their number is public, that of rows is not.
+    """
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
     check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
-    with (
-        replaced_directory(target) as fresh,
-        PartWriter(fresh, info.schema) as writer,
-        closing(ahead(reader.tables())) as tables,
-    ):
-        rows = people = kept = 0
-        taken: set[int] = set()
+    people = kept = 0
+    taken: set[int] = set()
+    with closing(ahead(reader.tables())) as tables:
         for everybody in tables:
             people += pc.count_distinct(everybody["unit_id"]).as_py()
             check_spelling(everybody)
             table = gone.drop(everybody)
             if table.num_rows == 0:
                 continue
+            kept += pc.count_distinct(table["unit_id"]).as_py()
             check(table)
             if info.duplicates == "refuse":
                 check_duplicates(table)
             fingerprint.update(table)
             writer.write(table)
-            rows += table.num_rows
             if info.spaces.discrete_actions:
                 taken.update(pc.unique(table["action"]).to_pylist())
-            kept += pc.count_distinct(table["unit_id"]).as_py()
-        check.finish()
-        check_duplicates.finish()
-        check_spelling.finish()
-        gone.check_all_met()
-        if rows == 0:
-            raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
-        info = replace(info, dataset_fingerprint=fingerprint.keyed(project_secret()))
-        writer.finish(info)
-    # The number of units is public, that of rows is not.
-    print(
-        f"ingest: found {people} units in {reader.files} files or datasets; kept {kept}",
-        file=sys.stderr,
-    )
+    for every in (check, check_duplicates, check_spelling):
+        every.finish()
+    gone.check_all_met()
+    if kept == 0:
+        raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
+    found = f"found {people} units in {reader.files} files or datasets; kept {kept}"
+    print(f"ingest: {found}", file=sys.stderr)
     if taken and (never := set(range(info.spaces.action_size)) - taken):
         names = [info.spaces.action_names[each] for each in sorted(never)]
         print(
@@ -110,7 +119,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             "where it is known beforehand that nobody gets it",
             file=sys.stderr,
         )
-    return info
+    return fingerprint
 
 
 def ahead(items: Generator[_Item]) -> Generator[_Item]:
@@ -144,7 +153,7 @@ class RowCheck:
     def __init__(self, info: DatasetInfo, origin: Path):
         self._info, self._spaces, self._origin = info, info.spaces, origin
         self._unit, self._trajectory = "", ""  # of the last trajectory: below all other ids
-        self._ascending = True  # ids so far, across units: then no two are the same
+        self._mixed = False  # whether ids descend from a unit to the next: two may be the same
         self._trajectories: list[pa.Array] = []
         self._seen = 0  # trajectories of earlier batches
         self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
@@ -161,10 +170,9 @@ class RowCheck:
             return
         starts = self._starts = trajectory_starts(table)
         self._check_order(table, starts)
-        lengths = np.diff(starts, append=table.num_rows)
         if (horizon := self._info.horizon) is not None:
+            too_long = np.diff(starts, append=table.num_rows) > horizon
             allowed = f"at most {horizon} steps, as `horizon` or the environment says"
-            too_long = lengths > horizon
             self._refuse(too_long, "an episode longer than the horizon", allowed, starts + horizon)
         self._check_numbers(table)
         self._check_ends(table, starts)
@@ -177,23 +185,20 @@ class RowCheck:
         Raises:
             PipelineError: if two units have a trajectory of the same id.
         """
-        if self._ascending:
-            return
-        if (places := first_repeat(pa.concat_arrays(self._trajectories))) is None:
-            return
-        first, again = places
-        raise PipelineError(
-            f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
-            f"(as number {first + 1}); correct the ids, or set options.trajectory_ids: per_unit"
-        )
+        places = first_repeat(pa.concat_arrays(self._trajectories)) if self._mixed else None
+        if places is not None:
+            first, again = places
+            raise PipelineError(
+                f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
+                f"(number {first + 1}); correct the ids, or set options.trajectory_ids: per_unit"
+            )
 
-    def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+    def _check_order(self, table: pa.Table, starts: Ints) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of
         the batch at once.
         """
         chosen = pa.array(starts)
-        units = whole(table["unit_id"]).take(chosen)
-        trajectories = whole(table["trajectory_id"]).take(chosen)
+        units, trajectories = (whole(table[name]).take(chosen) for name in IDS)
         for ids in (units, trajectories):
             unusable = pc.or_(pc.equal(ids, ""), pc.match_substring(ids, "\0"))
             found = "an empty unit_id or trajectory_id, or one with a NUL"
@@ -201,8 +206,7 @@ class RowCheck:
         self._trajectories.append(trajectories)
         most = self._info.trajectories_per_person
         if most is not None and len(units) > most:
-            # Sorted by unit, so a unit with more than `most` is still the same so many places
-            # later.
+            # Units are sorted: one with more than `most` is the same so many places later.
             beyond = pc.equal(units[most:], units[: len(units) - most])
             found = "a person with more trajectories than declared"
             allowed = f"at most {most}, as `trajectories_per_person` says"
@@ -213,7 +217,7 @@ class RowCheck:
         earlier_units = pa.concat_arrays([pa.array([self._unit]), units[:-1]])
         earlier = pa.concat_arrays([pa.array([self._trajectory]), trajectories[:-1]])
         not_later = pc.less_equal(trajectories, earlier)
-        self._ascending = self._ascending and not pc.any(not_later).as_py()
+        self._mixed = self._mixed or pc.any(not_later).as_py()
         same = pc.equal(units, earlier_units)
         disordered = pc.or_(pc.less(units, earlier_units), pc.and_(same, not_later))
         self._refuse(disordered, "rows out of order or duplicated", allowed, starts)
@@ -227,14 +231,14 @@ class RowCheck:
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
         found = "a step whose change of observation overflows float32"
-        allowed = "changes within float32; rescale the observations, or drop the trajectory"
+        allowed = "changes within float32; rescale observations, or drop the trajectory"
         self._refuse(_non_finite(change), found, allowed)
         self._refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
 
-    def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+    def _check_ends(self, table: pa.Table, starts: Ints) -> None:
         if self._info.termination == "none":
-            found = "an episode that terminates, while the dataset says `termination: none`"
-            allowed = "ends by truncation only; or set termination to learned or a rule"
+            found = "an episode that terminates, with `termination: none`"
+            allowed = "ends by truncation; or set termination to learned or a rule"
             self._refuse(table["terminated"], found, allowed)
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)
@@ -264,11 +268,7 @@ class RowCheck:
             self._refuse(outside.any(axis=1), found, allowed)
 
     def _refuse(
-        self,
-        bad: npt.ArrayLike,
-        found: str,
-        allowed: str,
-        rows: npt.NDArray[np.int64] | None = None,
+        self, bad: npt.ArrayLike, found: str, allowed: str, rows: Ints | None = None
     ) -> None:
         """Raise the error about the first row that is bad, if any; ``rows`` says which rows the
         flags are of.
@@ -283,7 +283,7 @@ class RowCheck:
         raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
 
 
-def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
+def _non_finite(matrix: Array) -> npt.ArrayLike:
     """Find the rows with a number that is not finite, [rows]; empty where there is none, which is
     much faster.
     """

@@ -1,14 +1,10 @@
 """The split into a private and a public partition, by privacy unit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
@@ -25,20 +21,19 @@ from primorl.data.identity.membership import (
     secret_check,
 )
 from primorl.data.storage.rows import PartReader, PartWriter
-from primorl.data.storage.schema import Manifest, whole
+from primorl.data.storage.schema import DatasetInfo, Flags, Manifest, whole
 
 
-@dataclass
-class _Side:
-    """One side of a split while it is written."""
+class _Side(PartWriter):
+    """One side of a split while it is written, with the digests and the number of its units."""
 
-    writer: PartWriter
-    members: Membership
-    units: int = 0
+    def __init__(self, folder: Path, info: DatasetInfo, secret: bytes, by_rows: bool = True):
+        super().__init__(folder, info.schema)
+        self.members, self.units = Membership(secret, info.population, by_rows), 0
 
-    def add(self, rows: pa.Table) -> None:
-        self.members.update(rows)
-        self.writer.write(rows)
+    def write(self, table: pa.Table) -> None:
+        self.members.update(table)
+        super().write(table)
 
 
 def partition(
@@ -69,15 +64,7 @@ def partition(
             consent does not fit it, or if a partition would be empty; the content of ``target`` is
             untouched.
     """
-    ids = None
-    if public is not None:
-        ids = IdList(read_ids(public, CONSENT, "params.yaml: partition.public.file"), public)
-    choose = (
-        partial(draw_public, public_fraction=public_fraction or 0) if ids is None else ids.contains
-    )
     reader = PartReader(source, made_by="ingest")
-    secret, schema = project_secret(), reader.info.schema
-    whose = secret, reader.info.population
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes
     # before everything is written, and a kill in between leaves an old manifest that does not fit.
     with (
@@ -87,29 +74,8 @@ def partition(
         replaced_directory(target / "public") as public_folder,
         replaced_directory(target / "private") as private_folder,
     ):
-        with (
-            PartWriter(private_folder, schema) as private_writer,
-            PartWriter(public_folder, schema) as public_writer,
-        ):
-            private = _Side(private_writer, Membership(*whose))
-            # Where equal records of different people are to be expected, some public ones equal
-            # private ones.
-            by_rows = reader.info.duplicates == "refuse"
-            shown = _Side(public_writer, Membership(*whose, by_rows=by_rows))
-            _divide(source, reader, choose, private, shown)
-            if ids is not None:
-                ids.check_all_met()
-            _refuse_empty(public_fraction, public, private.units, shown.units)
-            private_writer.finish(reader.info)
-            public_writer.finish(reader.info)
-        if private.members.shares_with(shown.members):
-            raise PipelineError(
-                f"{source}: a unit's rows or ids are also those of another unit, one private, the "
-                "other public; drop the duplicate, or set options.trajectory_ids: per_unit"
-            )
-        by = "hash" if ids is None else "file"
-        manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
-        of_private, of_public = private.members.to_bytes(), shown.members.to_bytes()
+        folders = private_folder, public_folder
+        manifest, of_private, of_public = _split(reader, folders, public_fraction, public)
         if check_units is not None:
             check_units(manifest, of_private, of_public)
         units_file.write_bytes(of_private)
@@ -118,37 +84,63 @@ def partition(
     return manifest
 
 
+def _split(
+    reader: PartReader, folders: tuple[Path, Path], fraction: float | None, public: str | None
+) -> tuple[Manifest, bytes, bytes]:
+    """Write the private and the public side into their folders; return the manifest, and the
+    digests of the units of both.
+    """
+    ids, secret = None, project_secret()
+    choose: Callable[[pa.Array], Flags] = partial(draw_public, public_fraction=fraction or 0)
+    if public is not None:
+        ids = IdList(read_ids(public, CONSENT, "params.yaml: partition.public.file"), public)
+        choose = ids.contains
+    # Where equal records of different people are to be expected, some public ones equal private
+    # ones.
+    by_rows = reader.info.duplicates == "refuse"
+    with (
+        _Side(folders[0], reader.info, secret) as private,
+        _Side(folders[1], reader.info, secret, by_rows) as shown,
+    ):
+        _divide(reader, secret, choose, private, shown)
+        if ids is not None:
+            ids.check_all_met()
+        _refuse_empty(fraction, public, private.units, shown.units)
+        private.finish(reader.info)
+        shown.finish(reader.info)
+    if private.members.shares_with(shown.members):
+        raise PipelineError(
+            f"{reader.folder}: a private unit's rows or ids are also those of another unit, a "
+            "public one; drop the duplicate, or set options.trajectory_ids: per_unit"
+        )
+    by = "hash" if ids is None else "file"
+    manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
+    return manifest, private.members.to_bytes(), shown.members.to_bytes()
+
+
 def _refuse_empty(fraction: float | None, file: str | None, private: int, public: int) -> None:
     """Refuse a split that leaves one side without units; a fraction of 0 asks for no public one."""
     if private > 0 and (public > 0 or (file is None and fraction == 0)):
         return
     side = "private" if private == 0 else "public"
-    if file is not None:
-        raise PipelineError(
-            f"params.yaml: partition.public.file: found {file!r}, which leaves no {side} unit"
-        )
+    key, found = ("public_fraction", fraction) if file is None else ("public.file", repr(file))
     raise PipelineError(
-        f"params.yaml: partition.public_fraction: found {fraction}, which leaves no {side} unit"
+        f"params.yaml: partition.{key}: found {found}, which leaves no {side} unit; change it"
     )
 
 
 def _divide(
-    source: Path,
-    reader: PartReader,
-    choose: Callable[[pa.Array], npt.NDArray[np.bool_]],
-    private: _Side,
-    public: _Side,
+    reader: PartReader, secret: bytes, choose: Callable[..., Flags], private: _Side, public: _Side
 ) -> None:
     """Write every row to the side of its unit; all must be those that ingest checked."""
     fingerprint = Fingerprint(reader.info.schema)
     for table in reader.tables():
         fingerprint.update(table)
         units = whole(table["unit_id"]).dictionary_encode()
-        drawn = choose(units.dictionary)
-        public.units += int(drawn.sum())
-        private.units += int((~drawn).sum())
-        mask = pa.array(drawn[units.indices.to_numpy()])
-        public.add(table.filter(mask))
-        private.add(table.filter(pc.invert(mask)))
-    if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
-        raise PipelineError(f"{source}: rows or secret are not the ingested ones; run {REMAKE}")
+        chosen = choose(units.dictionary)
+        for side, own in ((public, chosen), (private, ~chosen)):
+            side.units += int(own.sum())
+            side.write(table.filter(pa.array(own[units.indices.to_numpy()])))
+    if fingerprint.keyed(secret) != reader.info.dataset_fingerprint:
+        found = "rows or secret are not the ingested ones"
+        raise PipelineError(f"{reader.folder}: {found}; run {REMAKE}")

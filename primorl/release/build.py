@@ -79,13 +79,12 @@ def release(
     run = VerifiedRun.read(params)
     _refuse_an_edited_summary()
     choose(policy, against_advice=against_advice)
-    copied = {name: MODELS / name for name in (*MODEL, *POLICY[:2], STARTS, CLONE)}
     records = _collect_records(run, params)
     with replaced_directory(target) as fresh:
-        for name, file in copied.items():
-            if file.exists():
+        for name in (*MODEL, *POLICY[:2], STARTS, CLONE):
+            if (MODELS / name).exists():
                 (fresh / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, fresh / name)
+                shutil.copyfile(MODELS / name, fresh / name)
         for name, record in records.items():
             write_record(fresh / name, record)
         try:
@@ -113,7 +112,7 @@ def _refuse_an_edited_summary() -> None:
     if recorded not in (None, written):
         raise PipelineError(
             f"{SUMMARY}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout "
-            "was interrupted; `dvc checkout` brings it back"
+            "was interrupted; run `dvc checkout`"
         )
 
 
@@ -136,7 +135,7 @@ def _collect_records(run: VerifiedRun, params: Params) -> dict[str, Any]:
     if summary.env_id is None and left:
         raise PipelineError(
             f"{_entry(summary)}: {', '.join(left)}: not stated, so nobody can sign the card; state "
-            "each in a line of text; an edit charges nothing"
+            "each in a line; an edit charges nothing"
         )
     asked = answers if answers.asked else None
     evaluation = _quote(summary)
@@ -168,10 +167,8 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
     delta = params.privacy.delta
     with read_ledger(params) as ledger:
         if ledger is None:
-            raise PipelineError(
-                f"{place}: charge {statement.charge} is in no ledger: none was begun here; put "
-                "back the one it was written to"
-            )
+            found = f"charge {statement.charge} is in no ledger: none was begun here"
+            raise PipelineError(f"{place}: {found}; put back the one it was written to")
         ledger.verify()
         refuse_missing_charges(ledger)
         account = ledger.account(version_in(PARTITIONS, run.manifest))
@@ -219,7 +216,6 @@ def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
         charge = charges.get(str(statement.charge))
         if charge is None or digests not in charge.made:
             raise PipelineError(
-                f"{place}: charge {statement.charge}: by the ledger it made other files than "
-                "these: damaged, edited or of another run; `dvc repro -f -s STAGE` restores them "
-                "for free from the charge's checkpoint"
+                f"{place}: charge {statement.charge}: by the ledger it made other files: damaged, "
+                "edited or of another run; `dvc repro -f -s STAGE` restores them for free"
             )

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, finite
+from primorl.base.files import file_sha256, finite, read_text
 from primorl.engine.heads import FIRST_STATES
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.model.ensemble import GaussianEnsemble
@@ -66,6 +66,7 @@ CHOSEN = (
 private units.
 """
 
+_NO_TEXT = "a bundle holds text in UTF-8"
 _SAME_DATA = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "public_assumptions")
 # Places that exist at home only: a path from the root of a disk, and the project's own private
 # folders.
@@ -107,10 +108,8 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_charged(bundle)
     _check_policy_statement(bundle)
     _check_texts(bundle)
-    if _read_text(folder / CARD) != render(folder):
-        raise PipelineError(
-            f"{folder / CARD}: not the card that the figures of this bundle make; do not believe it"
-        )
+    if read_text(folder / CARD, _NO_TEXT) != render(folder):
+        raise PipelineError(f"{folder / CARD}: not the card that the figures here make")
     return bundle.of_policy
 
 
@@ -122,8 +121,8 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise PipelineError(
-            f"{path}: not a private key to sign with; allowed is Ed25519 in PEM without a "
-            "password: `openssl genpkey -algorithm ed25519 -out FILE` makes one"
+            f"{path}: not a private key to sign with; allowed is Ed25519 in PEM without password: "
+            "`openssl genpkey -algorithm ed25519 -out FILE`"
         )
     return key
 
@@ -144,18 +143,17 @@ def verify_signature(folder: Path, path: Path) -> None:
     if not isinstance(key, Ed25519PublicKey):
         raise PipelineError(
             f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout "
-            "-out FILE` writes it"
+            "-out FILE`"
         )
     if not (folder / SIGNATURE).exists():
-        raise PipelineError(
-            f"{folder / SIGNATURE}: not there: it is not signed; ask its maker for a signed bundle"
-        )
+        found = "not there: it is not signed"
+        raise PipelineError(f"{folder / SIGNATURE}: {found}; ask its maker for a signed bundle")
     try:
         key.verify((folder / SIGNATURE).read_bytes(), (folder / MANIFEST).read_bytes())
     except InvalidSignature:
         raise PipelineError(
-            f"{folder / SIGNATURE}: not a signature of {MANIFEST} by the key in {path}: the "
-            "bundle was changed, or somebody else signed it; do not rely on it"
+            f"{folder / SIGNATURE}: not a signature of {MANIFEST} by the key in {path}: changed, "
+            "or signed by somebody else; do not rely on it"
         ) from None
 
 
@@ -164,13 +162,6 @@ def _read_key(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as wrong:
         raise PipelineError(f"{path}: the key cannot be read ({wrong.strerror})") from None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise PipelineError(f"{path}: not text in UTF-8") from None
 
 
 def add_choice(
@@ -188,9 +179,8 @@ def _refuse_other(path: Path, found: object, expected: Mapping[str, Any], of: st
     """Refuse a record, read from ``path``, that has another value for a key than ``of`` says."""
     for key, value in expected.items():
         if getattr(found, key) != value:
-            raise PipelineError(
-                f"{path}: {key}: differs from {of}: damaged, edited or of another run"
-            )
+            why = "damaged, edited or of another run"
+            raise PipelineError(f"{path}: {key}: differs from {of}: {why}")
 
 
 def _select(record: object, keys: Sequence[str]) -> dict[str, Any]:
@@ -220,10 +210,8 @@ def _check_tensors(bundle: Bundle) -> None:
     )
     first_states = any(query.what == FIRST_STATES for query in bundle.of_model.queries)
     if first_states != (STARTS in bundle.names):
-        raise PipelineError(
-            f"{folder / STARTS}: {'missing' if first_states else 'there'}, which contradicts the "
-            "queries"
-        )
+        found = "missing" if first_states else "there"
+        raise PipelineError(f"{folder / STARTS}: {found}, which contradicts the queries")
     if first_states:
         starts = StartModel.load(folder / "dynamics", torch.device("cpu"))
         _check_written_again(folder / STARTS, starts.save)
@@ -236,9 +224,8 @@ def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
-            raise PipelineError(
-                f"{path}: holds more than we read of it: a tensor, metadata or padding of its own"
-            )
+            more = "a tensor, metadata or padding of its own"
+            raise PipelineError(f"{path}: holds more than we read of it: {more}")
 
 
 def _check_texts(bundle: Bundle) -> None:
@@ -251,14 +238,12 @@ def _check_texts(bundle: Bundle) -> None:
     if bundle.answers is not None:
         known.add(bundle.answers.clone_sha256)
     for path in (bundle.folder / name for name in sorted(bundle.names) if name.endswith(".json")):
-        text = _read_text(path)
+        text = read_text(path, _NO_TEXT)
         if _PATH.search(text):
             raise PipelineError(f"{path}: holds a path of the machine or project it was made in")
         if not known.issuperset(_DIGEST.findall(text)):
-            raise PipelineError(
-                f"{path}: holds an unkeyed digest of something that is not here, which may be "
-                "private; find what wrote it there"
-            )
+            found = "an unkeyed digest of something that is not here, maybe private"
+            raise PipelineError(f"{path}: holds {found}; find what wrote it there")
 
 
 def _check_configs(bundle: Bundle) -> None:
@@ -343,14 +328,10 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
     part = statement.mechanisms[-1] if statement.mechanisms else statement  # what it paid for
     paid = (part.event, "committed", True)
     if own is None or (own.event, own.state, own.same_version) != paid:
-        raise PipelineError(
-            f"{path}: charge: found no committed charge with the id and event in {LEDGER}"
-        )
+        raise PipelineError(f"{path}: charge: found no committed charge of this id in {LEDGER}")
     # oldest first; its own among them
     if account is None or not places[0] < account.charges <= ledger.charges:
-        raise PipelineError(
-            f"{path}: spent_on_dataset: charges: not a number of charges that {LEDGER} has"
-        )
+        raise PipelineError(f"{path}: spent_on_dataset: charges: not a number that {LEDGER} has")
     _refuse_other(path, account, {"delta": ledger.delta}, LEDGER)
     _check_account(path, account, _events(ledger)[: account.charges], statement)
 

@@ -165,8 +165,7 @@ def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]
 def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     """Collect the variables of the card's template."""
     statement, policy, summary = content[MODEL[2]], content[POLICY[1]], content[EVALUATION]
-    answers, declared = content.get(ANSWERS), content.get(DECLARED, {})
-    clone = content.get(CLONE)
+    answers, clone = content.get(ANSWERS), content.get(CLONE)
     asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
     verdict = Verdict.of(answers.get("verdict")) if answers else None
     believed = verdict is None or verdict.believed
@@ -195,17 +194,13 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "summary": summary,
         "ledger": content[LEDGER],
         "answers": answers,
-        "declared": declared,
-        "names": DECLARED_TEXTS,
+        "declared": content.get(DECLARED, {}),
         "units": plural(statement["unit"]),
         "observation_names": _given_names(policy.get("observation_names")),
         "action_names": _given_names(policy.get("action_names")),
         "estimates": estimates,
         "doubts": doubts,
         "mechanisms": mechanisms,
-        "advice_words": ADVICE,
-        "whose": WHOSE,
-        "mean_return": MEAN_RETURN,
         "believed": believed,
         "checked": "" if verdict is None else ". ".join(model_check(verdict)),
         "facts": public_facts(statement),
@@ -223,10 +218,8 @@ def bound_success(statement: Content) -> float | None:
 
     None: the profile is missing.
     """
-    for point in statement.get("profile", ()):
-        if point["epsilon"] == 0:
-            return float(percent_at_most((1 + point["delta"]) / 2).rstrip("%"))
-    return None
+    at_zero = [each["delta"] for each in statement.get("profile", ()) if each["epsilon"] == 0]
+    return float(percent_at_most((1 + at_zero[0]) / 2).rstrip("%")) if at_zero else None
 
 
 def trace_curve(statement: Content) -> tuple[tuple[float, float], ...]:
@@ -414,11 +407,7 @@ def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
     """Return a statement with the figures of the privacy filter, at several δ from ``delta`` on."""
     pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in DELTAS if d > delta))]
     profile = [(0.0, spent.total_variation()), *sorted(pair for pair in pairs if pair[0] > 0)]
-    attacks = []
-    for attack in statement.get("attacks", ()):
-        rate = attack["false_positive_rate"]
-        power = true_positive_rate(profile, rate)
-        attacks.append({"false_positive_rate": rate, "true_positive_rate": power})
+    rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
     of_model = {key: statement.get(key) for key in ("epsilon", "delta", "groups")}
     return {
         **statement,
@@ -427,7 +416,10 @@ def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
         "delta": delta,
         "profile": [{"epsilon": e, "delta": d} for e, d in profile],
         "groups": [],
-        "attacks": attacks,
+        "attacks": [
+            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)}
+            for rate in rates
+        ],
     }
 
 
@@ -446,7 +438,8 @@ def _items(template: str, **facts: Any) -> Iterator[Row]:
     Raises:
         ValueError: a fact has an address, which becomes a link by itself.
     """
-    rendered = _environment().get_template(f"{template}.j2").render(facts)
+    found = environment("primorl.release", finalize=_on_one_line)
+    rendered = found.get_template(f"{template}.j2").render(facts)
     if _LINK.search(rendered):
         raise ValueError("found an address of the network in a text")
     for line in re.sub(r"\n {2,}", " ", rendered).splitlines():
@@ -480,17 +473,19 @@ def _on_one_line(value: object) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment(package: str, **options: Any) -> Environment:
+    """Make the environment of a package's templates, with what they write figures by."""
     made = Environment(
-        loader=PackageLoader("primorl.release"),
+        loader=PackageLoader(package),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_on_one_line,
+        **options,
     )
     made.filters |= {
         "at_most": at_most,
+        "at_least": at_least,
         "percent_at_most": percent_at_most,
         "plural": plural,
         "count": _count,
@@ -507,6 +502,10 @@ def _environment() -> Environment:
         "gain": gain,
         "gain_note": GAIN_NOTE,
         "with_interval": value,
+        "advice_words": ADVICE,
+        "whose": WHOSE,
+        "mean_return": MEAN_RETURN,
+        "names": DECLARED_TEXTS,
     }
     return made
 

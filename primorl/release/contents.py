@@ -237,10 +237,8 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
         try:
             event_from_json(event)
         except (TypeError, ValueError, AttributeError, RecursionError):
-            raise PipelineError(
-                f"{path}: not as declared: {printable(key)} (not an event that this project "
-                "accounts)"
-            ) from None
+            why = f"{printable(key)} (not an event that this project accounts)"
+            raise PipelineError(f"{path}: not as declared: {why}") from None
     return found
 
 
@@ -288,9 +286,8 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     if wrong := (found - allowed) | (needed - found):
         name = min(wrong)
         what = "does not belong in a bundle" if name in found else "is missing"
-        raise PipelineError(
-            f"{folder}: {printable(name)} {what}; allowed are {', '.join(sorted(allowed))}"
-        )
+        named = ", ".join(sorted(allowed))
+        raise PipelineError(f"{folder}: {printable(name)} {what}; allowed are {named}")
     for name in sorted(found):  # before anything is read
         size = (folder / name).stat().st_size
         most = _MOST_BYTES_OF_TENSORS if name.endswith(".safetensors") else _MOST_BYTES
@@ -301,9 +298,7 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
     for name in sorted(listed):
         if file_sha256(folder / name) != listed[name]:
-            raise PipelineError(
-                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged"
-            )
+            raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged")
     return frozenset(listed)
 
 
@@ -314,9 +309,7 @@ def list_files(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise PipelineError(
-                f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain "
-                "files"
-            )
+            found = f"{printable(name)} is a link or a special file"
+            raise PipelineError(f"{folder}: {found}; a bundle holds plain files")
         if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
             yield name

@@ -9,10 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 import primorl
 from primorl.base.errors import PipelineError
@@ -21,12 +18,9 @@ from primorl.base.records import to_json
 from primorl.config.params import Params
 from primorl.evaluate.private.results import Verdict
 from primorl.evaluate.wording import (
-    ADVICE,
-    GAIN_NOTE,
     account,
     comparable,
     describe_public,
-    gain,
     guarantee,
     list_explained,
     model_check,
@@ -34,17 +28,17 @@ from primorl.evaluate.wording import (
     public_facts,
     stop_rule,
     today_note,
-    value,
 )
 from primorl.model.architecture import ModelConfig
 from primorl.privacy.accounting.privacy_filter import Cost
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import Statement
 from primorl.release.card import (
     DECLARED_TEXTS,
     add_account,
     bound_success,
     combine,
+    environment,
     list_columns,
     trace_curve,
     write_conduct,
@@ -147,18 +141,15 @@ def read_facts(
     run = VerifiedRun.read(params, allow_newer_data=allow_newer_data)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
     if found.dataset != params.dataset:
-        raise PipelineError(
-            f"{PARAMS}: dataset: found {params.dataset!r}, and {SUMMARY} has the results of "
-            f"{found.dataset!r}; run `dvc repro`, or change it back"
-        )
+        other = f"found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}"
+        raise PipelineError(f"{PARAMS}: dataset: {other}; run `dvc repro`, or change it back")
     cloned = None if clone is None else clone.to_json()
     asked = to_json(answers) if answers.asked else None
     released = combine(training.to_json(), cloned, asked, training.delta or 0.0)
-    parts = ["model", *([] if clone is None else ["clone"]), "policy"]
-    parts += ["answers"] if answers.asked else []
+    parts = ["model", *(["clone"] if clone else []), "policy", *(["answers"] if asked else [])]
     counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
     if spending is not None:
-        own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
+        own = [training, *([clone] if clone else []), *answers.statements.values()]
         delta = min(spending.delta, released["delta"] or spending.delta)
         stated = [each.to_json() for each in own]
         released = add_account(released, stated, spending.costs, delta)
@@ -185,89 +176,57 @@ def write_page(facts: Facts) -> str:
 
     Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
-    summary = facts.summary
+    summary, statement, training = facts.summary, facts.statement, facts.training
+    units, stated = plural(statement.unit), training.to_json()
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
-    verdict, stated = Verdict.of(summary.get("model_verdict")), facts.training.to_json()
-    advised = summary.get("recommendation")
+    promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}
+    verdict, advised = Verdict.of(summary.get("model_verdict")), summary.get("recommendation")
     believed = verdict is None or verdict.believed
     today = next((row for row in comparable(summary, facts.discount) if not row.of_policy), None)
-    return _template().render(
+    declared, named = facts.declared, DECLARED_TEXTS.items()
+    lengths = any(each.what == _LENGTHS for each in training.queries)
+    template = environment("primorl.report", autoescape=True).get_template("report.html.j2")
+    return template.render(
         facts=facts,
         day=f"{facts.day.day} {facts.day:%B %Y}",
         summary=summary,
-        statement=facts.statement,
-        training=facts.training,
-        units=plural(facts.statement.unit),
-        verdict=guarantee(
-            {
-                **summary,
-                "epsilon": leading["epsilon"],
-                "delta": leading["delta"],
-                "void": facts.void,
-            }
-        ),
+        statement=statement,
+        training=training,
+        units=units,
+        verdict=guarantee({**summary, **promise}),
         success=bound_success(facts.released) if facts.sound else None,
-        unprotected=describe_public(stated) if facts.statement.private else "",
-        spent=_describe_spending(facts),
-        public_facts=public_facts(facts.statement.to_json()),
-        advice=ADVICE,
-        gain=gain,
-        gain_note=GAIN_NOTE,
+        unprotected=describe_public(stated) if statement.private else "",
+        public_facts=public_facts(statement.to_json()),
         today=today,
         today_note=today_note(summary),
-        stop="" if advised is None else stop_rule(advised, today, plural(facts.statement.unit)),
+        stop="" if advised is None else stop_rule(advised, today, units),
         gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
-        lengths_known=bool(stated.get("public_units"))
-        or any(each.what == _LENGTHS for each in facts.training.queries),
+        lengths_known=lengths or bool(stated.get("public_units")),
         checked=None if verdict is None else model_check(verdict),
         meaning=write_meaning(facts.released, facts.counted),
         practice=write_practice(summary, facts.discount, believed=believed),
-        conduct=write_conduct(
-            facts.conduct,
-            facts.model,
-            today,
-            plural(facts.statement.unit),
-            believed=believed,
-        ),
-        responsible=[
-            (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()
-        ],
+        conduct=write_conduct(facts.conduct, facts.model, today, units, believed=believed),
+        responsible=[(said, declared.get(key, "not stated")) for key, said in named],
         columns=list_columns(facts.policy),
         explained=list_explained(facts.model),
         curve=trace_curve(facts.released) if facts.sound else (),
-        charged=[
-            (stage, day, at_most(total) if math.isfinite(total) else "no bound")
-            for stage, day, total in (facts.spending.charges if facts.spending else ())
-        ][-_MOST_CHARGES:],
         version=primorl.__version__,
+        **_list_spending(facts),
     )
 
 
-def _describe_spending(facts: Facts) -> str:
-    """State what was spent on the units: in the ledger if it was asked for, or else by the end of
-    the run.
+def _list_spending(facts: Facts) -> dict[str, Any]:
+    """State what was spent on the units, in the ledger if it was asked for, else by the end of the
+    run; and list the last charges: stage, day, and ε of all up to and with it.
     """
     spending = facts.spending
     if spending is None or not spending.charges:
-        return account(facts.summary)
-    spent, count = (
-        {"epsilon": spending.charges[-1][2], "delta": spending.delta},
-        len(spending.charges),
-    )
-    return account({"spent_on_dataset": spent | {"charges": count}})
-
-
-@cache
-def _template() -> Template:
-    made = Environment(
-        loader=PackageLoader("primorl.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters |= {"at_most": at_most, "at_least": at_least}
-    made.globals |= {"left_of": left_of, "with_interval": value}
-    return made.get_template("report.html.j2")
+        return {"spent": account(facts.summary), "charged": ()}
+    charges = spending.charges
+    spent = {"epsilon": charges[-1][2], "delta": spending.delta, "charges": len(charges)}
+    charged = [
+        (stage, day, at_most(total) if math.isfinite(total) else "no bound")
+        for stage, day, total in charges[-_MOST_CHARGES:]
+    ]
+    return {"spent": account({"spent_on_dataset": spent}), "charged": charged}

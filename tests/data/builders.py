@@ -87,11 +87,11 @@ def table(
 ) -> pa.Table:
     """The same content in the dataset's schema."""
     names = names or [f"{i:03d}" for i in range(len(content))]
-    columns = ("observations", "actions", "rewards", "terminations", "truncations")
-    found = [
-        Transitions.of_episode(name, *(np.array(getattr(item, column)) for column in columns))
-        for item, name in zip(content, names, strict=True)
-    ]
+    found = []
+    for item, name in zip(content, names, strict=True):
+        seen, ends = np.array(item.observations), (item.terminations, item.truncations)
+        columns = map(np.array, (item.actions, item.rewards, seen[1:], *ends))
+        found.append(Transitions.of_episode(name, seen[:-1], *columns))
     return replace(Transitions.join(found), unit=units or names).table(SPACES)
 
 

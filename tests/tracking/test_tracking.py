@@ -129,7 +129,7 @@ REMEDIES = {
 @pytest.mark.parametrize("what", REMEDIES)
 def test_a_store_that_fails_names_the_remedy(what: str) -> None:
     said, remedy = REMEDIES[what]
-    with pytest.raises(PipelineError, match=remedy), tracking._naming_errors("sqlite:///x"):
+    with pytest.raises(PipelineError, match=remedy), tracking._connected("sqlite:///x"):
         raise OSError(said)
 
 

@@ -26,6 +26,8 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_text, workspace
 from primorl.base.paths import SECRET
 from primorl.data.storage.schema import (
+    IDS,
+    Flags,
     first_repeat,
     id_text,
     numbers,
@@ -150,15 +152,15 @@ class Membership:
             return
         starts = trajectory_starts(table)
         chosen = row_numbers(starts)
-        units, names = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
-        if not units.equals(names):  # units whose id is not their trajectory's too, one a unit
+        units, names = (whole(table[name]).take(chosen).to_pylist() for name in IDS)
+        if units != names:  # units whose id is not their trajectory's too, one a unit
             found = []
-            for unit, name in zip(units.to_pylist(), names.to_pylist(), strict=True):
+            for unit, name in zip(units, names, strict=True):
                 if unit not in (name, self._unit):
                     found.append(unit.encode())
                     self._unit = unit
             self._digests += self._of_id(found)
-        encoded = [name.encode() for name in names.to_pylist()]
+        encoded = [name.encode() for name in names]
         self._digests += self._of_id(encoded)
         if self._by_rows:
             self._digests += self._of_rows(trajectory_bytes(table, starts))
@@ -167,20 +169,16 @@ class Membership:
 
     def to_bytes(self) -> bytes:
         """Give all digests, sorted: their order reveals nothing."""
-        self._sorted()
-        return bytes(self._digests)
+        return np.sort(_split(self._digests)).tobytes()
 
     def shares_with(self, other: "Membership") -> bool:
         """Say whether an id or a trajectory's rows are in both."""
-        return np.intersect1d(self._sorted(), other._sorted()).size > 0
+        return np.intersect1d(_split(self._digests), _split(other._digests)).size > 0
 
-    def _sorted(self) -> npt.NDArray[np.bytes_]:
-        """Sort the digests in place. They must not grow while the array is in use."""
-        # NumPy ignores zeros at the end of such values when it compares them. All are equally long,
-        # so nothing is lost.
-        digests: npt.NDArray[np.bytes_] = np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
-        digests.sort()
-        return digests
+
+def _split(digests: bytes | bytearray) -> npt.NDArray[np.bytes_]:
+    # NumPy ignores zeros at the end when it compares; as all are equally long, nothing is lost.
+    return np.frombuffer(digests, f"S{DIGEST_BYTES}")
 
 
 def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
@@ -193,15 +191,12 @@ def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
         ids: in the form of the column ``unit_id`` (`id_text`).
     """
     digests = _digester(secret, b"unit id", _within(population))(one.encode() for one in ids)
-    places = range(0, len(digests), DIGEST_BYTES)
-    return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in places))
+    return np.sort(_split(digests)).tobytes()
 
 
 def population_digest(secret: bytes, population: str) -> str:
     """Digest a population's name for the ledger, which only compares it."""
-    return hashlib.blake2b(
-        population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population"
-    ).hexdigest()
+    return _digester(secret, b"population")([population.encode()]).hex()
 
 
 _Digester = Callable[[Iterable[bytes | memoryview]], bytes]
@@ -306,7 +301,7 @@ class SpellingCheck:
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in "
-                "blanks, zeros in front, `.0` at the end or Unicode form; use one spelling"
+                "blanks, zeros in front, a final `.0` or Unicode form; use one spelling"
             )
 
 
@@ -360,10 +355,10 @@ class IdList:
         self._met = np.zeros(len(given), dtype=bool)
         self._ids = pa.array(list(given), pa.string())
 
-    def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+    def contains(self, units: pa.Array) -> Flags:
         """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
         places = numbers(pc.index_in(units, value_set=self._ids).fill_null(-1))
-        listed: npt.NDArray[np.bool_] = places >= 0
+        listed: Flags = places >= 0
         self._met[np.unique(places[listed])] = True
         return listed
 
@@ -384,12 +379,12 @@ class IdList:
         missing = self._lines[~self._met]
         if len(missing) > 0:
             raise PipelineError(
-                f"{self._file}: line {missing.min()}: found an id that no unit has "
-                f"({len(missing)} such lines); correct it, or remove the line"
+                f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} "
+                "such lines); correct or remove it"
             )
 
 
-def draw_public(units: pa.Array, public_fraction: float) -> npt.NDArray[np.bool_]:
+def draw_public(units: pa.Array, public_fraction: float) -> Flags:
     """Draw the public ones of some units: a unit is one where a hash of its id, uniform in [0, 1),
     lies below ``public_fraction``.
 

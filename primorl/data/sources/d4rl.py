@@ -4,6 +4,7 @@ path.
 
 import csv
 import http.client
+import itertools
 import os
 import shutil
 import urllib.request
@@ -116,10 +117,8 @@ def check_parts(path: Path) -> None:
     with suppress(OSError, RuntimeError, KeyError), h5py.File(path, "r") as file:
         found = file.visititems_links(partial(_find_foreign, file))
         if found is not None:
-            raise PipelineError(
-                f"{path}: {printable(found)}; write all rows into one file "
-                "with gzip (`h5repack -f GZIP=4` does)"
-            )
+            remedy = "write all rows into one file with gzip (`h5repack -f GZIP=4`)"
+            raise PipelineError(f"{path}: {printable(found)}; {remedy}")
 
 
 def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
@@ -155,12 +154,12 @@ class D4rlReader:
         check_parts(self.path)
         try:
             with h5py.File(self.path, "r") as file:
-                names = [*_NEEDED, *(name for name in _OPTIONAL if name in file)]
+                names = (*_NEEDED, *(name for name in _OPTIONAL if name in file))
                 arrays = {name: np.asarray(file[name][()]) for name in names}
         except (OSError, RuntimeError, KeyError, TypeError, AttributeError, MemoryError) as broken:
+            found = f"truncated, corrupt, or without {', '.join(_NEEDED)}"
             raise PipelineError(
-                f"{self.path}: truncated, corrupt, or without {', '.join(_NEEDED)} "
-                f"({type(broken).__name__}); run `dvc repro collect` again"
+                f"{self.path}: {found} ({type(broken).__name__}); run `dvc repro collect` again"
             ) from None
         yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 
@@ -175,10 +174,8 @@ class D4rlReader:
         for name, array in arrays.items():
             kinds, shape = allowed.get(name, ("biuf", ()))
             if array.dtype.kind not in kinds or array.size != rows * int(np.prod(shape)):
-                found = f"{array.dtype} {array.shape}"
-                raise PipelineError(
-                    f"{self.path}: {name}: found {found}; allowed is {(rows, *shape)}"
-                )
+                found = f"found {array.dtype} {array.shape}; allowed is {(rows, *shape)}"
+                raise PipelineError(f"{self.path}: {name}: {found}")
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
                 raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
             arrays[name] = array.reshape(rows, *shape)
@@ -190,25 +187,16 @@ class D4rlReader:
         lasts = np.array(ends) - 1
         after = np.roll(seen, -1, axis=0)
         after[lasts] = arrays.get("next_observations", seen)[lasts]
-        start = 0
-        for number, end in enumerate(ends):
+        for number, (start, end) in enumerate(itertools.pairwise([0, *ends])):
             over = terminated[end - 1]
             known = end if over or "next_observations" in arrays else end - 1
-            own, steps = slice(start, known), known - start
-            start = end
-            if steps > 0:
-                last, name = np.arange(steps) == steps - 1, [f"{number:09d}"]
-                yield Transitions(
-                    name,
-                    name,
-                    np.array([steps]),
-                    seen[own],
-                    arrays["actions"][own],
-                    arrays["rewards"][own],
-                    after[own],
-                    last & over,
-                    last & ~over,
-                )
+            if (steps := known - start) == 0:
+                continue
+            own, last = slice(start, known), np.arange(steps) == steps - 1
+            done, earned = arrays["actions"][own], arrays["rewards"][own]
+            ends_here = last & over, last & ~over
+            name = f"{number:09d}"
+            yield Transitions.of_episode(name, seen[own], done, earned, after[own], *ends_here)
 
     def _ends(self, terminated: Array, timeouts: Array | None) -> list[int]:
         """Find the row after the last one of each episode."""
@@ -221,4 +209,5 @@ class D4rlReader:
         if len(ends) == 0:
             allowed = "terminals, timeouts or `horizon`"
             raise PipelineError(f"{self.path}: found no end of an episode; allowed: {allowed}")
-        return [int(end) for end in np.union1d(ends, rows)]
+        found: list[int] = np.union1d(ends, rows).tolist()
+        return found

@@ -6,7 +6,6 @@ nothing of the first line either: if the header was forgotten, that line is data
 """
 
 import csv
-import errno
 import glob
 import gzip
 import io
@@ -15,15 +14,14 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -35,14 +33,12 @@ from primorl.base.paths import COPIES
 from primorl.config.datasets import (
     AnyDataset,
     BoxActions,
-    Categorical,
     CsvFormat,
     MedsDataset,
-    ObservationColumn,
     TabularColumns,
     TabularDataset,
 )
-from primorl.data.storage.schema import id_text
+from primorl.data.storage.schema import Ints, id_text
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
@@ -81,10 +77,15 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     if columns.unit is not None:
         fields.append(Field("unit", columns.unit, "id"))
     for index, entry in enumerate(columns.observation):
-        fields.append(_observe(f"observation.{index}", entry))
-    for index, column in enumerate(columns.next_observation or ()):
-        entry = columns.observation[index]
-        fields.append(replace(_observe(f"next_observation.{index}", entry), column=column))
+        name = f"observation.{index}"
+        if isinstance(entry, str):
+            seen = Field(name, entry, "number")
+        else:
+            seen = Field(name, entry.column, "category", entry.categories)
+        fields.append(seen)
+        if columns.next_observation is not None:
+            column = columns.next_observation[index]
+            fields.append(replace(seen, name=f"next_{name}", column=column))
     for index, part in enumerate(columns.choices):
         fields.append(Field(f"action.{index}", part.column, "category", part.categories))
     if isinstance(columns.action, BoxActions):
@@ -95,12 +96,6 @@ def fields_of(columns: TabularColumns) -> list[Field]:
         if (column := getattr(columns, flag)) is not None:
             fields.append(Field(flag, column, "flag"))
     return fields
-
-
-def _observe(name: str, entry: ObservationColumn) -> Field:
-    if isinstance(entry, Categorical):
-        return Field(name, entry.column, "category", entry.categories)
-    return Field(name, entry, "number")
 
 
 class LogFiles:
@@ -169,7 +164,7 @@ class LogFiles:
                 if batch.num_rows > 0:
                     yield pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def refuse(self, rows: pa.Table, bad: npt.NDArray[np.int64], found: str, allowed: str) -> None:
+    def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
 
         Raises:
@@ -178,39 +173,27 @@ class LogFiles:
         if len(bad) > 0:
             place = int(bad[0])
             path = self.paths[rows["file"][place].as_py()]
-            refuse_row(path, rows["row"][place].as_py(), f"found {found}", allowed)
+            _refuse_row(path, rows["row"][place].as_py(), f"found {found}", allowed)
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
         """Find the type of each mapped column in one file."""
         parquet = path.suffix == ".parquet"
-        try:
+        with _decoding(path, ()):
             schema = pq.read_schema(path) if parquet else self._open_csv(path, {}).schema
-            self._names[path] = schema.names
-        except MemoryError:  # Arrow's own error is one too
-            raise
-        except _UNREADABLE as broken:
-            _refuse_place(path, broken, ())
-            form = "Parquet" if parquet else "CSV in UTF-8 with a header"
-            raise PipelineError(
-                f"{path}: not readable as {form}: truncated, corrupt or empty; {_AGAIN}"
-            ) from None
+        self._names[path] = schema.names
         types = {}
         for field in self._fields:
             places = schema.get_all_field_indices(field.column)
             if len(places) != 1:
-                wrong = "there twice" if places else "missing"
-                raise PipelineError(
-                    f"{path}: column {field.column!r} is {wrong}; correct options.columns or file"
-                )
+                said = f"column {field.column!r} is {'there twice' if places else 'missing'}"
+                raise PipelineError(f"{path}: {said}; correct options.columns or file")
             kind, found = _KINDS[field.kind], schema.field(places[0]).type
             if not parquet:
                 found = kind.csv or self._csv_order(path, field.column, found)
             inner = found.value_type if pa.types.is_dictionary(found) else found
-            if not any(fits(inner) for fits in kind.fits):
-                raise PipelineError(
-                    f"{path}: column {field.column!r}: found {found}, allowed: {kind.words}; "
-                    "convert it, or correct options.columns"
-                )
+            if not any(getattr(pa.types, f"is_{fit}")(inner) for fit in kind.fits.split()):
+                said = f"column {field.column!r}: found {found}, allowed: {kind.words}"
+                raise PipelineError(f"{path}: {said}; convert it, or correct options.columns")
             types[field.column] = found
         return types
 
@@ -249,35 +232,20 @@ class LogFiles:
         return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        rows = 0
-        try:
-            for batch in self._open(path, types):
-                yield batch
-                rows += batch.num_rows
-        except MemoryError:
-            raise
-        except _UNREADABLE as broken:
-            _refuse_place(path, broken, self._names[path])
-            raise PipelineError(
-                f"{path}: truncated or corrupt after row {rows}; {_AGAIN}"
-            ) from None
-
-    def _open(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        if path.suffix != ".parquet":
-            self._check_quotes(path)
-            return iter(self._open_csv(path, types))
-        # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of
-        # the file.
-        file = pq.ParquetFile(
-            path,
-            page_checksum_verification=True,
-            pre_buffer=False,
-            buffer_size=_PARQUET_BUFFER_BYTES,
-        )
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(
-            ROWS_PER_BATCH, columns=sorted(types), use_threads=False
-        )
-        return batches
+        with _decoding(path, self._names[path]):
+            if path.suffix != ".parquet":
+                self._check_quotes(path)
+                yield from self._open_csv(path, types)
+                return
+            # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups
+            # of the file.
+            file = pq.ParquetFile(
+                path,
+                page_checksum_verification=True,
+                pre_buffer=False,
+                buffer_size=_PARQUET_BUFFER_BYTES,
+            )
+            yield from file.iter_batches(ROWS_PER_BATCH, columns=sorted(types), use_threads=False)
 
     def _check_quotes(self, path: Path) -> None:
         """Refuse a field that holds rows: Arrow reads up to the next quote, whatever follows it.
@@ -306,7 +274,7 @@ class LogFiles:
             except csv.Error:
                 found = "a quote that is not closed in its row, a character after a closing quote"
                 allowed = "quotes around whole fields, doubled inside, and cells up to 131072 long"
-                refuse_row(path, row, f"found {found}, or an endless cell", allowed)
+                _refuse_row(path, row, f"found {found}, or an endless cell", allowed)
 
     def _open_csv(self, path: Path, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
         """Open a CSV with columns of these types; without any, of all columns as they seem."""
@@ -387,64 +355,62 @@ def _refuse_first(
     """
     if pc.any(bad).as_py():
         row = first + pc.index(bad, True).as_py()
-        refuse_row(path, row, f"column {field.column!r}: found {found}", allowed)
+        _refuse_row(path, row, f"column {field.column!r}: found {found}", allowed)
 
 
-def _refuse_place(path: Path, broken: BaseException, columns: Sequence[str]) -> None:
-    """Raise the error about the row of a CSV that Arrow names, if it names one."""
-    if (place := _CSV_PLACE.match(str(broken))) is None:
-        return
-    column, row = place.groups()
-    found = "found another number of fields than in the header"
-    if column is not None:
-        value = "a time with a zone after times without, or the reverse"
-        if "zone offset" not in str(broken):
-            value = "a value that is not of its type"
-        found = f"column {columns[int(column)]!r}: found {value}"
-    refuse_row(path, int(row) - 2, found, "as in every row; correct the log or options.csv")
+@contextmanager
+def _decoding(path: Path, columns: Sequence[str]) -> Iterator[None]:
+    """Turn an error of decoding into one line: about the row of a CSV that Arrow names, or about
+    the file.
+    """
+    try:
+        yield
+    except MemoryError:  # Arrow's own error is one too
+        raise
+    except _UNREADABLE as broken:
+        if (place := _CSV_PLACE.match(str(broken))) is not None:
+            column, row = place.groups()
+            found = "found another number of fields than in the header"
+            if column is not None:
+                value = "a time with a zone after times without, or the reverse"
+                if "zone offset" not in str(broken):
+                    value = "a value that is not of its type"
+                found = f"column {columns[int(column)]!r}: found {value}"
+            _refuse_row(path, int(row) - 2, found, "as in every row; correct log or options.csv")
+        form = "Parquet" if path.suffix == ".parquet" else "CSV in UTF-8 with a header"
+        raise PipelineError(
+            f"{path}: not readable as {form}: truncated, corrupt or empty; {_AGAIN}"
+        ) from None
 
 
-def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
+def _refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
     """Raise the error about one row, counted from 0 here and from 1 in the message."""
     # Arrow's own error, which it may come of, quotes the row.
     raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}") from None
 
 
-@dataclass(frozen=True)
-class _FieldKind:
-    """The columns that fit a kind of field, the same in words, the type to read a CSV's column as,
-    and the type of the field; None: it depends on the files.
+class _FieldKind(NamedTuple):
+    """The columns that fit a kind of field, by the ends of the names of Arrow's ``is_…``; the same
+    in words; the type to read a CSV's column as, and that of the field (None: by the files).
     """
 
-    fits: tuple[Callable[[pa.DataType], bool], ...]
+    fits: str
     words: str
     csv: pa.DataType | None
     canonical: pa.DataType | None
 
 
-_TEXT = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_integer,
-)
-_REAL = (pa.types.is_integer, pa.types.is_floating)
-_ORDER = (*_REAL, pa.types.is_timestamp, pa.types.is_date)
-_KINDS: dict[str, _FieldKind] = {
+_TEXT, _REAL = "string large_string string_view integer", "integer floating"
+_KINDS = {
     "id": _FieldKind(_TEXT, "text or whole numbers", pa.string(), None),
     "category": _FieldKind(
-        (*_TEXT, pa.types.is_boolean),
-        "text, whole numbers or truth values",
-        pa.string(),
-        pa.int32(),
+        f"{_TEXT} boolean", "text, whole numbers or truth values", pa.string(), pa.int32()
     ),
-    "order": _FieldKind(_ORDER, "numbers, or times as 2024-03-31 14:00:00", None, None),
-    "number": _FieldKind(
-        (*_REAL, pa.types.is_decimal, pa.types.is_boolean), "numbers", pa.float64(), pa.float32()
+    "order": _FieldKind(
+        f"{_REAL} timestamp date", "numbers, or times as 2024-03-31 14:00:00", None, None
     ),
-    "flag": _FieldKind(
-        (*_REAL, pa.types.is_boolean), "truth values, or 0 and 1", pa.bool_(), pa.bool_()
-    ),
+    "number": _FieldKind(f"{_REAL} decimal boolean", "numbers", pa.float64(), pa.float32()),
+    "flag": _FieldKind(f"{_REAL} boolean", "truth values, or 0 and 1", pa.bool_(), pa.bool_()),
 }
 
 
@@ -477,7 +443,7 @@ def _match(wanted: Path) -> list[Path]:
         above = str(Path(*wanted.parts[:depth]))
         for folder in glob.iglob(above, recursive=True) if glob.has_magic(part) else ():  # noqa: PTH207
             if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-                _refuse_folder(PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder))
+                _refuse_folder(PermissionError(0, "Permission denied", folder))
     return [Path(found) for found in glob.iglob(str(wanted), recursive=True)]  # noqa: PTH207
 
 
@@ -509,9 +475,8 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _refuse_folder(refused: OSError) -> NoReturn:
-    raise PipelineError(
-        f"{refused.filename}: cannot be read ({refused.strerror}); make it readable, or move it"
-    ) from None
+    found = f"cannot be read ({refused.strerror}); make it readable, or move it"
+    raise PipelineError(f"{refused.filename}: {found}") from None
 
 
 def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
@@ -641,8 +606,8 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
     delimiter, names = header_of("".join(head))
     if len(set(names)) < max(_FEWEST, len(names)) or any(map(_is_cell, names)):
         raise PipelineError(
-            f"{path}: the first line names no columns; allowed is a name for each of {_FEWEST} or "
-            f"more, none twice, and one of {' '.join(map(repr, DELIMITERS))} between them"
+            f"{path}: the first line names no columns; allowed are {_FEWEST} or more names, none "
+            f"twice, with one of {' '.join(map(repr, DELIMITERS))} between them"
         )
     cells = (cell for line in head[1:] for cell in line.rstrip("\r\n").split(delimiter))
     commas = delimiter != "," and any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells)

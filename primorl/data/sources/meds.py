@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -43,7 +42,7 @@ from primorl.config.datasets import (
 )
 from primorl.data.sources.logs import record_files
 from primorl.data.sources.tabular import TabularReader
-from primorl.data.storage.schema import whole
+from primorl.data.storage.schema import Array, Flags, Floats, Ints, whole
 
 _TYPES = {
     "subject_id": pa.int64(),
@@ -61,10 +60,6 @@ _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
 _LONGEST = 2**60  # microseconds, longer than any record
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 
 
 class Meds:
@@ -93,20 +88,17 @@ class Meds:
                 progress.update()
         everybody = np.concatenate(subjects)
         if len(np.unique(everybody)) < len(everybody):
-            raise PipelineError(
-                f"{files[0].parent}: found a subject in two places; allowed is each in one shard"
-            )
+            found = "found a subject in two places; allowed is each in one shard"
+            raise PipelineError(f"{files[0].parent}: {found}")
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         print(
             f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
             f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}",
             file=sys.stderr,
         )
-        if unseen := ", ".join(map(repr, codes.unseen())):
-            raise PipelineError(
-                f"datasets/{self._name}.yaml: options: found {unseen}, which no event has as its "
-                "code; correct or drop it"
-            )
+        if unseen := ", ".join(map(repr, codes.unseen)):
+            where = f"datasets/{self._name}.yaml: options"
+            raise PipelineError(f"{where}: found {unseen}, no event's code; correct or drop it")
 
     def open(self, raw: Path) -> TabularReader:
         """Open that log."""
@@ -168,16 +160,18 @@ class Codes:
     """Tells which codes have which role, as the options say.
 
     Roles are numbered as the options name them.
+
+    Attributes:
+        unseen: the codes of the options that no event had so far.
     """
 
     def __init__(self, options: MedsOptions):
-        parts: list[Any] = [options.decision, *options.observation]
-        parts += [*options.action, *options.reward]
+        parts = [options.decision, *options.observation, *options.action, *options.reward]
         own = [options.begins, options.ends, options.terminates]
         own += [getattr(part, "codes", None) for part in parts]
         self._patterns = [codes or () for codes in own]
         self._roles = {id(part): _TERMINATES + 1 + number for number, part in enumerate(parts)}
-        self._unseen = dict.fromkeys(code for codes in self._patterns for code in codes)
+        self.unseen = dict.fromkeys(itertools.chain(*self._patterns))
 
     def role(self, part: Any) -> int:
         """Find the role of one entry of the options."""
@@ -196,12 +190,8 @@ class Codes:
                 fits = np.array([_fits(code or "", pattern) for code in codes], dtype=bool)
                 found[:, role] |= fits
                 if fits.any():
-                    self._unseen.pop(pattern, None)
+                    self.unseen.pop(pattern, None)
         return found
-
-    def unseen(self) -> list[str]:
-        """List the codes of the options that no event had."""
-        return list(self._unseen)
 
 
 def _fits(code: str, pattern: str) -> bool:
@@ -323,9 +313,7 @@ class Series:
         value = np.append(self.value, np.float32(np.nan))[place]
         return there, value, np.append(self.time, 0)[place]
 
-    def between(
-        self, who: Ints, time: Ints, following: Ints, *, after: bool
-    ) -> tuple[Ints, npt.NDArray[np.float64]]:
+    def between(self, who: Ints, time: Ints, following: Ints, *, after: bool) -> tuple[Ints, Array]:
         """Count the events from each time up to the following one, and add their values; the later
         end belongs to them where ``after`` says so, else the earlier one.
 
@@ -422,7 +410,7 @@ class Decisions:
             if isinstance(entry, MedsValue):
                 values = events.value[events.roles[:, self._codes.role(entry)]]
                 outside, there = self.outside.get(entry.name, (0, 0))
-                outside += len(values) - int(np.sum(_inside(entry, values)))
+                outside += int(np.sum(~_inside(entry, values)))
                 self.outside[entry.name] = outside, there + len(values)
 
     def _rows(self, events: Events) -> Rows:
@@ -483,7 +471,7 @@ class Decisions:
         count = np.clip(high - low, 0, most)
         return count, series.time[np.repeat(low, count) + _ranges(count)]
 
-    def _observe(self, entry: Any, events: Events, rows: Rows) -> dict[str, npt.NDArray[Any]]:
+    def _observe(self, entry: Any, events: Events, rows: Rows) -> dict[str, Array]:
         """Make the columns of one entry of the observation."""
         if isinstance(entry, MedsElapsed):
             passed = np.diff(rows.time, prepend=rows.time[:1]) / MICROSECONDS[entry.unit]
@@ -507,9 +495,7 @@ class Decisions:
             entry.age: np.where(there, age, entry.most),
         }
 
-    def _rewards(
-        self, columns: dict[str, npt.NDArray[Any]], events: Events, rows: Rows
-    ) -> npt.NDArray[np.float64]:
+    def _rewards(self, columns: dict[str, Array], events: Events, rows: Rows) -> Array:
         reward = np.zeros(len(rows.time))
         for part in self._options.reward:
             if isinstance(part, MedsRangeReward):

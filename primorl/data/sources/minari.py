@@ -92,9 +92,8 @@ def describe(dataset_id: str) -> dict[str, Any]:
         PipelineError: it cannot be had, or is broken.
     """
     if re.fullmatch(MINARI_ID, dataset_id) is None:
-        raise PipelineError(
-            f"--minari: found {dataset_id!r}; allowed is as mujoco/hopper/medium-v0"
-        )
+        allowed = "a name as mujoco/hopper/medium-v0"
+        raise PipelineError(f"--minari: found {dataset_id!r}; allowed is {allowed}")
     stored = _find(dataset_id, _own_folder(), remote=True)
     open_storage(stored)
     about = MinariStorage.read_raw_metadata(stored)
@@ -117,13 +116,11 @@ def _find(dataset_id: str, root: Path, remote: bool) -> Path:
     if (stored / "metadata.json").is_file():
         return stored
     if stored.exists():
-        raise PipelineError(
-            f"options.parts: {stored}: found no metadata.json, as Minari 0.5 has; write it again"
-        )
+        found = "found no metadata.json, as Minari 0.5 has; write it again"
+        raise PipelineError(f"options.parts: {stored}: {found}")
     if not remote:
-        raise PipelineError(
-            f"options.parts: no Minari dataset {dataset_id!r} in {root}; set options.remote or root"
-        )
+        found = f"no Minari dataset {dataset_id!r} in {root}"
+        raise PipelineError(f"options.parts: {found}; set options.remote or root")
     _fetch(dataset_id, root)
     return stored
 
@@ -133,10 +130,9 @@ def _fetch(dataset_id: str, root: Path) -> None:
         with environment({"MINARI_DATASETS_PATH": str(root.resolve())}):
             minari.download_dataset(dataset_id)
     except Exception as refused:  # the hub's client lets many kinds of errors through
-        raise PipelineError(
-            f"options.parts: {dataset_id!r} could not be fetched ({type(refused).__name__}); check "
-            "its name, the network and `pip install 'primorl[minari-remote]'`"
-        ) from None
+        found = f"{dataset_id!r} could not be fetched ({type(refused).__name__})"
+        remedy = "check name, network and `pip install 'primorl[minari-remote]'`"
+        raise PipelineError(f"options.parts: {found}; {remedy}") from None
 
 
 def open_storage(folder: Path) -> MinariStorage:
@@ -213,10 +209,9 @@ class MinariReader:
             except PipelineError:
                 raise
             except Exception as broken:  # as in `open_storage`
-                where = f"{part.data_path}: episode {read}"
                 found = f"missing, corrupt or not of the declared spaces ({type(broken).__name__})"
                 raise PipelineError(
-                    f"{where}: {found}; {_AGAIN}, or correct `environment` or the data"
+                    f"{part.data_path}: episode {read}: {found}; {_AGAIN}, or correct `environment`"
                 ) from None
 
     def _episode(self, part: MinariStorage, name: str, raw: dict[str, Any]) -> Transitions:
@@ -229,10 +224,11 @@ class MinariReader:
         actions, steps = np.asarray(raw["actions"]), len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
-            where = f"{part.data_path}: episode {int(name[-9:])}"
+            where = f"{part.data_path}: episode {int(name[-9:])}: found {steps} rewards"
             allowed = "at least one, as many actions and flags, and one observation more"
-            raise PipelineError(f"{where}: found {steps} rewards; allowed is {allowed}")
-        return Transitions.of_episode(name, observations, actions, rewards, *flags)
+            raise PipelineError(f"{where}; allowed is {allowed}")
+        seen, after = observations[:-1], observations[1:]  # no transition crosses an end
+        return Transitions.of_episode(name, seen, actions, rewards, after, *flags)
 
 
 def flattened(space: Space[Any], values: Any) -> Array:
@@ -244,11 +240,10 @@ def flattened(space: Space[Any], values: Any) -> Array:
     if isinstance(space, Box):
         array = np.asarray(values)
         return array.reshape(len(array), math.prod(space.shape))
-    if len(set(_lengths(values))) != 1:  # `iterate` would stop at the shortest in silence
+    if len(set(_lengths(values))) != 1:  # `iterate` may stop at the shortest in silence
         raise ValueError("entries of several numbers of rows")
-    several = batch_space(space, 1)
-    rows = list(iterate(several, values))
-    if not all(space.contains(row) for row in rows):
+    rows = list(iterate(batch_space(space, 1), values))
+    if not all(map(space.contains, rows)):
         raise ValueError
     return np.stack([np.asarray(flatten(space, row)) for row in rows])
 

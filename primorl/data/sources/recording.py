@@ -67,9 +67,10 @@ def _batches(environment: str, options: ReplayOptions) -> Iterator[list[EpisodeB
     """Train one policy after the other; yield the episodes of each in the order in which
     they end.
     """
+    share, more = divmod(options.episodes, options.runs)
     with progress_bar(options.episodes, f"collect {environment}", "episode") as progress:
         for run in range(options.runs):
-            left = options.episodes // options.runs + (run < options.episodes % options.runs)
+            left = share + (run < more)
             ended: list[EpisodeBuffer] = []
             # Environment i of a run takes the seed of the run plus i: runs must not share any.
             learner = _learner(environment, options, options.seed + run * options.num_envs, ended)
@@ -116,8 +117,8 @@ def _learner(
     except AssertionError as refused:
         reason = " ".join(str(refused).split())[:200]
         raise PipelineError(
-            f"options.algorithm: {options.algorithm} refuses {environment!r} ({reason}); allowed "
-            "is dqn for discrete actions, and ddpg, td3 or sac for a box with finite bounds"
+            f"options.algorithm: {options.algorithm} refuses {environment!r} ({reason}); allowed: "
+            "dqn for discrete actions; ddpg, td3 or sac for a box with finite bounds"
         ) from None
     return learner
 

@@ -47,7 +47,7 @@ def declared(environment: str) -> tuple[Spaces, int | None, Space[Any]]:
         inner = (env.env if isinstance(env, FlattenObservation) else env).observation_space
         limit = None if env.spec is None else env.spec.max_episode_steps
         spaces = spaces_of(origin, env.observation_space, env.action_space)
-    return replace(spaces, observation_names=names_of(inner, "observation")), limit, inner
+    return replace(spaces, observation_names=names_of(inner)), limit, inner
 
 
 def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
@@ -63,15 +63,11 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     except (NotImplementedError, ValueError, KeyError):
         flat = observation
     if not isinstance(flat, Box):
-        raise PipelineError(
-            f"{origin}: observation space: found {type(observation).__name__}; allowed is one that "
-            "flattens to numbers"
-        )
+        found = f"{type(observation).__name__}; allowed is one that flattens to numbers"
+        raise PipelineError(f"{origin}: observation space: found {found}")
     if flat.shape[0] > _MOST_NUMBERS:
-        raise PipelineError(
-            f"{origin}: observation space: found {flat.shape[0]} numbers, allowed are up to "
-            f"{_MOST_NUMBERS}"
-        )
+        found = f"{flat.shape[0]} numbers; allowed are up to {_MOST_NUMBERS}"
+        raise PipelineError(f"{origin}: observation space: found {found}")
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
     one_hot = tuple(_one_hot(observation))
     if isinstance(action, Discrete):
@@ -81,29 +77,28 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     else:
         floating = isinstance(action, Box) and np.issubdtype(action.dtype, np.floating)
         if not isinstance(action, Box) or not floating or len(action.shape) != 1:
-            raise PipelineError(
-                f"{origin}: action space: found {action}; allowed is Discrete, or a Box of one "
-                "dimension of floating-point numbers"
-            )
+            allowed = "Discrete, or a one-dimensional Box of floats"
+            raise PipelineError(f"{origin}: action space: found {action}; allowed: {allowed}")
         if not (np.isfinite(action.low) & np.isfinite(action.high)).all():
+            remedy = "declare them, or name an `environment` that has them"
             raise PipelineError(
-                f"{origin}: action space: found a Box without finite bounds; declare them, or "
-                "name an `environment` that has them"
+                f"{origin}: action space: found a Box without finite bounds; {remedy}"
             )
         ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
         spaces = Spaces(low, high, ends[0], ends[1])
-    return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
+    return replace(spaces, one_hot=one_hot, observation_names=names_of(observation))
 
 
-def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
-    """Name each dimension of a space as Gymnasium flattens it; a category is ``name=2``.
+def names_of(space: Space[Any]) -> tuple[str, ...]:
+    """Name each dimension of a space of observations as Gymnasium flattens it; a category is
+    ``name=2``.
 
     Entries of a Dict are called by their keys, those of a Tuple by their numbers.
     """
-    return tuple(found for names, _ in _parts(space, name) for found in names)
+    return tuple(found for names, _ in _parts(space) for found in names)
 
 
-def _parts(space: Space[Any], name: str) -> Iterator[tuple[list[str], bool]]:
+def _parts(space: Space[Any], name: str = "observation") -> Iterator[tuple[list[str], bool]]:
     """Yield the parts of a space as Gymnasium flattens it: names of their dimensions, and whether
     these are the categories of one choice.
     """
@@ -127,7 +122,7 @@ def _one_hot(space: Space[Any]) -> Iterator[tuple[int, int]]:
     number of categories).
     """
     first = 0
-    for names, is_choice in _parts(space, "observation"):
+    for names, is_choice in _parts(space):
         if is_choice:
             yield first, len(names)
         first += len(names)

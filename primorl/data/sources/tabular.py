@@ -7,18 +7,15 @@ import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import BoxActions, Categorical, DeclaredBounds, TabularDataset
+from primorl.config.datasets import BoxActions, DeclaredBounds, TabularDataset
 from primorl.data.sources.logs import (
     ROWS_PER_BATCH,
-    Field,
     LogFiles,
     fields_of,
     find_files,
@@ -27,6 +24,10 @@ from primorl.data.sources.logs import (
 from primorl.data.sources.spaces import declared
 from primorl.data.storage.rows import whole_units
 from primorl.data.storage.schema import (
+    Array,
+    Flags,
+    Floats,
+    Ints,
     Spaces,
     Transitions,
     changes,
@@ -56,9 +57,7 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
-def _refuse_moved(
-    log: LogFiles, rows: pa.Table, keys: Sequence[npt.NDArray[Any]], order: npt.NDArray[np.int64]
-) -> None:
+def _refuse_moved(log: LogFiles, rows: pa.Table, keys: Sequence[Array], order: Ints) -> None:
     """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
     lies in the log, if a wrong date or the end of summer time explains it.
 
@@ -95,12 +94,11 @@ def _refuse_moved(
         log.refuse(rows, bad, found, f"{ZONE}; or rows of a trajectory in order")
 
 
-def _ranks(ids: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def _ranks(ids: pa.ChunkedArray) -> Ints:
     """Number ids in the order of their text, [rows]."""
     encoded = id_text(whole(ids)).dictionary_encode()
-    ranks = pc.rank(encoded.dictionary).to_numpy().astype(np.int64)
-    chosen: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
-    return chosen
+    ranks = pc.rank(encoded.dictionary).cast(pa.int64())
+    return numbers(ranks.take(encoded.indices))
 
 
 @dataclass(frozen=True)
@@ -124,41 +122,15 @@ class Tabular:
         Raises:
             PipelineError: a column is missing, there twice or of a wrong type.
         """
-        folder, files = find_files(self.dataset.options.files)
+        options = self.dataset.options
+        folder, files = find_files(options.files)
         if files:
-            LogFiles(
-                folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files
-            )
+            LogFiles(folder, fields_of(options.columns), options.csv, files)
         return bool(files)
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""
         return TabularReader(raw, self.name, self.dataset)
-
-
-class TabularReader:
-    """The logs under ``raw`` as batches of the dataset's schema. See `primorl.data.sources.Reader`.
-
-    Raises:
-        PipelineError: if there is no readable file, or columns do not fit the dataset.
-    """
-
-    def __init__(self, raw: Path, name: str, dataset: TabularDataset):
-        self.path = raw
-        self.spaces, self.horizon = _read_spaces(name, dataset)
-        self._dataset = dataset
-        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
-        self._fields = fields_of(dataset.options.columns)
-        self._log = LogFiles(raw, self._fields, dataset.options.csv)
-        self.files = len(self._log.paths)
-
-    def tables(self) -> Generator[pa.Table]:
-        """See `Reader.tables`; errors name the file and the row."""
-        unit, log = self._unit, self._log
-        limit = self._dataset.horizon or self.horizon
-        transitions = TransitionMaker(log, self._fields, self.spaces, self._dataset, limit)
-        batches = log.batches() if self._dataset.options.sorted else sort_batches(log, unit)
-        yield from map(transitions, whole_units(batches, unit))
 
 
 def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
@@ -170,9 +142,10 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
     columns, action = dataset.options.columns, dataset.options.columns.action
     one_hot, first = [], 0
     for entry in columns.observation:
-        if isinstance(entry, Categorical):
-            one_hot.append((first, len(entry.categories)))
-        first += 1 if isinstance(entry, str) else len(entry.dimensions)
+        size = 1 if isinstance(entry, str) else len(entry.categories)
+        if size > 1:
+            one_hot.append((first, size))
+        first += size
     names, low, high = zip(*columns.dimensions, strict=True)
     parts = [[name for name, _, _ in part.dimensions] for part in columns.choices]
     actions: tuple[str, ...] = tuple(map(", ".join, itertools.product(*parts)))
@@ -182,10 +155,8 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         actions = columns.choices[0].categories
     bounds = dataset.bounds.observation
     if isinstance(bounds, DeclaredBounds) and len(bounds.low) != len(names):
-        raise PipelineError(
-            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, "
-            f"allowed are the {len(names)} of options.columns.observation"
-        )
+        found = f"{len(bounds.low)} dimensions; options.columns.observation has {len(names)}"
+        raise PipelineError(f"datasets/{name}.yaml: bounds.observation: found {found}")
     horizon = None
     if dataset.environment is not None:
         spaces, horizon, _ = declared(dataset.environment)
@@ -196,8 +167,9 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
         spaces = Spaces(low, high, action.low, action.high)
     else:
         spaces = Spaces.with_discrete_actions(low, high, len(actions))
-    spaces = replace(spaces, one_hot=tuple(one_hot), observation_names=names)
-    return replace(spaces, action_names=actions), horizon
+    return replace(
+        spaces, one_hot=tuple(one_hot), observation_names=names, action_names=actions
+    ), horizon
 
 
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
@@ -208,56 +180,48 @@ def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: b
     sizes = {"observation": spaces.observation_size, "action": spaces.action_size}
     for (what, allowed), found in zip(sizes.items(), (observation, actions), strict=True):
         if found != allowed:
-            raise PipelineError(
-                f"{key}.{what}: found {found} dimensions or choices, the environment has {allowed}"
-            )
+            has = f"{found} dimensions or choices; the environment has {allowed}"
+            raise PipelineError(f"{key}.{what}: found {has}")
 
 
 ZONE = "times with their zone, as a local hour comes twice when summer time ends"
 
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float32]
-Places = npt.NDArray[np.int64]
 
-
-class TransitionMaker:
-    """Turns tables of whole units, in the order of the log, into tables of transitions.
+class TabularReader:
+    """The logs under ``raw`` as batches of the dataset's schema. See `primorl.data.sources.Reader`.
 
     A row has the observation, action and reward of one time. The next observation is its
     ``next_observation`` columns or, without them, the next row of its trajectory. The last row of a
     trajectory has no next one: where it terminated, its next observation, on which nothing depends,
     is its own; else its outcome was not recorded, so the transition before is the last one and is
     truncated. Its action and reward are not read.
+
+    Raises:
+        PipelineError: if there is no readable file, or columns do not fit the dataset.
     """
 
-    def __init__(
-        self,
-        log: LogFiles,
-        fields: Sequence[Field],
-        spaces: Spaces,
-        dataset: TabularDataset,
-        horizon: int | None,
-    ):
-        self._log, self._fields, self._spaces = log, fields, spaces
-        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
-        self._horizon = horizon
-        self._options, self._bounds = dataset.options, dataset.bounds
-        self._learned = dataset.termination == "learned"
-        self._has_next = any(field.name.startswith("next_observation.") for field in fields)
+    def __init__(self, raw: Path, name: str, dataset: TabularDataset):
+        self.path = raw
+        self.spaces, self.horizon = _read_spaces(name, dataset)
+        self._dataset, self._options, self._bounds = dataset, dataset.options, dataset.bounds
+        columns = self._options.columns
+        self._unit = "trajectory" if columns.unit is None else "unit"
+        self._has_next = columns.next_observation is not None
+        self._fields = fields_of(columns)
+        self._log = LogFiles(raw, self._fields, self._options.csv)
+        self.files = len(self._log.paths)
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
-        merged = (
-            "; or, if people's trajectories share ids, let columns.trajectory name a column of "
-            "unique ids"
-        )
+        merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
 
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """Transitions of whole units.
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`; errors name the file and the row, and quote no value."""
+        unit, log = self._unit, self._log
+        batches = log.batches() if self._options.sorted else sort_batches(log, unit)
+        for rows in whole_units(batches, unit):
+            yield self._make_transitions(rows.combine_chunks())
 
-        Raises:
-            PipelineError: names the file, the row, and the values allowed; it quotes no value.
-        """
-        rows = rows.combine_chunks()
+    def _make_transitions(self, rows: pa.Table) -> pa.Table:
         starts = np.flatnonzero(changes(rows[self._unit]) | changes(rows["trajectory"]))
         lasts = np.append(starts[1:], rows.num_rows) - 1
         self._check_order(rows, starts)
@@ -272,8 +236,10 @@ class TransitionMaker:
         cut = ~terminated[lasts] & (not self._has_next)
         lengths = self._lengths(rows, starts, lasts, cut)
         truncated[lasts[cut] - 1] = True
-        if self._learned:  # an end at the horizon is no business of the state that it comes in
-            full = lasts[terminated[lasts] & (lengths == self._horizon)]
+        if self._dataset.termination == "learned":
+            # An end at the horizon is no business of the state that it comes in.
+            horizon = self._dataset.horizon or self.horizon
+            full = lasts[terminated[lasts] & (lengths == horizon)]
             terminated[full], truncated[full] = False, True
         keep, ended = np.ones(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
         keep[lasts[cut]], ended[lasts[~cut]] = False, True
@@ -291,7 +257,7 @@ class TransitionMaker:
             next_observation=after,
             terminated=terminated[keep],
             truncated=truncated[keep],
-        ).table(self._spaces)
+        ).table(self.spaces)
 
     def _ids(self, rows: pa.Table, starts: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Give the ids of the unit and of the trajectory that begin at some rows."""
@@ -302,7 +268,7 @@ class TransitionMaker:
             trajectories = pc.binary_join_element_wise(units, trajectories, "/")
         return units, trajectories
 
-    def _lengths(self, rows: pa.Table, starts: Places, lasts: Places, cut: Flags) -> Places:
+    def _lengths(self, rows: pa.Table, starts: Ints, lasts: Ints, cut: Flags) -> Ints:
         """Count the transitions of trajectories, the last rows of some of which are ``cut``."""
         self._log.refuse(
             rows,
@@ -313,7 +279,7 @@ class TransitionMaker:
         if self._options.end == "observed":
             earned = ~np.isnan(numbers(rows["reward"].take(pa.array(lasts)))) & cut
             found = "a reward in the last row of a trajectory that does not terminate"
-            allowed = "an empty cell, or options.end: outcome where it is an outcome's score"
+            allowed = "an empty cell, or options.end: outcome where it scores an outcome"
             self._log.refuse(rows, lasts[earned], found, allowed)
         return lasts - starts + 1 - cut
 
@@ -334,7 +300,7 @@ class TransitionMaker:
             self._log.refuse(rows, np.flatnonzero(unnamed), found, allowed)
         return reward
 
-    def _check_order(self, rows: pa.Table, starts: Places) -> None:
+    def _check_order(self, rows: pa.Table, starts: Ints) -> None:
         order = rows["order"].to_numpy()
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
@@ -350,11 +316,11 @@ class TransitionMaker:
             found += f", which is in {self._log.paths[other.as_py()]}"
         self._log.refuse(rows, again, found, allowed)
 
-    def _ends(self, rows: pa.Table, lasts: Places) -> tuple[Flags, Flags]:
-        flags = {name: np.zeros(rows.num_rows, bool) for name in ("terminated", "truncated")}
-        for name in flags.keys() & set(rows.column_names):
-            flags[name] = rows[name].to_numpy().copy()
-        terminated, truncated = flags.values()
+    def _ends(self, rows: pa.Table, lasts: Ints) -> tuple[Flags, Flags]:
+        terminated, truncated = np.zeros((2, rows.num_rows), bool)
+        for name, flags in (("terminated", terminated), ("truncated", truncated)):
+            if name in rows.column_names:
+                flags[:] = rows[name].to_numpy()
         ended = terminated | truncated
         has_no_end = ~ended[lasts]
         ended[lasts] = False
@@ -373,39 +339,32 @@ class TransitionMaker:
     def _matrix(self, rows: pa.Table, prefix: str) -> Floats:
         # One row a dimension, turned at the end: to write column by column takes three times as
         # long.
-        turned = np.zeros((self._spaces.observation_size, rows.num_rows), dtype=np.float32)
+        turned = np.zeros((self.spaces.observation_size, rows.num_rows), dtype=np.float32)
         dimension = 0
         for field in self._fields:
             if not field.name.startswith(f"{prefix}."):
                 continue
+            values = rows[field.name].to_numpy()
             if field.categories:
-                turned[dimension + rows[field.name].to_numpy(), np.arange(rows.num_rows)] = 1
-                dimension += len(field.categories)
-                continue
-            turned[dimension] = numbers(rows[field.name])
-            dimension += 1
+                turned[dimension + values, np.arange(rows.num_rows)] = 1
+            else:
+                turned[dimension] = values
+            dimension += len(field.categories) or 1
         return np.ascontiguousarray(turned.T)
 
-    def _action(self, rows: pa.Table) -> npt.NDArray[Any]:
-        fields = [field for field in self._fields if field.name.partition(".")[0] == "action"]
-        names = [field.name for field in fields]
-        if self._spaces.discrete_actions:
-            parts = np.stack([rows[name].to_numpy() for name in names])
+    def _action(self, rows: pa.Table) -> Array:
+        fields = [field for field in self._fields if field.name.startswith("action.")]
+        parts = np.stack([rows[field.name].to_numpy() for field in fields])
+        if self.spaces.discrete_actions:
             allowed = "one in every row but an unfinished trajectory's last"
             self._log.refuse(rows, np.flatnonzero((parts < 0).any(axis=0)), "no action", allowed)
-            codes: npt.NDArray[np.int32] = parts[0]
+            codes: Array = parts[0]
             for field, part in zip(fields[1:], parts[1:], strict=True):
                 codes = codes * len(field.categories) + part
             return codes
-        values = np.ascontiguousarray(np.stack([numbers(rows[name]) for name in names]).T)
-        return self._check(rows, values, "action")
+        return self._check(rows, np.ascontiguousarray(parts.T), "action")
 
-    def _check(
-        self,
-        rows: pa.Table,
-        values: Floats,
-        what: Literal["observation", "next_observation", "action", "reward"],
-    ) -> Floats:
+    def _check(self, rows: pa.Table, values: Floats, what: str) -> Floats:
         """Refuse missing numbers [rows, columns]; refuse or clip observations and rewards beyond
         the bounds that the entry declares as numbers.
 
@@ -413,7 +372,7 @@ class TransitionMaker:
         value.
         """
         key = what.removeprefix("next_")
-        names = ("reward",) if key == "reward" else getattr(self._spaces, f"{key}_names")
+        names = ("reward",) if key == "reward" else getattr(self.spaces, f"{key}_names")
         finite = np.isfinite(values)
         if not finite.all():
             bad = ", ".join(repr(names[i]) for i in np.flatnonzero(~finite.all(axis=0)))

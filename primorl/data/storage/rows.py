@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.data.storage.schema import (
+    IDS,
     DatasetInfo,
+    Floats,
+    Ints,
     action_vectors,
     numbers,
     run_starts,
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 FILE = "rows.parquet"
 ROWS_PER_GROUP = ROWS_PER_BATCH = 2**16
 _PAGE_BYTES = 2**23  # pages of the usual size cost a third of the time to write
-_IDS = ["unit_id", "trajectory_id"]
 
 
 class PartWriter(ExitStack):
@@ -58,7 +59,7 @@ class PartWriter(ExitStack):
             pq.ParquetWriter(
                 folder / FILE,
                 schema,
-                use_dictionary=_IDS,
+                use_dictionary=list(IDS),
                 # measured numbers hardly shrink
                 compression="none",
                 write_statistics=False,
@@ -123,14 +124,12 @@ class PartReader:
     def __init__(self, folder: Path, made_by: str):
         self._repair = f"run `dvc repro {made_by}` to make it again"
         self.folder, self._path = folder, folder / FILE
+        form = {"page_checksum_verification": True, "pre_buffer": False}
         try:
-            self._file = pq.ParquetFile(
-                self._path, page_checksum_verification=True, pre_buffer=False
-            )
-        except FileNotFoundError:
-            raise PipelineError(f"{self._path}: not there; {self._repair}") from None
-        except (OSError, pa.ArrowException):
-            found = "not a readable Parquet file"
+            self._file = pq.ParquetFile(self._path, **form)
+        except (OSError, pa.ArrowException) as broken:
+            there = not isinstance(broken, FileNotFoundError)
+            found = "not a readable Parquet file" if there else "not there"
             raise PipelineError(f"{self._path}: {found}; {self._repair}") from None
         self.info = DatasetInfo.from_metadata(self._file.metadata.metadata, self._path)
         if not self._file.schema_arrow.equals(self.info.schema):
@@ -160,7 +159,7 @@ class PartReader:
             found = f"found corrupt pages after row {rows}"
             raise PipelineError(f"{self._path}: {found}; {self._repair}") from None
 
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> Ints:
         """Count the rows of each unit, in order: no unit is in two tables."""
         found = [np.empty(0, np.int64)]
         for table in self.tables(["unit_id"]):
@@ -168,7 +167,6 @@ class PartReader:
         return np.concatenate(found)
 
 
-Floats = npt.NDArray[np.float32]
 Watch = Callable[[pa.Table], None]
 
 EVERY = slice(None)
@@ -313,10 +311,10 @@ class UnitStore:
 
         return torch.from_numpy(self._rows[self.trajectory_starts, : self.observation_size])
 
-    def _chosen(self, units: "Tensor", steps: "Tensor") -> npt.NDArray[np.int64]:
+    def _chosen(self, units: "Tensor", steps: "Tensor") -> Ints:
         """Find the rows of steps of units, int64 [U, M]."""
         which = units.numpy()
-        rows: npt.NDArray[np.int64] = self._starts[which, None] + np.minimum(
+        rows: Ints = self._starts[which, None] + np.minimum(
             steps.numpy(), self._lengths[which, None] - 1
         )
         return rows
@@ -344,6 +342,4 @@ def memory_for(folder: Path) -> Iterator[None]:
     try:
         yield
     except MemoryError:  # Arrow's own error is one too
-        raise PipelineError(
-            f"{folder}: not enough memory for its rows; free some, and run the stage again"
-        ) from None
+        raise PipelineError(f"{folder}: not enough memory for its rows; free some") from None

@@ -4,7 +4,6 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -12,12 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
+from primorl.base.records import adapter
 
 Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+IDS = ("unit_id", "trajectory_id")
 
 _METADATA_KEY = b"primorl"
 _ID_DIGITS = 12
@@ -69,15 +73,13 @@ class Spaces:
     action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        S, A = len(self.observation_low), len(self.action_low)
-        if not self.observation_names:
-            names = tuple(f"observation_{i}" for i in range(S))
-            object.__setattr__(self, "observation_names", names)
-        if not self.action_names:
-            prefix = "" if self.discrete_actions else "action_"
-            object.__setattr__(self, "action_names", tuple(f"{prefix}{i}" for i in range(A)))
-        if (len(self.observation_names), len(self.action_names)) != (S, A):
-            raise ValueError("names: allowed is one for each dimension")
+        prefix = "" if self.discrete_actions else "action_"
+        sizes = (self.observation_size, "observation_"), (self.action_size, prefix)
+        for key, (size, prefix) in zip(("observation_names", "action_names"), sizes, strict=True):
+            if not getattr(self, key):
+                object.__setattr__(self, key, tuple(f"{prefix}{i}" for i in range(size)))
+            if len(getattr(self, key)) != size:
+                raise ValueError("names: allowed is one for each dimension")
 
     @classmethod
     def with_discrete_actions(
@@ -134,13 +136,14 @@ class DatasetInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
-        content: dict[str, Any] = json.loads(_adapter().dump_json(self))
+        content: dict[str, Any] = json.loads(adapter(DatasetInfo).dump_json(self))
         return content
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "DatasetInfo":
         """Invert ``to_json``; keys it does not know are left aside."""
-        return _adapter().validate_json(json.dumps(content))
+        found: DatasetInfo = adapter(DatasetInfo).validate_json(json.dumps(content))
+        return found
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Key-value metadata for a Parquet file."""
@@ -156,13 +159,7 @@ class DatasetInfo:
         try:
             return cls.from_json(json.loads((metadata or {})[_METADATA_KEY]))
         except (KeyError, ValueError):
-            found = "Parquet metadata missing or malformed"
-            raise PipelineError(f"{file}: {found}; run `dvc repro ingest`") from None
-
-
-@cache
-def _adapter() -> TypeAdapter[DatasetInfo]:
-    return TypeAdapter(DatasetInfo)
+            raise PipelineError(f"{file}: no metadata of ours; run `dvc repro ingest`") from None
 
 
 def arrow_schema(spaces: Spaces) -> pa.Schema:
@@ -209,13 +206,13 @@ def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
     return np.from_dlpack(array)
 
 
-def row_numbers(rows: npt.NDArray[np.int64]) -> pa.Array:
+def row_numbers(rows: Ints) -> pa.Array:
     """Rows to take of a column; see `numbers`."""
     buffer = pa.py_buffer(np.ascontiguousarray(rows))
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])
 
 
-def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
+def action_vectors(table: pa.Table, spaces: Spaces) -> Floats:
     """Give the actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
     if not spaces.discrete_actions:
         return vectors(table["action"])
@@ -225,26 +222,26 @@ def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
     return onehot
 
 
-def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
+def vectors(column: pa.ChunkedArray) -> Floats:
     """Give a fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow
     allows.
     """
     array = whole(column)
-    matrix: npt.NDArray[np.float32] = numbers(array.flatten()).reshape(-1, array.type.list_size)
+    matrix: Floats = numbers(array.flatten()).reshape(-1, array.type.list_size)
     return matrix
 
 
-def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def run_starts(column: pa.ChunkedArray) -> Ints:
     """Find the rows where a text column differs from the row before; row 0 comes first."""
     return np.flatnonzero(changes(column))
 
 
-def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
+def trajectory_starts(table: pa.Table) -> Ints:
     """Find the rows of ``table`` at which a trajectory begins."""
     return np.flatnonzero(changes(table["unit_id"]) | changes(table["trajectory_id"]))
 
 
-def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def changes(column: pa.ChunkedArray) -> Flags:
     """Compare each row's value, text or a whole number, with the row before: bool [rows]; True in
     row 0.
     """
@@ -280,7 +277,7 @@ def id_text(ids: pa.Array) -> pa.Array:
     return pc.if_else(digits, pc.ascii_lpad(text, _ID_DIGITS, "0"), text)
 
 
-def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
+def trajectory_bytes(table: pa.Table, starts: Ints) -> Iterator[memoryview]:
     """Give the numbers of each trajectory, row by row, little-endian, without ids.
 
     They tell people apart.
@@ -319,7 +316,7 @@ class Transitions:
 
     unit: Sequence[str] | pa.Array
     name: Sequence[str] | pa.Array
-    lengths: npt.NDArray[np.int64]
+    lengths: Ints
     observation: Array
     action: Array
     reward: Array
@@ -329,21 +326,12 @@ class Transitions:
 
     @classmethod
     def of_episode(
-        cls,
-        name: str,
-        observations: Array,
-        actions: Array,
-        rewards: Array,
-        terminated: Array,
-        truncated: Array,
+        cls, name: str, observation: Array, action: Array, reward: Array, *others: Array
     ) -> Self:
-        """Make the T transitions of one episode, which is a unit of its own.
-
-        ``observations`` are [T + 1, S], the true last one included: no transition crosses an end.
+        """Make the transitions of one episode, which is a unit of its own; ``others`` are next
+        observations and ends.
         """
-        seen, after = observations[:-1], observations[1:]
-        lengths = np.array([len(rewards)])
-        return cls([name], [name], lengths, seen, actions, rewards, after, terminated, truncated)
+        return cls([name], [name], np.array([len(reward)]), observation, action, reward, *others)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -380,7 +368,7 @@ def _matrix(values: Array) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(_float32(values).ravel()), values.shape[1])
 
 
-def _float32(values: Array) -> npt.NDArray[np.float32]:
+def _float32(values: Array) -> Floats:
     # A number too large for float32 becomes infinite, and RowCheck refuses it.
     with np.errstate(over="ignore"):
         return values.astype(np.float32, copy=False)
@@ -421,9 +409,9 @@ class Manifest:
             PipelineError: it is not declared.
         """
         if self.info.horizon is None:
+            allowed = "the most steps of an episode, known beforehand"
             raise PipelineError(
-                f"datasets/{self.info.dataset}.yaml: horizon: found null, and no environment knows "
-                "it; allowed is the most steps an episode can have, known beforehand"
+                f"datasets/{self.info.dataset}.yaml: horizon: found null; allowed is {allowed}"
             )
         return self.info.horizon
 
@@ -442,9 +430,8 @@ class Manifest:
             PipelineError: if it is missing, not JSON, or without the keys of a manifest.
         """
         content = read_json(path)
+        keys = ("private_units", "public_units", "public_by", "secret_check")
         try:
-            counts = content["private_units"], content["public_units"]
-            chosen = content["public_by"], content["secret_check"]
-            return cls(DatasetInfo.from_json(content), *counts, *chosen)
+            return cls(DatasetInfo.from_json(content), *(content[key] for key in keys))
         except (KeyError, TypeError, ValueError):
             raise PipelineError(f"{path}: not a manifest; run `dvc repro partition`") from None

@@ -80,8 +80,9 @@ def expected(content: Columns, horizon: int | None = None) -> pa.Table:
             seen = np.stack([content["observations"][row], after[row]])
             done, earned = content["actions"][[row]], content["rewards"].ravel()[[row]]
             ends = np.array([last and ended]), np.array([last and not ended])
-            one = Transitions.of_episode(name, seen, done, earned, *ends).table(SPACES)
-            tables.append(one.set_column(2, "step", pa.array([step], pa.int32())))
+            one = Transitions.of_episode(name, seen[:-1], done, earned, seen[1:], *ends)
+            steps = pa.array([step], pa.int32())
+            tables.append(one.table(SPACES).set_column(2, "step", steps))
     return pa.concat_tables(tables)
 
 
