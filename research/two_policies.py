@@ -29,7 +29,7 @@ from primorl.base.processes import environment as variables
 from primorl.data.sources.recording import Recorder
 
 ENVIRONMENT = "HalfCheetah-v5"
-STEPS, UPDATES, EVERY = 1_000_000, 4, 50_000
+STEPS, UPDATES, EVERY = 300_000, 4, 50_000
 """Of the training, updates in ten steps, and steps between two policies that are looked at."""
 EPISODES, TOGETHER, NOISE = 1_000, 20, 0.1
 LOOKED_AT = 5  # episodes
