@@ -391,9 +391,6 @@ def learn(
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
 
-    Returns:
-        The finished state.
-
     Raises:
         ValueError: the state is of another number of cohorts, a user is in two of them, or the
             update takes more releases than the mechanism pays for.

@@ -564,8 +564,7 @@ def train(
         prior: a policy on the device of ``starts`` that all others are held near; None: there is
             none.
         divergences: with a prior, targets κ of KL(π‖π_b), per dimension of actions in a box, or in
-            all if they are discrete. There is a policy for each of them and every seed: all of the
-                first seed's, then the second's.
+            all if they are discrete. Policies are those of the first seed, then of the second.
 
     Raises:
         PipelineError: training diverged.
@@ -596,10 +595,15 @@ def train(
             figures | {"model_reward": reward, "model_uncertainty": uncertainty}
             for figures, (reward, uncertainty) in zip(sac.pop_figures(), of_model, strict=True)
         )
-        for seed, figures in zip(seeds, metrics, strict=True):
-            if not all(map(math.isfinite, figures.values())):
-                raise PipelineError(
-                    f"params.yaml: policy: SAC diverged in epoch {number}, seed {seed}: {figures}; "
-                    "lower learning_rate or reward_scale, or raise penalty"
-                )
+        _refuse_diverged(number, seeds, metrics)
         yield Epoch(number, metrics, sac.snapshot(scaling))
+
+
+def _refuse_diverged(epoch: int, seeds: Sequence[int], metrics: Sequence[dict[str, float]]) -> None:
+    """Refuse to go on from figures that are not finite."""
+    for seed, figures in zip(seeds, metrics, strict=True):
+        if not all(map(math.isfinite, figures.values())):
+            raise PipelineError(
+                f"params.yaml: policy: SAC diverged in epoch {epoch}, seed {seed}: {figures}; "
+                "lower learning_rate or reward_scale, or raise penalty"
+            )

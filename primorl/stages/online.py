@@ -159,19 +159,7 @@ def online_run(params: Params) -> OnlineRun:
     policy = DeterministicPolicy.load(POLICY)
     network = PolicyNetwork.of(policy)
     config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
-    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
-    needed = environments.observation_size, len(environments.action_low)
-    if found != (*needed, environments.discrete_actions):
-        raise PipelineError(
-            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
-            f"{environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
-        )
-    if offline.delta not in (None, params.privacy.delta):
-        raise PipelineError(
-            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
-            f"{POLICY}/privacy.json is at {offline.delta!r}: use the δ that the offline policy "
-            "was made with"
-        )
+    _check_policy(policy, offline, environments, params)
     names = config.observation_names, config.action_names
     update = DPPG(
         **LOCAL_UPDATE,
@@ -194,6 +182,25 @@ def online_run(params: Params) -> OnlineRun:
         users=users,
         steps=steps,
     )
+
+
+def _check_policy(
+    policy: DeterministicPolicy, offline: Statement, environments: GymBatch, params: Params
+) -> None:
+    """Refuse an offline policy of other sizes than the environment's, or of another δ."""
+    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
+    needed = environments.observation_size, len(environments.action_low)
+    if found != (*needed, environments.discrete_actions):
+        raise PipelineError(
+            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
+            f"{params.chosen.environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
+        )
+    if offline.delta not in (None, params.privacy.delta):
+        raise PipelineError(
+            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
+            f"{POLICY}/privacy.json is at {offline.delta!r}: use the δ that the offline policy "
+            "was made with"
+        )
 
 
 def _warn_of_noise(cohort: int, mechanism: Mechanism, network: PolicyNetwork) -> None:

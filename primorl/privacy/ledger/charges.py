@@ -97,10 +97,9 @@ def pay_or_resume(
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new
     charge.
 
-    Formal property: a process may die at any line, by any signal, and the next call with the same
-    identity goes on with the same charge, or is refused where an answer is lost. For the checkpoint
-    is on the disk before the reservation is asked for, and is deleted only after a refusal
-    (`Refused`).
+    A process may die at any line, and the next call with the same identity goes on with the same
+    charge, or is refused where an answer is lost: the checkpoint is on the disk before the
+    reservation is asked for, and is deleted only after a refusal (`Refused`).
 
     | case | what happens |
     |----------------------------------------------------|---------------------------------------------------------|
@@ -111,11 +110,7 @@ def pay_or_resume(
     | its checkpoint is not here, or is an old copy | refused; the charge stays spent |
     | two processes begin at once, here or elsewhere | one is granted, the other is refused |
     | an error while it reserved, outcome unknown | the checkpoint stays; the next call finds out |
-    | its charge is not in the ledger | ignored, if nothing was done under it; else refused |
-
-    A checkpoint under which something may have been released, and whose charge the ledger does not
-    hold, tells that the ledger has lost records: nothing is paid, resumed or restored, for it would
-    be stated that less is spent than was.
+    | the ledger lacks its charge | ignored, or refused if something was done under it |
 
     Args:
         ledger: holds the charges.
