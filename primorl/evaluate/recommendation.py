@@ -34,6 +34,10 @@ MOST_BEYOND = 0.3
 """Share of the policy's steps, beyond the clone's own, that may lie where the clone hardly is: a
 policy that left the data by more gained a twentieth of what the model said.
 """
+LEAST_GAIN = 0.04
+"""Of the spread of people's returns, 10% to 90%: what made them act as they did, and no column has,
+can make a gain as small as that, which no interval tells.
+"""
 MOST_UNSURE = 0.5
 """What is known to be wrong, as a share of the scale of returns, up to which anything can be
 compared.
@@ -86,6 +90,11 @@ class Comparison:
         return fmean(self.gains)
 
     @property
+    def is_small(self) -> bool:
+        """Whether the gain, over the clone or over what people get, is below `LEAST_GAIN`."""
+        return min(self.gain, self.gain + self.clone - self.people) < LEAST_GAIN * self.scale
+
+    @property
     def error(self) -> float:
         """How far the model may be from people who act as today."""
         return abs(self.clone - self.people) + self.half
@@ -117,8 +126,8 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
 
     1. The model is not to be believed, by the people or by a free sign (`Veto`), or what is known
        to be wrong is too much to compare anything: more data.
-    2. The interval of the gain lies above 0, nothing was warned of before the charge, and the
-       policy stays where people were: a trial.
+    2. The interval of the gain lies above 0, the gain is no small one, nothing was warned of before
+       the charge, and the policy stays where people were: a trial.
     3. Else: keep today's practice.
     """
     compared = compare(answers)
@@ -140,6 +149,11 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         said = "there may be no gain at all: its interval begins at 0 or below"
     if low > 0:
         said = "all of the gain's interval lies above 0"
+        if compared.is_small:
+            bars.append(
+                f"the gain is below {LEAST_GAIN:.0%} of the spread of people's returns, and "
+                "reasons to treat that no column has could make as much"
+            )
     tries = low > 0 and not bars
     return Recommendation(
         answer="trial" if tries else "keep",

@@ -82,6 +82,10 @@ SIGNS = {
         ({"drawn": (-62.0, -62.0), "policy": (-52.0, -52.0)}, "keep", "no gain at all"),
         # Rare gains above the range that was found: the model has them, today's mean has not.
         ({"drawn": (-40.0,), "policy": (-20.0,)}, "more_data", "-40 for people"),
+        # A gain of 12 beside returns that are spread over 290 and over 310.
+        ({"spread": 290.0}, "trial", ""),
+        ({"spread": 310.0}, "keep", "below 4% of the spread"),
+        ({"drawn": (-85.0,), "policy": (-69.0,), "spread": 290.0}, "keep", "below 4%"),
         ({"beyond": 0.29}, "trial", ""),
         ({"beyond": 0.35}, "keep", "35% more of its steps"),
         ({"today": (-130.0, -30.0)}, "more_data", "too uncertain"),
@@ -127,9 +131,11 @@ def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.Monkey
     assert wide.interval == pytest.approx((0.5, 29.0)), "it holds what every member says"
     ended = recommend(replace(found(), return_bounds=(-100.0, -65.0)))
     assert ended.interval == pytest.approx((7.2, 17.0)), "no return is above -65"
-    small: dict[str, Any] = {"policy": (-78.5, -78.5)}
+    unsure: dict[str, Any] = {"policy": (-78.5, -78.5), "spread": 30.0}
     overvalued: dict[str, Any] = {"drawn": (-62.0,), "policy": (-52.0,)}
-    for name, changes in (("OF_ERROR", small), ("OVERVALUED", overvalued)):
+    small: dict[str, Any] = {"spread": 310.0}
+    parts = {"OF_ERROR": unsure, "OVERVALUED": overvalued, "LEAST_GAIN": small}
+    for name, changes in parts.items():
         assert recommend(found(**changes)).answer == "keep"
         with monkeypatch.context() as patch:
             patch.setattr(recommendation, name, 0.0)
