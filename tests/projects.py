@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -99,6 +100,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
             make(folder)
             done.touch()
     return folder
