@@ -129,7 +129,10 @@ class LogFiles:
         self._fields = list(fields)
         self._form = form
         found = log_files(folder) if paths is None else list(paths)
+        self.found = len(found)
         self.paths = [path for path in found if _has_rows(path)] or found
+        for empty in (path for path in found if path not in self.paths):
+            self._find_columns(self._header(empty), empty)
         if not self.paths:
             raise PipelineError(f"{folder}: found none of {', '.join(ENDINGS)}; {_AGAIN}")
         self._names: dict[Path, list[str]] = {}  # of all columns of a file
@@ -140,6 +143,18 @@ class LogFiles:
         times = [self._types[0][column] for column in order]
         self.ordered_by_time = any(map(pa.types.is_temporal, times))
         self.without_zone = self.ordered_by_time and not any(map(_zone, times))
+
+    def sort_by(self, name: str) -> None:
+        """Put the files in the order of their first ids in a field, as a sorted log has them."""
+        field = next(each for each in self._fields if each.name == name)
+        alone = (LogFiles(path, [field], self._form, [path]) for path in self.paths)
+        firsts = [next(log.batches(), None) for log in alone]
+        ids = [first[name][0].as_py() for first in firsts if first is not None]
+        if pa.types.is_string(self.schema.field(name).type):
+            ids = id_text(pa.array(map(str, ids))).to_pylist()
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        self.paths = [self.paths[place] for place in order]
+        self._types = [self._types[place] for place in order]
 
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
@@ -177,17 +192,13 @@ class LogFiles:
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
         """Find the type of each mapped column in one file."""
-        parquet = path.suffix == ".parquet"
         with _decoding(path, ()):
+            parquet = path.suffix == ".parquet"
             schema = pq.read_schema(path) if parquet else self._open_csv(path, {}).schema
-        self._names[path] = schema.names
-        types = {}
-        for field in self._fields:
-            places = schema.get_all_field_indices(field.column)
-            if len(places) != 1:
-                said = f"column {field.column!r} is {'there twice' if places else 'missing'}"
-                raise PipelineError(f"{path}: {said}; correct options.columns or file")
-            kind, found = _KINDS[field.kind], schema.field(places[0]).type
+        self._names[path], types = schema.names, {}
+        places = self._find_columns(schema.names, path)
+        for field, place in zip(self._fields, places, strict=True):
+            kind, found = _KINDS[field.kind], schema.field(place).type
             if not parquet:
                 found = kind.csv or self._csv_order(path, field.column, found)
             inner = found.value_type if pa.types.is_dictionary(found) else found
@@ -196,6 +207,21 @@ class LogFiles:
                 raise PipelineError(f"{path}: {said}; convert it, or correct options.columns")
             types[field.column] = found
         return types
+
+    def _header(self, path: Path) -> list[str]:
+        """Read the names of the columns of a part without rows."""
+        if path.suffix == ".parquet":
+            return list(pq.read_schema(path).names)
+        with io.TextIOWrapper(_open_bytes(path), "utf-8-sig", "replace") as lines:
+            return next(csv.reader(lines, delimiter=self._form.delimiter))
+
+    def _find_columns(self, names: Sequence[str], path: Path) -> list[int]:
+        """Find the place of each mapped column; refuse one that is missing or there twice."""
+        for field in self._fields:
+            if (count := names.count(field.column)) != 1:
+                said = f"column {field.column!r} is {'there twice' if count else 'missing'}"
+                raise PipelineError(f"{path}: {said}; correct options.columns or file")
+        return [names.index(field.column) for field in self._fields]
 
     def _csv_order(self, path: Path, column: str, seen: pa.DataType) -> pa.DataType:
         """Give the type to read a CSV's order as, by that of its first rows.
@@ -536,7 +562,8 @@ def _has_rows(file: Path) -> bool:
         if file.suffix == ".parquet":
             return bool(pq.read_metadata(file).num_rows)
         with _open_bytes(file) as lines:
-            return len(list(itertools.islice(lines, 2))) != 1
+            first = b"".join(itertools.islice(lines, 2))
+            return len(first.splitlines()) != 1
     return True
 
 

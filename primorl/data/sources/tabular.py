@@ -209,7 +209,7 @@ class TabularReader:
         self._has_next = columns.next_observation is not None
         self._fields = fields_of(columns)
         self._log = LogFiles(raw, self._fields, self._options.csv)
-        self.files = len(self._log.paths)
+        self.files = self._log.found
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
@@ -217,6 +217,8 @@ class TabularReader:
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
         unit, log = self._unit, self._log
+        if self._options.sorted:
+            log.sort_by(unit)
         batches = log.batches() if self._options.sorted else sort_batches(log, unit)
         for rows in whole_units(batches, unit):
             yield self._make_transitions(rows.combine_chunks())

@@ -92,6 +92,31 @@ def test_parts_whose_numbers_are_not_padded_come_in_the_order_of_numbers(
     arrives(entry(files=files, sorted=True))
 
 
+def of_one(person: str) -> list[Row]:
+    return [row(person, 0, 0), row(person, 0, 1, dose=None, gain=None, left=True)]
+
+
+def test_a_sorted_log_may_have_a_file_for_each_person_whatever_it_is_called(project: Path) -> None:
+    Path("log").mkdir()
+    for person, name in {"p1": "p1.csv", "p10": "p10.csv", "p2": "a.csv"}.items():
+        write(of_one(person), f"log/{name}")
+    assert run(entry())["unit_id"].to_pylist() == ["p1", "p10", "p2"]
+
+
+def test_a_part_is_empty_only_with_a_header_alone_that_names_the_columns(project: Path) -> None:
+    Path("log").mkdir()
+    write(rows(), "log/a.csv")
+    header, *below = write(of_one("77"), "log/b.csv").read_text(encoding="utf-8").splitlines()
+    text("\r".join([header, *below]), "log/b.csv")  # a line that ends as on old Macs
+    assert len(set(run(entry())["unit_id"].to_pylist())) == 3
+    for content in (below[0] + "\n", "user,visit\n"):
+        text(content, "log/b.csv")
+        with pytest.raises(PipelineError, match=r"b\.csv: column .* is missing"):
+            run(entry())
+    text(header + "\n", "log/b.csv")
+    arrives()
+
+
 def test_odd_csv(project: Path) -> None:
     plain = write(rows(), "plain.csv").read_bytes()
     flags = plain.replace(b"true", b"1").replace(b"false", b"0")
