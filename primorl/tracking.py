@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from math import inf, isnan, nan
@@ -34,6 +34,7 @@ _GIVEN_TAG = "primorl.given"
 RESULT_TAG = "primorl.result"
 """Tells a result from others; one that is in the store is not logged again."""
 _NOT_IN_NAMES = re.compile(r"[^\w. :-]")  # of metrics; MLflow takes a slash for a folder
+_LONGEST_NAME = 200  # MLflow refuses more than 250
 _MLFLOW = {
     # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -73,10 +74,9 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     tags |= content.tags
     values = {**params.choices(), **content.params}
     logged = [Param(*pair) for pair in dict(_flatten(values)).items()]
-    metrics = [
-        Metric(_NOT_IN_NAMES.sub("_", name), value, now, step)
-        for name, value, step in content.metrics
-    ]
+    names = dict.fromkeys(name for name, _, _ in content.metrics)
+    allowed = _allowed_names(names)
+    metrics = [Metric(allowed[name], value, now, step) for name, value, step in content.metrics]
     with _opened(params) as (client, experiment):
         same = f"tags.`{RESULT_TAG}` = '{tags.get(RESULT_TAG)}' and status = 'FINISHED'"
         if RESULT_TAG in tags and client.search_runs([experiment], same, max_results=1):
@@ -88,6 +88,15 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
         client.log_batch(run, metrics=metrics, tags=words)
         client.log_batch(run, params=logged)
         client.set_terminated(run, "FINISHED")
+
+
+def _allowed_names(names: Iterable[str]) -> dict[str, str]:
+    """Give each name one that MLflow takes; a number tells those apart that would be alike."""
+    given: dict[str, str] = {}
+    for number, name in enumerate(names):
+        short = _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME]
+        given[name] = f"{short}_{number}" if short in given.values() else short
+    return given
 
 
 def check_store(params: Params) -> None:
@@ -180,7 +189,7 @@ def _connected(uri: str) -> Iterator["MlflowClient"]:
 def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     if (found := client.get_experiment_by_name(name)) is not None:
         if found.lifecycle_stage == "deleted":
-            remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or rename it"
+            remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or choose another"
             raise PipelineError(f"tracking.experiment: {name!r} was deleted in MLflow; {remedy}")
         return str(found.experiment_id)
     server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go

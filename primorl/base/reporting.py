@@ -49,9 +49,9 @@ def explained(name: str, error: Exception) -> str:
             f"{name}: needs {error.name}, which is not installed; run `pip install "
             "'primorl[pipeline]'`"
         )
-    if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
-        return f"{name}: the project's file system cannot lock files; move it to a local disk"
     if isinstance(error, OSError):
+        if error.filename is None and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+            return f"{name}: the project's file system cannot lock files; move it to a local disk"
         return f"{error.filename or name}: {error.strerror or type(error).__name__}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return (

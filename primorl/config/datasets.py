@@ -619,7 +619,9 @@ class TabularDataset(DatasetCommon):
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None
         ):
-            raise ValueError("options.columns.action: low and high go with environment: null alone")
+            raise ValueError(
+                "options.columns.action.low and high: declared exactly where environment is null"
+            )
         if self.options.end == "outcome" and self.termination == "none":
             raise ValueError("options.end: outcome needs termination: learned")
 

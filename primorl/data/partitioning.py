@@ -125,7 +125,8 @@ def _refuse_empty(fraction: float | None, file: str | None, private: int, public
     side = "private" if private == 0 else "public"
     key, found = ("public_fraction", fraction) if file is None else ("public.file", repr(file))
     raise PipelineError(
-        f"params.yaml: partition.{key}: found {found}, which leaves no {side} unit; change it"
+        f"params.yaml: partition.{key}: found {found}, which leaves no {side} unit; allowed is "
+        "one that leaves some on both sides"
     )
 
 

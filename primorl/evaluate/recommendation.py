@@ -35,8 +35,8 @@ MOST_BEYOND = 0.3
 policy that left the data by more gained a twentieth of what the model said.
 """
 LEAST_GAIN = 0.04
-"""Of the spread of people's returns, 10% to 90%: what made them act as they did, and no column has,
-can make a gain as small as that, which no interval tells.
+"""Of the spread of people's returns, or the size of their mean if unknown: what made people act as
+they did, and no column has, can make a gain as small as that, which no interval tells.
 """
 MOST_UNSURE = 0.5
 """What is known to be wrong, as a share of the scale of returns, up to which anything can be
@@ -90,9 +90,9 @@ class Comparison:
         return fmean(self.gains)
 
     @property
-    def is_small(self) -> bool:
-        """Whether the gain, over the clone or over what people get, is below `LEAST_GAIN`."""
-        return min(self.gain, self.gain + self.clone - self.people) < LEAST_GAIN * self.scale
+    def least_gain(self) -> float:
+        """The lesser gain: over the clone, or over what people get."""
+        return min(self.gain, self.gain + self.clone - self.people)
 
     @property
     def error(self) -> float:
@@ -149,10 +149,11 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         said = "there may be no gain at all: its interval begins at 0 or below"
     if low > 0:
         said = "all of the gain's interval lies above 0"
-        if compared.is_small:
+        if compared.least_gain < LEAST_GAIN * compared.scale:
             bars.append(
-                f"the gain is below {LEAST_GAIN:.0%} of the spread of people's returns, and "
-                "reasons to treat that no column has could make as much"
+                f"a gain of {compared.least_gain:.4g} is below {LEAST_GAIN:.0%} of how far "
+                f"people's returns are apart ({compared.scale:.4g}): what the log does not record "
+                "can make it"
             )
     tries = low > 0 and not bars
     return Recommendation(

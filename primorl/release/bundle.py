@@ -109,7 +109,9 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_policy_statement(bundle)
     _check_texts(bundle)
     if read_text(folder / CARD, _NO_TEXT) != render(folder):
-        raise PipelineError(f"{folder / CARD}: not the card that the figures here make")
+        raise PipelineError(
+            f"{folder / CARD}: not the card that the figures of this bundle make; do not believe it"
+        )
     return bundle.of_policy
 
 
@@ -328,7 +330,9 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
     part = statement.mechanisms[-1] if statement.mechanisms else statement  # what it paid for
     paid = (part.event, "committed", True)
     if own is None or (own.event, own.state, own.same_version) != paid:
-        raise PipelineError(f"{path}: charge: found no committed charge of this id in {LEDGER}")
+        raise PipelineError(
+            f"{path}: charge: found no committed charge with this id and event in {LEDGER}"
+        )
     # oldest first; its own among them
     if account is None or not places[0] < account.charges <= ledger.charges:
         raise PipelineError(f"{path}: spent_on_dataset: charges: not a number that {LEDGER} has")

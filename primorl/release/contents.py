@@ -298,7 +298,9 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
     for name in sorted(listed):
         if file_sha256(folder / name) != listed[name]:
-            raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged")
+            raise PipelineError(
+                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged"
+            )
     return frozenset(listed)
 
 

@@ -84,7 +84,11 @@ SIGNS = {
         ({"drawn": (-40.0,), "policy": (-20.0,)}, "more_data", "-40 for people"),
         # A gain of 12 beside returns that are spread over 290 and over 310.
         ({"spread": 290.0}, "trial", ""),
-        ({"spread": 310.0}, "keep", "below 4% of the spread"),
+        (
+            {"spread": 310.0},
+            "keep",
+            "a gain of 12 is below 4% of how far people's returns are apart (310)",
+        ),
         ({"drawn": (-85.0,), "policy": (-69.0,), "spread": 290.0}, "keep", "below 4%"),
         ({"beyond": 0.29}, "trial", ""),
         ({"beyond": 0.35}, "keep", "35% more of its steps"),

@@ -74,6 +74,15 @@ def test_any_columns_name_is_in_a_metrics_name(project: Path, chosen: Params, na
     assert list(run.data.metrics.values()) == [0.5]
 
 
+def test_columns_with_names_that_are_long_or_alike_have_metrics_of_their_own(
+    project: Path, chosen: Params
+) -> None:
+    names = ["a/b", "a?b", "c" * 300 + "1", "c" * 300 + "2"]
+    log_run(chosen, RunContent({}, {}, [(name, float(at), 0) for at, name in enumerate(names)]), [])
+    _, (run,) = logged(project)
+    assert sorted(run.data.metrics.values()) == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_results_that_are_there_at_once_make_one_experiment(project: Path, chosen: Params) -> None:
     children = []
     for _ in range(2):

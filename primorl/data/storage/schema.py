@@ -159,7 +159,9 @@ class DatasetInfo:
         try:
             return cls.from_json(json.loads((metadata or {})[_METADATA_KEY]))
         except (KeyError, ValueError):
-            raise PipelineError(f"{file}: no metadata of ours; run `dvc repro ingest`") from None
+            raise PipelineError(
+                f"{file}: not a file of this project; run `dvc repro ingest`"
+            ) from None
 
 
 def arrow_schema(spaces: Spaces) -> pa.Schema:
