@@ -14,6 +14,7 @@ from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
+from primorl.evaluate.wording import singular
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
@@ -218,7 +219,7 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "
         f"{at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
-        f"{manifest.info.unit} took part (a coin: 50)"
+        f"{singular(manifest.info.unit)} took part (a coin: 50)"
     )
     if together >= _LARGE:
         yield f"  warning: ε {at_most(together, 4)} is large: this promises little"

@@ -228,8 +228,20 @@ def source(answer: Mapping[str, Any]) -> str:
     return f"{answer['estimator']} ({price})"
 
 
+def can_compare(summary: Mapping[str, Any]) -> bool:
+    """Whether what the policy does may be shown beside today's practice, as the advice allows."""
+    advised = summary.get("recommendation")
+    return advised is None or advised["answer"] != "more_data"
+
+
+def singular(unit: str) -> str:
+    """Name a unit for people: MEDS' subject is a patient."""
+    return {"subject_id": "patient"}.get(unit, unit)
+
+
 def plural(unit: str) -> str:
     """Make the plural of a unit, such as "trajectories"."""
+    unit = singular(unit)
     return unit[:-1] + "ies" if unit.endswith("y") else unit + "s"
 
 

@@ -19,6 +19,7 @@ from primorl.config.params import Params
 from primorl.evaluate.private.results import Verdict
 from primorl.evaluate.wording import (
     account,
+    can_compare,
     comparable,
     describe_public,
     guarantee,
@@ -206,7 +207,9 @@ def write_page(facts: Facts) -> str:
         checked=None if verdict is None else model_check(verdict),
         meaning=write_meaning(facts.released, facts.counted),
         practice=write_practice(summary, facts.discount, believed=believed),
-        conduct=write_conduct(facts.conduct, facts.model, today, units, believed=believed),
+        conduct=write_conduct(
+            facts.conduct, facts.model, today, units, believed=believed and can_compare(summary)
+        ),
         responsible=[(said, declared.get(key, "not stated")) for key, said in named],
         columns=list_columns(facts.policy),
         explained=list_explained(facts.model),

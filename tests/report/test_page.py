@@ -146,9 +146,14 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     conduct |= {"contrast": where | {"clone": 0.03, "policy": 0.49}}
     conduct |= {"clone_ended": 0.65, "policy_ended": 0.96}
     said = log_of(answer="keep", reason="So.", interval=None)
-    for believe, shown in (("doubtful", True), ("no", False)):
+    unsure = log_of(answer="more_data", reason="So.", interval=None)
+    for advice, believe, shown in (
+        (said, "doubtful", True),
+        (said, "no", False),
+        (unsure, "doubtful", False),
+    ):
         check = {"believe": believe, "ratio": 0.51, "wrong": ["reward"], "horizons": [1, 5]}
-        own = said | {"model_verdict": {"check": check}}
+        own = advice | {"model_verdict": {"check": check}}
         page = plain(write_page(replace(FACTS, summary=own, conduct=conduct)))
         change = "more dose 3 where pressure is at most 60: 49% of the steps there"
         assert (change in page) == shown
@@ -164,6 +169,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     )
     assert "died: 20 under the policy and 30 if all goes on as today" in page
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
+    assert "no such end by the last step: 60 under the policy and 40 if all goes on" in page
     category = conduct | {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}
     many = category | {"actions": [use | {"name": f"dose {place}"} for place in range(13)]}
     page = plain(write_page(replace(FACTS, summary=said, conduct=many)))
