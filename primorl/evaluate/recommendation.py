@@ -26,9 +26,9 @@ in half the width of today's interval.
 """
 OVERVALUED = 0.5
 """Share of what the model adds to today's practice that it may add to the policy's gain as well."""
-DOWN, UP = 0.25, 0.5
-"""And as a share of the gain: a policy finds a model's errors, and most gained more than a model
-said that knows little.
+DOWN, UP = 0.25, 1.0
+"""And as a share of the gain: a policy finds a model's errors, and most gained more, up to twice,
+than a model said that knows little.
 """
 MOST_BEYOND = 0.3
 """Share of the policy's steps, beyond the clone's own, that may lie where the clone hardly is: a
@@ -141,7 +141,13 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         return Recommendation(answer="more_data", policy=None, reason=_sentences(unsure))
     bars = find_bars(answers)
     low, high = compared.interval
-    if answers.verdict is not None and answers.verdict.vetoes:
+    small = compared.least_gain < LEAST_GAIN * compared.scale
+    if low > 0 and small:
+        bars.append(
+            f"a gain of {compared.least_gain:.4g} is below {LEAST_GAIN:.0%} of how far people's "
+            f"returns are apart ({compared.scale:.4g}): what the log does not record can make it"
+        )
+    if (answers.verdict is not None and answers.verdict.vetoes) or (low > 0 and small):
         why = ["what the policy would change is not known", *(f"no trial: {bar}" for bar in bars)]
         return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
     said = "by the model the policy gains nothing"
@@ -149,12 +155,6 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         said = "there may be no gain at all: its interval begins at 0 or below"
     if low > 0:
         said = "all of the gain's interval lies above 0"
-        if compared.least_gain < LEAST_GAIN * compared.scale:
-            bars.append(
-                f"a gain of {compared.least_gain:.4g} is below {LEAST_GAIN:.0%} of how far "
-                f"people's returns are apart ({compared.scale:.4g}): what the log does not record "
-                "can make it"
-            )
     tries = low > 0 and not bars
     return Recommendation(
         answer="trial" if tries else "keep",

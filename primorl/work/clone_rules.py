@@ -19,7 +19,7 @@ from primorl.work.model_rules import (
     round_to,
 )
 
-_MOST_ROWS = 256  # of a unit and round of linear heads
+_MOST_ROWS = 256  # of a unit and round
 _CLONE_Q, _CLONE_ROUNDS = 0.1, 120
 _BEGUN_Q, _BEGUN_ROUNDS = 0.3, 40  # where the public split makes the first weights
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml

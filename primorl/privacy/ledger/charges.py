@@ -97,9 +97,9 @@ def pay_or_resume(
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new
     charge.
 
-    A process may die at any line, and the next call with the same identity goes on with the same
-    charge, or is refused where an answer is lost: the checkpoint is on the disk before the
-    reservation is asked for, and is deleted only after a refusal (`Refused`).
+    Formal property: a process may die at any line, and the next call with the same identity goes on
+    with the same charge, or is refused where an answer is lost: the checkpoint is on the disk
+    before the reservation is asked for, and is deleted only after a refusal (`Refused`).
 
     | case | what happens |
     |----------------------------------------------------|---------------------------------------------------------|
