@@ -134,12 +134,14 @@ class Behaviour(Question):
             upper = (cdf + doubt).clamp(0, 1).cummax(0).values
             lower = (cdf - doubt).clamp(0, 1).flip(0).cummin(0).values.flip(0)
             low, value, high = (_crossing(edges, curve, p) for curve in (upper, cdf, lower))
-            ends.append((low, value, high))
+            first = edges[edges <= low].max().item()  # where in its bin a return lies is not known
+            last = edges[edges >= high].min().item()
+            ends.append((first, value, last))
             place = int((edges <= value).sum().clamp(1, len(edges) - 1))
             widest = max(widest, float(edges[place] - edges[place - 1]))
         bias = (
             "Returns are spread evenly over their bin, so a quantile is off by one bin, "
-            f"{widest:.3g}, at most."
+            f"{widest:.3g}, at most; its interval ends where bins do."
         )
         for p, (low, value, high) in zip(QUANTILES, ends, strict=True):
             add(f"quantile {p:g} of the return", value, (low, high), covers, bias)

@@ -92,6 +92,16 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
     assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
 
 
+def test_the_interval_of_a_quantile_holds_an_outcome_that_lies_at_a_bound() -> None:
+    problem, behaviour, returns = asked(4000), Behaviour(levels=9), skewed(4000)
+    returns[:] = 2.0
+    returns[:240] = -3.0
+    _, *quantiles = behaviour.estimates(problem, 1e-9, release(problem, returns, behaviour))
+    for p, said in zip(QUANTILES, quantiles, strict=True):
+        assert said.ci95 is not None
+        assert said.ci95[0] <= float(returns.quantile(p)) <= said.ci95[1]
+
+
 @pytest.mark.parametrize("wider", [1, 10, 100, 1000])
 def test_a_range_that_is_found_is_as_good_as_the_right_bounds(wider: int) -> None:
     """Twin: the same noise within bounds that are taken as they are."""
