@@ -277,7 +277,10 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
     file = Path(unquote(path.partition("?")[0]))  # as SQLAlchemy reads it
     if scheme.startswith("sqlite") and not file.exists():
         named = "" if params.tracking.uri is None else "tracking.uri: "
-        raise PipelineError(f"{named}{file}: not there: nothing was run yet; run `dvc repro`")
+        raise PipelineError(
+            f"{named}{file}: not there: nothing was run here yet; run `dvc repro`, or, in a "
+            "clone, name the owner's MLflow as tracking.uri"
+        )
     runs: Sequence[Run] = ()
     with _connected(uri) as client:
         experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)

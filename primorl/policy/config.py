@@ -195,7 +195,9 @@ class PolicyConfig:
         Raises:
             PipelineError: missing, of another format version, or not as declared. One line.
         """
-        return read_record(folder / FILE, cls, "run `dvc repro optimize_policy` to make it again")
+        return read_record(
+            folder / FILE, cls, "name a policy's folder, or run `dvc repro optimize_policy`"
+        )
 
 
 @record

@@ -286,7 +286,7 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
         )
     except FileNotFoundError:
         raise PipelineError(
-            f"{path}: not there; run `dvc repro optimize_policy` to make it"
+            f"{path}: not there; name a policy's folder, or run `dvc repro optimize_policy`"
         ) from None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
         reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
