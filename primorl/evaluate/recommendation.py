@@ -141,13 +141,13 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         return Recommendation(answer="more_data", policy=None, reason=_sentences(unsure))
     bars = find_bars(answers)
     low, high = compared.interval
-    small = compared.least_gain < LEAST_GAIN * compared.scale
-    if low > 0 and small:
+    small = low > 0 and compared.least_gain < LEAST_GAIN * compared.scale
+    if small:
         bars.append(
             f"a gain of {compared.least_gain:.4g} is below {LEAST_GAIN:.0%} of how far people's "
             f"returns are apart ({compared.scale:.4g}): what the log does not record can make it"
         )
-    if (answers.verdict is not None and answers.verdict.vetoes) or (low > 0 and small):
+    if small or (answers.verdict is not None and answers.verdict.vetoes):
         why = ["what the policy would change is not known", *(f"no trial: {bar}" for bar in bars)]
         return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
     said = "by the model the policy gains nothing"

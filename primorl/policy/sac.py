@@ -590,13 +590,20 @@ def train(
             for rows in sampler(buffer, updates, config.batch_size, generators):
                 sac.update(rows)
             done += updates
-        of_model = zip(rewards.tolist(), uncertainties.tolist(), strict=True)
-        metrics = tuple(
-            figures | {"model_reward": reward, "model_uncertainty": uncertainty}
-            for figures, (reward, uncertainty) in zip(sac.pop_figures(), of_model, strict=True)
-        )
+        metrics = _join_figures(sac.pop_figures(), rewards, uncertainties)
         _refuse_diverged(number, seeds, metrics)
         yield Epoch(number, metrics, sac.snapshot(scaling))
+
+
+def _join_figures(
+    of_policies: Sequence[dict[str, float]], rewards: Tensor, uncertainties: Tensor
+) -> tuple[dict[str, float], ...]:
+    """Join the figures of each policy's updates with those of its last rollouts, ``[G]`` each."""
+    of_model = zip(rewards.tolist(), uncertainties.tolist(), strict=True)
+    return tuple(
+        figures | {"model_reward": reward, "model_uncertainty": uncertainty}
+        for figures, (reward, uncertainty) in zip(of_policies, of_model, strict=True)
+    )
 
 
 def _refuse_diverged(epoch: int, seeds: Sequence[int], metrics: Sequence[dict[str, float]]) -> None:

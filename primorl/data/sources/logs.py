@@ -146,15 +146,25 @@ class LogFiles:
 
     def sort_by(self, name: str) -> None:
         """Put the files in the order of their first ids in a field, as a sorted log has them."""
+        if len(self.paths) == 1:
+            return
         field = next(each for each in self._fields if each.name == name)
-        alone = (LogFiles(path, [field], self._form, [path]) for path in self.paths)
-        firsts = [next(log.batches(), None) for log in alone]
-        ids = [first[name][0].as_py() for first in firsts if first is not None]
-        if pa.types.is_string(self.schema.field(name).type):
-            ids = id_text(pa.array(map(str, ids))).to_pylist()
-        order = sorted(range(len(ids)), key=ids.__getitem__)
+        files = zip(self.paths, self._types, strict=True)
+        firsts = [self._first_id(*file, field) for file in files]
+        order = sorted(range(len(firsts)), key=firsts.__getitem__)
         self.paths = [self.paths[place] for place in order]
         self._types = [self._types[place] for place in order]
+
+    def _first_id(self, path: Path, types: dict[str, pa.DataType], field: Field) -> int | str:
+        """Read the id of a file's first row, as `batches` gives it; "" where there is no row."""
+        with _decoding(path, self._names[path]):
+            rows = next(self._open(path, {field.column: types[field.column]}), None)
+        if rows is None or rows.num_rows == 0:
+            return ""
+        refuse = partial(_refuse_first, path, 0, field)
+        kind = self.schema.field(field.name).type
+        first: int | str = _convert(field, rows.column(0)[:1], kind, refuse)[0].as_py()
+        return first
 
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
@@ -261,17 +271,23 @@ class LogFiles:
         with _decoding(path, self._names[path]):
             if path.suffix != ".parquet":
                 self._check_quotes(path)
-                yield from self._open_csv(path, types)
-                return
-            # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups
-            # of the file.
-            file = pq.ParquetFile(
-                path,
-                page_checksum_verification=True,
-                pre_buffer=False,
-                buffer_size=_PARQUET_BUFFER_BYTES,
-            )
-            yield from file.iter_batches(ROWS_PER_BATCH, columns=sorted(types), use_threads=False)
+            yield from self._open(path, types)
+
+    def _open(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        if path.suffix != ".parquet":
+            return iter(self._open_csv(path, types))
+        # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of
+        # the file.
+        file = pq.ParquetFile(
+            path,
+            page_checksum_verification=True,
+            pre_buffer=False,
+            buffer_size=_PARQUET_BUFFER_BYTES,
+        )
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(
+            ROWS_PER_BATCH, columns=sorted(types), use_threads=False
+        )
+        return batches
 
     def _check_quotes(self, path: Path) -> None:
         """Refuse a field that holds rows: Arrow reads up to the next quote, whatever follows it.
