@@ -12,13 +12,13 @@ import pytest
 from gymnasium.spaces import Box, Space
 from minari.data_collector import EpisodeBuffer as Episode
 
-from primorl.config.datasets import MinariDataset, checked
+from primorl.config.datasets import AnyDataset, MinariDataset, checked
 from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
 from primorl.data.storage.rows import ROWS_PER_GROUP, PartReader, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, Transitions
 
-T = TypeVar("T")
+T = TypeVar("T", bound=AnyDataset)
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
 INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
 
@@ -110,7 +110,7 @@ def write_parts(
 def collected(chosen: T, name: str = "small", raw: Path = Path("raw")) -> T:
     """The same dataset, collected."""
     raw.mkdir(parents=True, exist_ok=True)
-    source_of(name, chosen).collect(raw)  # type: ignore[arg-type]
+    source_of(name, chosen).collect(raw)
     return chosen
 
 

@@ -240,8 +240,11 @@ def test_a_cap_draws_from_all_trajectories_of_a_unit(
 
     The twin takes the first 8 steps, so the first trajectory only, and is told apart.
     """
+
+    def in_order(lengths: torch.Tensor, most: int, entropy: object) -> torch.Tensor:
+        return torch.arange(most).minimum(lengths[:, None] - 1)
+
     if first_only:
-        in_order = lambda lengths, most, entropy: torch.arange(most).minimum(lengths[:, None] - 1)  # noqa: E731
         monkeypatch.setattr(local_update, "_shuffle", in_order)
     batches = epochs_of(numbered([100, 7] * 1000), 8, 1, 8)
     own = batches.weights[0, ::2] > 0

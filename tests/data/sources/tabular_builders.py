@@ -1,6 +1,8 @@
 """Small logs with known content, for the tests of ``source: tabular``."""
 
+import shutil
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+import pytest
 
+from primorl.base.errors import PipelineError
 from primorl.config.datasets import TabularDataset, checked
 from tests.data.builders import collected, ingested
 from tests.projects import project_settings
@@ -105,3 +109,18 @@ EXPECTED = [
 ]
 HEADER = "user,visit,time,x,ward,dose,gain,died,left\n"
 NO_FLAGS = {"terminated": None, "truncated": None}
+
+
+def arrives(dataset: TabularDataset | None = None) -> None:
+    """The transitions of `rows` come out, whatever form the log in ``log`` has; it is deleted."""
+    assert run(dataset or entry()).to_pylist() == EXPECTED
+    shutil.rmtree("log")
+
+
+def refusal(dataset: TabularDataset) -> str:
+    """The one line that says no."""
+    with pytest.raises(PipelineError) as refused:
+        run(dataset)
+    assert "\n" not in str(refused.value)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+    return str(refused.value)

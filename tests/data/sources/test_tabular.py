@@ -2,11 +2,9 @@
 
 import gzip
 import math
-import os
 import re
 import shutil
 import tempfile
-import traceback
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -21,11 +19,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import TabularDataset
 from primorl.data.sources import logs as tabular_files
 from primorl.data.sources import source_of
 from primorl.data.sources import tabular as tabular_sorting
-from primorl.data.sources.logs import Field, LogFiles, find_files, log_files
+from primorl.data.sources.logs import Field, LogFiles
 from primorl.data.storage.schema import arrow_schema
 from tests.data.builders import made
 from tests.data.sources.tabular_builders import (
@@ -36,8 +33,10 @@ from tests.data.sources.tabular_builders import (
     REPOSITORY,
     SECRET,
     Row,
+    arrives,
     discrete,
     entry,
+    refusal,
     row,
     rows,
     run,
@@ -45,12 +44,6 @@ from tests.data.sources.tabular_builders import (
     transition,
     write,
 )
-
-
-def arrives(dataset: TabularDataset | None = None) -> None:
-    """The transitions of `rows` come out, whatever form the log in ``log`` has; it is deleted."""
-    assert run(dataset or entry()).to_pylist() == EXPECTED
-    shutil.rmtree("log")
 
 
 def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Path) -> None:
@@ -65,56 +58,6 @@ def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Pa
     assert [each["observation"][0] for each in written] == [each["x"] for each in content]
     assert [each["truncated"] for each in written] == [each["left"] for each in content]
     assert [each["terminated"] for each in written] == [each["died"] for each in content]
-
-
-def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
-    table = pa.Table.from_pylist(rows()[2:])
-    for second in ("part-3.parquet", "year/part-1.parquet"):
-        Path("log/year").mkdir(parents=True)
-        write(rows()[:2], "log/part-2.csv")
-        write(table.select(table.column_names[::-1]), f"log/{second}")
-        for name in ("_SUCCESS", ".part-3.csv"):
-            text("not a log", f"log/{name}")
-        arrives()
-
-
-@pytest.mark.parametrize("files", ["log", "log/*/*"])
-@pytest.mark.parametrize(
-    "names",
-    [("part-2.csv", "part-10.csv"), ("2.parquet", "10.parquet"), ("9 (1).csv", "9 (10).csv")],
-)
-def test_parts_whose_numbers_are_not_padded_come_in_the_order_of_numbers(
-    project: Path, names: tuple[str, str], files: str
-) -> None:
-    Path("log").mkdir()
-    for name, part in zip(names, (rows()[:3], rows()[3:]), strict=True):
-        write(part, f"log/year=2024/{name}")
-    arrives(entry(files=files, sorted=True))
-
-
-def of_one(person: str) -> list[Row]:
-    return [row(person, 0, 0), row(person, 0, 1, dose=None, gain=None, left=True)]
-
-
-def test_a_sorted_log_may_have_a_file_for_each_person_whatever_it_is_called(project: Path) -> None:
-    Path("log").mkdir()
-    for person, name in {"p1": "p1.csv", "p10": "p10.csv", "p2": "a.csv"}.items():
-        write(of_one(person), f"log/{name}")
-    assert run(entry())["unit_id"].to_pylist() == ["p1", "p10", "p2"]
-
-
-def test_a_part_is_empty_only_with_a_header_alone_that_names_the_columns(project: Path) -> None:
-    Path("log").mkdir()
-    write(rows(), "log/a.csv")
-    header, *below = write(of_one("77"), "log/b.csv").read_text(encoding="utf-8").splitlines()
-    text("\r".join([header, *below]), "log/b.csv")  # a line that ends as on old Macs
-    assert len(set(run(entry())["unit_id"].to_pylist())) == 3
-    for content in (below[0] + "\n", "user,visit\n"):
-        text(content, "log/b.csv")
-        with pytest.raises(PipelineError, match=r"b\.csv: column .* is missing"):
-            run(entry())
-    text(header + "\n", "log/b.csv")
-    arrives()
 
 
 def test_odd_csv(project: Path) -> None:
@@ -416,15 +359,6 @@ BAD: dict[str, tuple[Any, ...]] = {
 }
 
 
-def refusal(dataset: TabularDataset) -> str:
-    """The one line that says no."""
-    with pytest.raises(PipelineError) as refused:
-        run(dataset)
-    assert "\n" not in str(refused.value)
-    assert SECRET not in "".join(traceback.format_exception(refused.value))
-    return str(refused.value)
-
-
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_rows(project: Path, kind: str) -> None:
     change, message, columns, changes = (*BAD[kind], {}, {})[:4]
@@ -590,13 +524,6 @@ def test_the_hour_that_comes_twice_and_a_date_far_away_are_refused(
     assert says != SUMMER or "their zone" in refusal(entry(NO_FLAGS, end="last_row"))
 
 
-def test_a_later_file_may_come_first(project: Path) -> None:
-    for name, day in (("a", "2035-01-0"), ("b", "2024-01-0")):
-        lines = "".join(f"2,0,{day}{step},1,A,0.5,1,0,0\n" for step in (1, 2, 3))
-        text(HEADER + lines, f"log/{name}.csv")
-    assert len(run(entry(NO_FLAGS, sorted=False, end="last_row"))) == 5
-
-
 def test_a_bad_row_late_in_a_long_csv_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -636,15 +563,6 @@ def test_the_pages_table_of_types_says_what_is_read(project: Path) -> None:
                 except PipelineError:
                     found = "refused"
                 assert found == expected, (kind, role)
-
-
-def test_files_that_are_none(project: Path) -> None:
-    Path("empty").mkdir()
-    for files in ("nowhere", "nowhere/*.csv", "empty"):
-        assert f"log.yaml: options.files: found no file at {files!r}" in refusal(entry(files=files))
-    write(rows())
-    text("{}", "log/part.json")
-    assert "log/part.json: found a name" in refusal(entry(files="log/*"))
 
 
 TWICE = {"column": "ward", "categories": ["A", "A"]}
@@ -693,116 +611,6 @@ def test_other_ids_are_other_people(project: Path) -> None:
     assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)
 
 
-# Nobody is left out of a log in silence
-B = Path("log/b")
-
-
-def linked_folder() -> None:
-    Path("disk").mkdir()
-    Path("disk/b.csv").touch()
-    B.symlink_to(Path("disk").resolve())
-
-
-def named(name: str) -> Callable[[], None]:
-    def make() -> None:
-        B.mkdir()
-        (B / name).touch()
-
-    return make
-
-
-def loop() -> None:
-    B.mkdir()
-    (B / "again").symlink_to(Path("log").resolve())
-
-
-def pipe() -> None:
-    B.mkdir()
-    os.mkfifo(B / "b.csv")
-
-
-REFUSED: dict[str, Callable[[], Any]] = {
-    "a link to nothing": lambda: B.symlink_to("gone"),
-    ".CSV": named("b.CSV"),
-    ".tsv": named("b.tsv"),
-    "compressed otherwise": named("b.csv.zst"),
-    "an archive": named("b.zip"),
-    "a file that is no log": named("README"),
-    "a folder in itself": loop,
-    "a pipe": pipe,
-}
-
-
-@pytest.fixture
-def folder(project: Path) -> Path:
-    write(rows(), "log/a.csv")
-    return project
-
-
-@pytest.mark.parametrize("files", ["log", "log/*", "log/**"])
-@pytest.mark.parametrize("make", [named("b.csv"), linked_folder])
-def test_a_folder_is_copied_whole(folder: Path, files: str, make: Callable[[], None]) -> None:
-    make()
-    Path("raw").mkdir()
-    source_of("log", entry(files=files)).collect(Path("raw"))
-    found = log_files(Path("raw"))
-    assert [path.name for path in found] == ["a.csv", "b.csv"]
-    assert not any(path.is_symlink() for path in found)
-
-
-def copy_log(name: str) -> Callable[[], None]:
-    def make() -> None:
-        Path(name).parent.mkdir(exist_ok=True)
-        shutil.copy("log/a.csv", name)
-
-    return make
-
-
-def overlap() -> None:
-    """The last visit is in two exports."""
-    write(rows()[6:], "log/b.csv")
-
-
-DOUBLED: dict[str, tuple[Callable[[], None], str]] = {  # and the second file
-    "beside it": (copy_log("log/a (1).csv"), "a.csv"),
-    "in a folder of the same name": (copy_log("log/b/a.csv"), "b/a.csv"),
-    "of Parquet": (lambda: [write(rows(), f"log/{n}.parquet") for n in "bc"] and None, "c.parquet"),
-    "in part": (overlap, "b.csv"),
-}
-
-
-@pytest.mark.parametrize("what", DOUBLED)
-def test_rows_that_are_in_a_folder_twice_name_both_files(folder: Path, what: str) -> None:
-    make, second = DOUBLED[what]
-    make()
-    dataset = entry(NO_FLAGS, sorted=False, end="last_row")
-    first = "b.parquet" if second == "c.parquet" else "a.csv" if second != "a.csv" else "a (1).csv"
-    assert re.search(rf"/{re.escape(second)}: .*/{re.escape(first)}", refusal(dataset))
-
-
-NO_TYPES = pa.table({name: pa.nulls(0) for name in rows()[0]})
-EMPTY: dict[str, Callable[[str], Any]] = {  # as Spark and pandas write them
-    "csv": lambda part: text(HEADER, f"{part}.csv"),
-    "no line end": lambda part: text(HEADER.strip(), f"{part}.csv"),
-    "csv.gz": lambda part: text(gzip.compress(HEADER.encode(), mtime=0), f"{part}.csv.gz"),
-    "parquet": lambda part: write(pa.Table.from_pylist(rows()).slice(0, 0), f"{part}.parquet"),
-    "no types": lambda part: write(NO_TYPES, f"{part}.parquet"),
-}
-
-
-@pytest.mark.parametrize("kind", EMPTY)
-def test_empty_parts_are_alike_and_tell_no_types(project: Path, kind: str) -> None:
-    """Twin: a file of no bytes was cut, and is refused."""
-    times = [datetime(2024, 1, 1 + each["time"]) for each in rows()]
-    content = pa.Table.from_pylist(rows()).set_column(2, "time", pa.array(times))
-    write(content, "log/part-1.parquet")
-    for part in ("log/part-0", "log/part-2"):
-        EMPTY[kind](part)
-    assert len(run(entry())) == 6
-    text(b"", "log/part-3.csv")
-    assert "part-3.csv: not readable" in refusal(entry())
-
-
 SHARED_IDS = ["NA", "n/a", "#N/A", "<NA>", "NULL", "nan", "None", " ", "1.58291E+17", "2,5e+12"]
 
 
@@ -825,25 +633,3 @@ def test_ids_that_different_people_may_share_are_refused(
 def test_ids_that_only_look_so_are_ids(project: Path, id_: str) -> None:
     write([each | {"user": f"{each['user']}" if each["user"] == 2 else id_} for each in rows()])
     assert id_ in run(entry(sorted=False))["unit_id"].to_pylist()
-
-
-@pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.parametrize("files", ["log", "log/*"])
-def test_a_part_that_is_not_understood_is_refused_by_name(
-    folder: Path, files: str, what: str
-) -> None:
-    REFUSED[what]()
-    with pytest.raises(PipelineError, match=r"^.*log/b"):
-        find_files(files)
-
-
-def test_what_cannot_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named("b.csv")()
-
-    def refuse(path: Any, mode: int) -> bool:  # root may read everything
-        return Path(path).name != refused
-
-    monkeypatch.setattr("os.access", refuse)
-    for files, refused in (("log", "b.csv"), ("log/*/*", "b.csv"), ("log/*/*", "b")):
-        with pytest.raises(PipelineError, match=f"{refused}: .*cannot be read"):
-            find_files(files)

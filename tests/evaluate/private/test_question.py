@@ -146,5 +146,6 @@ def test_an_unknown_share_says_nothing_and_no_contribution_within_the_norm_is_ch
     assert (found.low, found.high, found.noise) == (-1, 1, math.inf)
     mechanism = Behaviour(levels=1).build_mechanism(question(10, 1, 1), 10.0, 2)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
-    assert torch.equal(mechanism.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
+    assert isinstance(mechanism.clip, L2Clip)
+    assert torch.equal(mechanism.clip.finish(vectors.clone()), vectors)
     assert noise_of(mechanism) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
