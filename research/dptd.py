@@ -44,8 +44,9 @@ from research.rows import FIGURES, Row, completed
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
 COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
-SHARE, MEAN = 0.05, BoundedSum(1, 1.0)  # of 1/z², for the question of the mean reward
+SHARE = 0.05  # of 1/z², for the question of the mean return
 LEVELLED = ("level", "level noise")
+OTHERS = ("sgd_plain", "dpgld", "dpsrm")  # steps that are not DPTD's
 STEP, MOMENTUM = 1e-3, 0.3  # of SGD and DPSRM
 LARGE_STEP, INVERSE_TEMPERATURE = 1e-2, 1e4  # of DPGLD
 EPOCH = 500  # updates; the objective is taken after each
@@ -55,8 +56,8 @@ NAMES = {
     "dptd": "DPTD",
     "clip": "TD, clipped, no noise",
     "noise": "noise alone: gradients 0",
-    "level": "DPTD from the mean reward",
-    "level noise": "the mean reward alone: gradients 0",
+    "level": "DPTD from the mean return",
+    "level noise": "the mean return alone: gradients 0",
     "sgd_plain": "SGD, no privacy",
     "dpgld": "DPGLD",
     "dpsrm": "DPSRM",
@@ -78,6 +79,7 @@ TASKS = {
 }
 DRAWN = ("CartPole-v1", "Acrobot-v1")
 DISCOUNT = 0.95
+RETURN = BoundedSum(1, 1 / (1 - DISCOUNT))  # a return of rewards within [-1, 1]
 _FEATURES = 200
 
 
@@ -200,21 +202,19 @@ def log_of(task: str, units: int) -> tuple[Log, float]:
     pairs, paid, over = zip(*(step for rows in played for step in rows), strict=True)
     states = torch.from_numpy(np.stack(pairs, 1)) / torch.tensor(TASKS[task].scales)
     here, following = states.clamp(-4, 4).float()
-    starts, reward = lengths.cumsum(0) - lengths, torch.tensor(paid)
-    place = torch.arange(len(reward)) - starts.repeat_interleave(lengths)
-    value = float((DISCOUNT ** place.double() * reward).sum()) / units
-    factor = DISCOUNT * ~torch.tensor(over)
-    return Log(here, following, reward, factor, starts, lengths), value
+    starts, factor = lengths.cumsum(0) - lengths, DISCOUNT * ~torch.tensor(over)
+    log = Log(here, following, torch.tensor(paid), factor, starts, lengths)
+    return log, float(returns(log).mean())
 
 
 def mechanism_of(
     units: int, unit: str, delta: float, method: str, epsilon: float | None
 ) -> Mechanism:
-    """Make the rounds of a line and, where it begins at the mean reward, the question for that."""
+    """Make the rounds of a line and, where it begins at the mean return, the question for that."""
     queries: tuple[GaussianQuery, ...] = ()
     if method in LEVELLED and epsilon is not None:
         z = 1 / (math.sqrt(SHARE) * gaussian_mean(epsilon, delta))
-        queries = (GaussianQuery("mean_reward", MEAN.sensitivity, z),)
+        queries = (GaussianQuery("mean_return", RETURN.sensitivity, z),)
     q, noise = min(1.0, COHORT / units), 0.0
     if epsilon is not None:
         multipliers = tuple(query.noise_multiplier for query in queries)
@@ -224,15 +224,18 @@ def mechanism_of(
 
 
 def ask_level(mechanism: Mechanism, log: Log) -> float:
-    """Ask the mean of the units' mean rewards, within [-1, 1], and return what it is worth for
-    ever; 0 where there is no question.
-    """
+    """Ask the mean of the units' discounted returns; 0 where there is no question."""
     if not mechanism.queries:
         return 0.0
-    units = torch.arange(mechanism.units).repeat_interleave(log.lengths)
-    sums = torch.zeros(mechanism.units).index_add(0, units, log.reward)
-    total = MEAN.total((sums / log.lengths).unsqueeze(1))
-    return float(mechanism.answer(mechanism.queries[0], total)) / (1 - DISCOUNT)
+    total = RETURN.total(returns(log).unsqueeze(1))
+    return float(mechanism.answer(mechanism.queries[0], total))
+
+
+def returns(log: Log) -> Tensor:
+    """Sum the discounted rewards of each unit, float64 ``[U]``. Sensitive."""
+    units = torch.arange(len(log.lengths)).repeat_interleave(log.lengths)
+    discounts = DISCOUNT ** (torch.arange(len(units)) - log.starts[units]).double()
+    return discounts.new_zeros(len(log.lengths)).index_add(0, units, discounts * log.reward)
 
 
 def made(key: Row) -> Row:
@@ -264,14 +267,16 @@ def made(key: Row) -> Row:
         if not method.endswith("noise"):
             total = contributed(mechanism, network, values, log, level, kept)
         (released,) = mechanism.release((total,))
-        if method not in ("sgd_plain", "dpgld", "dpsrm"):
+        if method not in OTHERS:
             values = ALGORITHM.stepped(values, released, done)
         else:
             p, d = released.double().view(RUNS, 2, -1).unbind(1)
             values = descent_ascent(values, kept * values["p"] + p, kept * values["d"] + d, step)
     curves = torch.stack(objective)
     found = level + network.values(values["theta"].float(), log.inputs[log.starts][None]).mean(1)
+    metric = [] if method in OTHERS else measure(network, values, judged).tolist()
     return {
+        "metric": [float(f"{number:.3g}") for number in metric],
         "noise_multiplier": mechanism.noise_multiplier,
         "delta": mechanism.delta,
         "objective_mean": [float(f"{number:.3g}") for number in curves.mean(1).tolist()],
@@ -280,6 +285,20 @@ def made(key: Row) -> Row:
         "value": [round(number, 2) for number in found.tolist()],
         "true_value": round(true_value, 2),
     }
+
+
+def measure(network: ValueNetwork, values: dict[str, Tensor], judged: TdBatch) -> Tensor:
+    """Compute the paper's 𝔐 of each run, ``[N]``, with ‖∇_ω F‖ for L_F ‖ω - ω*(θ)‖, which it is at
+    most.
+
+    𝔐 = ‖θ - P(θ - κ p)‖ / κ + ‖∇_θ F - p‖ + L_F ‖ω - ω*(θ)‖, of which all are 0 where both sides
+    stand still.
+    """
+    theta, omega, p = values["theta"], values["omega"], values["p"]
+    gradients = network.gradients(theta.float(), omega.float(), judged)[0].double()
+    of_theta, of_omega = gradients.unbind(1)
+    step = (theta - projected(theta - ALGORITHM.kappa * p)) / ALGORITHM.kappa
+    return sum((part.norm(dim=1) for part in (step, of_theta - p, of_omega)), torch.zeros(()))
 
 
 def contributed(
@@ -343,7 +362,7 @@ def draw(path: Path, rows: list[Row]) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """Write the value of the first states, its error and |L| at the end, a column a log."""
+    """Write the value of the first states, its error, |L| and 𝔐 at the end, a column a log."""
     lines = [f"| line | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 1) + "|"]
     truths = [next(row["true_value"] for row in rows if row["task"] == task) for task in TASKS]
     lines.append(f"| truth | {' | '.join(map(str, truths))} |")
@@ -361,6 +380,8 @@ def table(rows: list[Row]) -> str:
             f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({error:.0%}), "
             f"{last.mean():.2g} ± {last.std(ddof=1):.1g}"
         )
+        if row.get("metric"):
+            cells[name][row["task"]] += f", 𝔐 {np.mean(row['metric']):.2g}"
     for name, found in cells.items():
         lines.append(f"| {name} | {' | '.join(found.get(task, '–') for task in TASKS)} |")
     return "\n".join(lines)
@@ -382,12 +403,11 @@ def main() -> None:
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
     cases += [(method, 1.0) for method in LEVELLED]
     others: list[tuple[str, float | None]] = [
-        ("sgd_plain", None),
-        ("dpgld", 1.0),
-        ("dpsrm", 1.0),
-        ("dptd", 0.1),
+        *((method, None if method == "sgd_plain" else 1.0) for method in OTHERS),
+        *(("dptd", epsilon) for epsilon in (0.1, 10.0, 100.0)),
+        ("clip", None),
+        ("noise", 1.0),
     ]
-    others += [("clip", None), ("noise", 1.0), ("dptd", 10.0), ("dptd", 100.0)]
     asked = [*product(cases, TASKS), *product(others, DRAWN)]
     size = {"units": UNITS, "updates": UPDATES, "runs": RUNS}
     keys: list[Row] = [

@@ -99,14 +99,14 @@ def evaluate(epsilon: float) -> None:
             value = state.level + network.values(state.theta.float(), starts[None]).mean(1)
             found = {
                 "value": float(value) * largest,
-                "of_the_mean_reward": float(state.level) * largest,
+                "of_the_mean_return": float(state.level) * largest,
                 "discount": dptd.DISCOUNT,
                 "network": state.theta[0].tolist(),
             }
             with paid.result(FOLDER, paid.state_privacy(mechanism)) as folder:
                 write_json(folder / "value.json", found)
-    alone = found["of_the_mean_reward"]
-    print(f"{FOLDER}: value {found['value']:.4g}, of the mean reward alone {alone:.4g}")
+    alone = found["of_the_mean_return"]
+    print(f"{FOLDER}: value {found['value']:.4g}, of the mean return alone {alone:.4g}")
 
 
 def learn(

@@ -117,6 +117,6 @@ def test_a_projects_value_is_paid_once(
     statement = Statement.read(dptd_project.FOLDER)
     assert statement.charge == charge.id
     assert statement.epsilon == pytest.approx(2.0, rel=1e-3)
-    assert [each.what for each in statement.queries] == ["mean_reward"]
+    assert [each.what for each in statement.queries] == ["mean_return"]
     assert abs(json.loads(found)["value"]) < 1e3
-    assert "of the mean reward alone" in capsys.readouterr().out
+    assert "of the mean return alone" in capsys.readouterr().out
