@@ -29,7 +29,8 @@ from primorl.engine.local_update import (
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
 
-_MOST_ON_CPU = 64  # more units at once gain nothing
+_MOST_ON_CPU, _CACHED_ON_CPU = 64, 6_000_000  # more units at once gain nothing; nor more bytes
+_FEWEST_ON_CPU = 8  # of fewer units each operation is too short
 _ROWS_ON_CPU = 32768  # of one product of linear heads
 _LEAST_ROWS = 8
 _TEST_STEPS = 2  # of the made-up unit in `check_setup`
@@ -248,8 +249,11 @@ def _cpu_sizes(setup: TrainingSetup, transitions: int, rows: int) -> list[int]:
     """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions``
     transitions.
     """
-    heads = takes_one_product(setup.architecture, setup.local)
-    most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows) if heads else _MOST_ON_CPU
+    if takes_one_product(setup.architecture, setup.local):
+        most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows)
+    else:  # weights and updates of a chunk stay in the processor's cache
+        cached = _CACHED_ON_CPU // (8 * setup.architecture.parameters)
+        most = min(_MOST_ON_CPU, max(_FEWEST_ON_CPU, cached))
     largest = min(most, _units_that_fit(setup, transitions, rows))
     return [size for size in range(1, largest + 1) if _padded_size(size) == size]
 

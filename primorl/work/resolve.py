@@ -29,12 +29,18 @@ from primorl.work.jobs import (
     paid_plan,
     solve_noise,
 )
-from primorl.work.model_rules import epsilon_of, fit_model, model_job, say_least_spread
+from primorl.work.model_rules import (
+    USUAL_LENGTH,
+    epsilon_of,
+    fit_model,
+    model_job,
+    say_least_spread,
+)
 from primorl.work.objections import find_objections
 
 _EPOCHS, _UPDATES, _HIDDEN = 24, 250, (64, 64)  # of the policy
-_USUAL_LENGTH, _LONG_UPDATES, _LONG_HIDDEN = 200, 1600, (128, 128)
-"""Steps of a trajectory from which on a policy that begins at random has more of both."""
+_LONG_UPDATES, _LONG_HIDDEN = 1600, (128, 128)
+"""Of a policy that begins at random, where trajectories are long."""
 _MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")  # settings of jobs
 _LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 8  # see `resolve`
 
@@ -185,7 +191,7 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
     Without a clone epochs are twice as many, as entropy starts high and falls slowly, or longer
     where trajectories are long.
     """
-    long = not params.clones and (manifest.info.horizon or 0) > _USUAL_LENGTH
+    long = not params.clones and (manifest.info.horizon or 0) > USUAL_LENGTH
     starts = "reset" if params.partition.public_fraction == 0 else "public"
     if params.asks_starts:
         starts = "released"

@@ -30,6 +30,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
+from primorl.work import model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
 from primorl.work.objections import Objections, find_objections
@@ -165,6 +166,28 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
         left = replace(params, dynamics=replace(params.dynamics, model=None))
         chosen, found = fit(left, units)
         assert (chosen.dynamics.model, found.answer) == (expected, answer)
+
+
+def test_several_continuous_actions_over_long_trajectories_are_doubted(small: Params) -> None:
+    """Twins: one action, a short trajectory, or somebody public, is answered as before."""
+    tiny_policy.write_partitions(
+        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
+    )
+    asked = {"partition__public_fraction": 0, "privacy__target_epsilon": 1.0}
+    params = automatic(small, **asked, dynamics__model="linear")
+    manifest = replace(Manifest.load(MANIFEST), private_units=10**5)
+    for actions, length, public, answer in (
+        (2, 1000, 0, "marginal"),
+        (1, 1000, 0, "yes"),
+        (2, 200, 0, "yes"),
+        (2, 1000, 9, "yes"),
+    ):
+        ends = {"action_low": (-1.0,) * actions, "action_high": (1.0,) * actions}
+        spaces = replace(manifest.info.spaces, **ends, action_names=())
+        info = replace(manifest.info, spaces=spaces, horizon=length)
+        other = replace(manifest, info=info, public_units=public)
+        store = SimpleNamespace(info=info, units=public, observation_size=3)
+        assert model_rules.fit_model(params, other, store)[1].answer == answer
 
 
 def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False, private: float = 0.0) -> None:
