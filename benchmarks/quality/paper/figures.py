@@ -1,4 +1,4 @@
-"""Figures 2 to 6 of PriMORL and 6 and 8 of DPPG, from kept rows.
+"""Figures 2 to 6 of PriMORL and 2, 6 and 8 of DPPG, from kept rows.
 
 python -m benchmarks.quality.paper.figures
 
@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from benchmarks.quality.paper import grids, rows
 from benchmarks.quality.paper.rows import Row
 from primorl.evaluate.summary import Estimate
-from primorl.privacy.accounting.epsilon import Training, rdp_epsilon
+from primorl.privacy.accounting.epsilon import Training, gaussian_mean, rdp_epsilon
 from research.rows import FIGURES, read
 
 DELTA = 1e-5
@@ -117,27 +118,30 @@ def rounds_within(epsilon: float, q: float, z: float) -> float:
     return low or math.nan
 
 
-def online_by_noise(found: Sequence[dict[str, Any]]) -> Figure:
-    """DPPG's Figure 6: return of the last policy against z, strict and in the papers' mode."""
+def online_returns(found: Sequence[dict[str, Any]], against: str) -> Figure:
+    """DPPG's Figures 2 and 6: return of the last policy against ε or z, beside its nulls."""
     tasks = ("CartPole", "Acrobot")
     figure = panels(len(tasks))
     for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
-        for kind in ("strict", "paper"):
-            points: dict[float, list[float]] = {}
-            for row in found:
-                same = (row["task"], row["method"], row["row"]) == (task, "DPPG", kind)
-                if same and row["budget"].startswith("z"):
-                    points.setdefault(float(row["budget"].split()[1]), []).append(row["drawn"])
-            ends = sorted(points)
-            axes.errorbar(
-                ends,
-                [np.mean(points[z]) for z in ends],
-                [np.std(points[z]) for z in ends],
-                marker="o",
-                capsize=3,
-                label=kind,
-            )
-        finish(axes, task, "noise multiplier z", "return of the last policy")
+        own = [row for row in found if (row["task"], row["method"]) == (task, "DPPG")]
+        points: dict[float, list[float]] = {}
+        for row in own:
+            if row["row"] == "strict":
+                z = 1 / gaussian_mean(row["epsilon"], DELTA)
+                place = row["epsilon"] if against == "ε" else round(z, 2)
+                points.setdefault(place, []).append(row["drawn"])
+        ends = sorted(points)
+        means = [np.mean(points[end]) for end in ends]
+        spread = [np.std(points[end], ddof=1) for end in ends]
+        axes.errorbar(ends, means, spread, marker="o", capsize=3, label="mean, standard deviation")
+        for kind, style in (("no noise", ":"), ("noise alone", "--")):
+            level = np.mean([row["drawn"] for row in own if row["row"] == kind])
+            axes.axhline(level, color="0.4", linestyle=style, label=kind)
+        axes.set_xscale("log")
+        axes.set_xticks(ends, [f"{end:.2g}" for end in ends])
+        axes.xaxis.set_minor_locator(NullLocator())
+        name = "ε of a user (δ 1e-5)" if against == "ε" else "noise multiplier z"
+        finish(axes, task, name, "return of the last policy")
     return figure
 
 
@@ -201,7 +205,8 @@ def main() -> None:
         "primorl_figure4": return_by_epsilon(kept),
         "primorl_figure5": halfcheetah(kept),
         "primorl_figure6": most_rounds(),
-        "dppg_figure6": online_by_noise(online),
+        "dppg_figure2": online_returns(online, "ε"),
+        "dppg_figure6": online_returns(online, "z"),
         "dppg_figure8": online_curves(online),
     }
     for name, figure in drawn.items():
