@@ -17,12 +17,12 @@ ADVICE = {
 """Recommendations in a few words."""
 GAIN_NOTE = (
     "What the model says that the policy adds to the mean return; above 0 is better. The interval "
-    "is made to hold the true gain in nine of ten runs, which was tried on simulated data; on real "
-    "data it may hold less often."
+    "is made to hold the true gain in nine of ten logs, and did so in simulated ones; of real logs "
+    "it may hold less often."
 )
 BELIEVE = {
     "yes": "The model can be believed",
-    "doubtful": "The model is doubtful",
+    "doubtful": "How far the model can be believed is open",
     "no": "Do not believe the model",
 }
 """Headlines of a verdict."""
@@ -61,17 +61,10 @@ def account(summary: Mapping[str, Any]) -> str:
 
 
 def value(number: float, ci95: Sequence[float] | None) -> str:
-    """Format a number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is
-    not symmetric.
-
-    The number behind ± is rounded up, except for the rounding errors of the difference.
-    """
+    """Format a number with its 95% interval: "-12.31 (-13.11 to -11.51)"."""
     if ci95 is None:
         return f"{number:.4g}"
-    low, high = ci95
-    if abs((high - number) - (number - low)) > 0.02 * (high - low):
-        return f"{number:.4g} [{low:.4g}, {high:.4g}]"
-    return f"{number:.4g} ± {at_most(max(high - number, number - low) * (1 - 1e-9), 2)}"
+    return f"{number:.4g} ({ci95[0]:.4g} to {ci95[1]:.4g})"
 
 
 def gain(advice: Mapping[str, Any]) -> str:
@@ -105,7 +98,7 @@ def stop_rule(advice: Mapping[str, Any], today: Shown | None, units: str) -> str
         return ""
     return (
         f"Agree beforehand after how many {units} to look, and stop the trial if their mean return "
-        f"is then below {today.ends[0]:.4g}, the lower end of today's interval."
+        f"is then below {today.ends[0]:.4g}, the lower end of the interval of today's mean return."
     )
 
 
@@ -157,7 +150,8 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     rows = []
     today = _todays_answer(summary)
     if today is not None and (alike or not measured):
-        name = f"today's practice, counted with noise over the {plural(summary['unit'])}"
+        people = plural(summary["unit"])
+        name = f"today's practice, counted over the {people}, with noise for their privacy"
         rows.append(Shown(name, today["value"], today["ci95"]))
     elif summary.get("public_return_mean") is not None and (alike or measured or not answers):
         name = f"today's practice, {summary['public_trajectories']} public trajectories"
@@ -186,18 +180,19 @@ def _predictions(check: Check) -> str:
     what = " and ".join(f"{of}s" for of in check.wrong) or "rewards and states"
     times = "infinitely many" if check.ratio is None else f"{check.ratio:.2g}"
     text = (
-        f"The people's rows were compared with what it predicts {ahead}. Its squared error of "
-        f"{what} is {times} times that of saying that all stays as usual"
+        f"What it predicts {ahead} was compared with what happened. Its squared error of "
+        f"{what}{'' if check.wrong else ', of the two the worse,'} came out as {times} times that "
+        "of saying that all stays as usual"
     )
-    if not check.wrong:
-        text += ", in the worse of the two"
     if check.believe == "yes":
         return f"{text}: surely less than half."
     if check.believe == "no":
         return f"{text}: surely larger."
     if check.ratio is not None and check.ratio < 0.5:
         return f"{text}; noise hides whether it is less than half."
-    return f"{text}. Less than half would be believed; nobody predicts what is chance."
+    if check.ratio is None or check.ratio >= 1:
+        return f"{text}; noise hides whether it is larger. Chance can be predicted by no model."
+    return f"{text}. It is believed where that is below a half, which chance alone can prevent."
 
 
 def _sentence(text: str) -> str:

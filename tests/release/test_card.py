@@ -80,7 +80,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     alone = STATEMENT | {"groups": [], "of_model": STATEMENT}
     (said,) = (point for point in write_meaning(alone, "it").points if "several" in point)
     assert said.endswith(
-        "δ = 1e-05 and by the model alone, ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8."
+        "δ = 1e-05 and counting the model alone, ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8."
     )
     assert "would promise nothing" in card(ledger={"epsilon": None})
     said = "0.1% of patients elsewhere"
