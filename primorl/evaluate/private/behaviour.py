@@ -115,7 +115,7 @@ class Behaviour(Question):
             found.append(estimate(self.name, "behaviour", what, value, ci95, covers, bias))
 
         if (first, last) == (problem.return_low, problem.return_high):
-            bias = "Returns beyond their declared bounds count as the bound."
+            bias = f"Returns outside {first:.4g} to {last:.4g} count as the nearer end."
             add(MEAN_RETURN, value, (low, high), covers, bias)
         else:
             below, above = self._shares_beyond(problem, noise, released, (first, last))

@@ -80,7 +80,8 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
     released = release(problem, returns, behaviour)
     mean, *quantiles = behaviour.estimates(problem, 1e-9, released)
     assert mean.ci95 is not None
-    assert mean.bias == "Returns beyond their declared bounds count as the bound."
+    ends = f"{problem.return_low:.4g} to {problem.return_high:.4g}"
+    assert mean.bias == f"Returns outside {ends} count as the nearer end."
     half = 1.96 * float(returns.std()) / math.sqrt(4000)
     assert mean.value == pytest.approx(float(returns.mean()), abs=1e-5)
     assert (mean.ci95[1] - mean.ci95[0]) / 2 == pytest.approx(half, rel=1e-3)
