@@ -148,7 +148,8 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
             f"returns are apart ({compared.scale:.4g}): what the log does not record can make it"
         )
     if small or (answers.verdict is not None and answers.verdict.vetoes):
-        why = ["what the policy would change is not known", *(f"no trial: {bar}" for bar in bars)]
+        unknown = "what people would gain by the policy is not known"
+        why = [unknown, *(f"no trial: {bar}" for bar in bars)]
         return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
     said = "by the model the policy gains nothing"
     if compared.gain > 0:

@@ -436,7 +436,7 @@ def warn_of_little(
         return ()
     return (
         f"the model explains {reward.share:.0%} of how the reward varies, which may be nothing "
-        f"(standard error {reward.error:.1%})",
+        f"(standard error {reward.error:.1%}); more people, or a larger ε, may tell",
     )
 
 
