@@ -4,7 +4,7 @@ Opens nothing private.
 """
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 
@@ -17,7 +17,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import LEARNED
-from primorl.policy.config import BehaviourConfig
+from primorl.policy.config import BehaviourConfig, SacConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.stages.policy import (
     PublicLog,
@@ -26,7 +26,6 @@ from primorl.stages.policy import (
     find_ends,
     is_undecided,
     planned_policy,
-    sac_config,
 )
 
 
@@ -47,7 +46,7 @@ def body(params: Params, log: StageLog) -> None:
     policy = decide_policy(planned, public, model, near_clone=near_clone)
 
     # What policies are trained in, where rollouts begin, and what holds them near the clone.
-    config = sac_config(policy)
+    config = SacConfig(**{each.name: getattr(policy, each.name) for each in fields(SacConfig)})
     width = len(params.policy_seeds) * max(config.hidden)
     device = choose_device(params.compute.device, width)
     assert policy.uncertainty is not None  # as the stage `plan` decided it

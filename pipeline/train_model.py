@@ -11,6 +11,7 @@ from primorl.stages import training
 from primorl.stages.training import work_for_first
 from primorl.tracking import check_store
 from primorl.work.desk import Desk
+from primorl.work.jobs import paid_plan
 
 
 def body(params: Params, log: StageLog) -> None:
@@ -25,7 +26,7 @@ def body(params: Params, log: StageLog) -> None:
 
         if params.tracking.uri is not None:
             check_store(params)  # `evaluate` would fail after all is paid for
-        plan.keep(params, data)
+        plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
         request, begin = desk.request(plan.model), training.begin(setup)
         with desk.pay(request, begin, training.restore_for(setup)) as paid:
             trained = training.train_for(paid, setup, data, log)

@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-import yaml
-
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, workspace
 from primorl.base.paths import LOCK
@@ -131,6 +129,8 @@ def hint() -> str | None:
 
 def recorded_outputs(stage: str | None = None) -> dict[str, str | None]:
     """Map outputs in ``dvc.lock``, of one stage or of all, to their MD5 digests."""
+    import yaml  # here, and not above: `primorl plan` starts DVC before it loads anything
+
     with suppress(*_MALFORMED, yaml.YAMLError):
         stages = yaml.safe_load((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
         own = [entry.get("outs", []) for name, entry in stages.items() if stage in (None, name)]

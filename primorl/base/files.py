@@ -71,15 +71,6 @@ def project_folder(start: Path) -> Path:
     return start
 
 
-def leaves_project(path: str) -> bool:
-    """Whether a path relative to `home` ends outside the project.
-
-    Absolute paths are allowed to, and give False.
-    """
-    named, root = Path(path).expanduser(), home().resolve()
-    return not named.is_absolute() and not (root / named).resolve().is_relative_to(root)
-
-
 @contextmanager
 def replaced_directory(target: Path) -> Iterator[Path]:
     """Give an empty folder to fill.

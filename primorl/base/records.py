@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from annotated_types import Interval
 from pydantic import Field, Strict, TypeAdapter, ValidationError
@@ -48,7 +48,10 @@ Delta = Annotated[float, Within(ge=1e-12, lt=1)]  # δ; below, tails that the ac
 Probability = Annotated[float, Within(ge=1e-9, le=1)]  # q and other probabilities that are not zero
 Share = Annotated[float, Within(gt=0, lt=1)]  # discount and shares
 Fraction = Annotated[float, Within(ge=0, lt=1)]  # momentum, averaging, the public fraction
-Portion = Annotated[float, Within(ge=0, le=1)]  # β of the loss
+Portion = Annotated[float, Within(ge=0, le=1)]  # β of the loss, and shares up to all
+Count = Annotated[int, Within(ge=1)]
+StatedEpsilon = Annotated[float, Within(ge=0)]  # of a statement
+StatedDelta = Annotated[float, Within(gt=0, lt=1)]
 
 
 _MOST_KEYS_NAMED = 5
@@ -95,6 +98,35 @@ def to_json(value: Any) -> dict[str, Any]:
 def write_record(path: Path, value: Any) -> None:
     """Write a record as strict JSON, atomically."""
     write_json(path, to_json(value))
+
+
+class FileRecord:
+    """Base of records that have a file of their own.
+
+    Attributes:
+        FILE_NAME: in a folder; empty: the place is the file's own path.
+        REMEDY: advice where it cannot be read.
+    """
+
+    FILE_NAME: ClassVar[str] = ""
+    REMEDY: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        return to_json(self)
+
+    def write(self, place: str | Path) -> None:
+        """Write the file, atomically."""
+        write_record(Path(place) / self.FILE_NAME, self)
+
+    @classmethod
+    def read(cls, place: str | Path) -> Self:
+        """Read the file.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(Path(place) / cls.FILE_NAME, cls, cls.REMEDY)
 
 
 def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to make it again") -> R:

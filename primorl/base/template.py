@@ -127,12 +127,9 @@ def _begin_repository(folder: Path) -> None:
     if shutil.which("git") is None:
         with (folder / ".dvc/config").open("a", encoding="utf-8") as config:
             config.write("    no_scm = true\n")
-    elif (
-        subprocess.run(
-            ["git", "init", "--quiet"], cwd=folder, check=False, capture_output=True
-        ).returncode
-        != 0
-    ):
+        return
+    begin = ["git", "init", "--quiet"]
+    if subprocess.run(begin, cwd=folder, check=False, capture_output=True).returncode != 0:
         raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why")
 
 

@@ -29,16 +29,24 @@ _LARGE = 2.0  # ε, from which a guarantee says little
 
 @dataclass(frozen=True)
 class OwnRun:
-    """The run that ``params.yaml`` describes, on the data that are here."""
+    """The run that ``params.yaml`` describes, on the data that are here.
+
+    Attributes:
+        params: its settings.
+        partitions: its data.
+        plan: its numbers.
+        changed: stages that DVC will run.
+    """
 
     params: Params
     partitions: Partitions
     plan: RunPlan
+    changed: Set[str]
 
     @classmethod
-    def read(cls, changed: Set[str] = frozenset()) -> "OwnRun":
-        """Read the run's plan, or decide it where ``changed`` stages will make another; nothing is
-        written or charged.
+    def read(cls, status: Status | None = None) -> "OwnRun":
+        """Read the run's plan, or decide it where DVC will make another; nothing is written or
+        charged. DVC starts meanwhile, and its answer is asked for last.
 
         Raises:
             PipelineError: the data are not here, or the settings do not fit them.
@@ -50,7 +58,8 @@ class OwnRun:
                 "partition`, which charges nothing; or give the numbers of a mechanism"
             )
         partitions = Partitions.open(PARTITIONS, params)
-        return cls(params, partitions, next_plan(params, partitions, changed))
+        changed = frozenset() if status is None else status.changed_stages()
+        return cls(params, partitions, next_plan(params, partitions, changed), changed)
 
     @property
     def training(self) -> Training:
@@ -75,11 +84,8 @@ def show(
         training, delta = asked_for(given, solve)
         lines, content = _mechanism_lines(training, delta), _as_json(training, delta)
     else:
-        own = OwnRun.read()  # while DVC starts
-        changed = frozenset() if status is None else status.changed_stages()
-        if "plan" in changed:
-            own = OwnRun.read(changed)
-        lines, content = _own_lines(own, changed), _own_as_json(own) if as_json else {}
+        own = OwnRun.read(status)
+        lines, content = _own_lines(own), _own_as_json(own) if as_json else {}
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
 
 
@@ -181,13 +187,13 @@ def _own_as_json(own: OwnRun) -> dict[str, Any]:
     }
 
 
-def _own_lines(own: OwnRun, changed: Set[str]) -> Iterator[str]:
+def _own_lines(own: OwnRun) -> Iterator[str]:
     """What it costs first, then whether it can learn, then the numbers."""
     plan, manifest, training = own.plan, own.partitions.manifest, own.training
     with read_ledger(own.params) as ledger:
         bill = Bill.of(own.params, plan, own.partitions, ledger)
     yield from _cost_lines(own)
-    yield f"  {UNKNOWN if changed & MAKE_DATA else bill}"
+    yield f"  {UNKNOWN if own.changed & MAKE_DATA else bill}"
     if plan.can_learn is not None:
         yield f"can it learn? {plan.can_learn}: {plan.reason}"
     yield from (f"  warning: {each}" for each in plan.warnings if each != plan.reason)

@@ -190,9 +190,8 @@ def plan(
     }
     given = {name: number for name, number in numbers.items() if number is not None}
     wanted = None if solve is None else solve.replace("-", "_")
-    own = not (as_json or given or solve)
     # DVC takes as long to start as the accountant to load
-    with Status() if own else nullcontext() as status:
+    with nullcontext() if given or solve else Status() as status:
         from primorl.commands import plan_answer
 
         plan_answer.show(given, wanted, as_json=as_json, status=status)

@@ -8,34 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from primorl.base.records import (
-    Finite,
-    HiddenSizes,
-    LearningRate,
-    NaturalInt,
-    NonNegative,
-    Positive,
-    PositiveInt,
-    Seed,
-    Steps,
-    Within,
-    adapter,
-)
-from primorl.config.reading import (
-    Block,
-    Categories,
-    Category,
-    Column,
-    FilledText,
-    InnerPath,
-    Name,
-    OneOf,
-    Range,
-    Sentence,
-    Text,
-    check_once,
-    shown,
-)
+from primorl.base import records
+from primorl.config import reading
+from primorl.config.reading import Block
 
 _MOST_ACTIONS = 10_000
 
@@ -50,8 +25,8 @@ class Categorical(Block):
     the given order.
     """
 
-    column: Column
-    categories: Categories
+    column: reading.Column
+    categories: reading.Categories
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -62,8 +37,8 @@ class Categorical(Block):
 class CountedActions(Block):
     """A column of discrete actions 0 … count - 1."""
 
-    column: Column
-    count: Annotated[int, Within(ge=2, le=_MOST_ACTIONS)]
+    column: reading.Column
+    count: Annotated[int, records.Within(ge=2, le=_MOST_ACTIONS)]
 
 
 def check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
@@ -77,9 +52,9 @@ def check_ascending(lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
 class BoxActions(Block):
     """Columns of a continuous action, with their bounds; null: those of the environment."""
 
-    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=10_000)]
-    low: tuple[Finite, ...] | None = None
-    high: tuple[Finite, ...] | None = None
+    columns: Annotated[tuple[reading.Column, ...], Field(min_length=1, max_length=10_000)]
+    low: tuple[records.Finite, ...] | None = None
+    high: tuple[records.Finite, ...] | None = None
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
@@ -104,22 +79,24 @@ JoinedActions = Annotated[
 """Columns whose categories together are one discrete action: every combination is one choice, in
 the order in which the last column changes first.
 """
-ObservationColumn = Annotated[Column | Categorical, OneOf()]
-ActionColumns = Annotated[BoxActions | CountedActions | Categorical | JoinedActions, OneOf()]
+ObservationColumn = Annotated[reading.Column | Categorical, reading.OneOf()]
+ActionColumns = Annotated[
+    BoxActions | CountedActions | Categorical | JoinedActions, reading.OneOf()
+]
 
 
 class TabularColumns(Block):
     """Meaning of the columns of a log; null: the log has no such column."""
 
-    unit: Column | None = None
-    trajectory: Column
-    order: Column
+    unit: reading.Column | None = None
+    trajectory: reading.Column
+    order: reading.Column
     observation: Annotated[tuple[ObservationColumn, ...], Field(min_length=1, max_length=10_000)]
     action: ActionColumns
-    reward: Column
-    terminated: Column | None = None
-    truncated: Column | None = None
-    next_observation: tuple[Column, ...] | None = None
+    reward: reading.Column
+    terminated: reading.Column | None = None
+    truncated: reading.Column | None = None
+    next_observation: tuple[reading.Column, ...] | None = None
 
     def __post_init__(self) -> None:
         following = self.next_observation
@@ -169,7 +146,7 @@ class TabularOptions(Block):
             error, or cut there.
     """
 
-    files: InnerPath
+    files: reading.InnerPath
     csv: CsvFormat = field(default_factory=CsvFormat)
     columns: TabularColumns
     trajectory_ids: Literal["global", "per_unit"]
@@ -185,7 +162,7 @@ class TabularOptions(Block):
             raise ValueError(f"end: flags needs {needed}; else set last_row, observed or outcome")
 
 
-Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
+Codes = Annotated[tuple[reading.Category, ...], Field(min_length=1, max_length=10_000)]
 """Codes of events; one that ends in ``*`` stands for all that begin so."""
 TimeUnit = Literal["seconds", "minutes", "hours", "days"]
 
@@ -206,13 +183,13 @@ class MedsValue(Block):
         before: whether numbers count that came before the trajectory began, by at most ``most``.
     """
 
-    name: Column
+    name: reading.Column
     codes: Codes
-    low: Finite
-    high: Finite
+    low: records.Finite
+    high: records.Finite
     unit: TimeUnit = "hours"
-    most: Positive
-    first: Finite | None = None
+    most: records.Positive
+    first: records.Finite | None = None
     before: bool = False
 
     @property
@@ -236,7 +213,7 @@ class MedsFlag(Block):
     before.
     """
 
-    happened: Column
+    happened: reading.Column
     codes: Codes
 
     @property
@@ -248,9 +225,9 @@ class MedsFlag(Block):
 class MedsClock(Block):
     """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
 
-    clock: Column
+    clock: reading.Column
     unit: TimeUnit
-    most: Positive
+    most: records.Positive
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -263,9 +240,9 @@ class MedsElapsed(Block):
     at the first.
     """
 
-    elapsed: Column
+    elapsed: reading.Column
     unit: TimeUnit
-    most: Positive
+    most: records.Positive
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -287,12 +264,12 @@ class MedsDose(Block):
         high: the same.
     """
 
-    name: Column
+    name: reading.Column
     codes: Codes
     of: Literal["sum", "count", "last"] = "sum"
-    bins: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=1000)] | None = None
-    low: Finite | None = None
-    high: Finite | None = None
+    bins: Annotated[tuple[records.Finite, ...], Field(min_length=1, max_length=1000)] | None = None
+    low: records.Finite | None = None
+    high: records.Finite | None = None
 
     def __post_init__(self) -> None:
         ends = self.bins or (self.low, self.high)
@@ -311,7 +288,7 @@ class MedsEvents(Block):
 class MedsGrid(Block):
     """A decision is taken every so often, from the begin of the trajectory on."""
 
-    every: Positive
+    every: records.Positive
     unit: TimeUnit
 
 
@@ -321,8 +298,8 @@ class MedsEventReward(Block):
     """
 
     codes: Codes
-    value: Finite | None = None
-    scale: Finite | None = None
+    value: records.Finite | None = None
+    scale: records.Finite | None = None
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.scale is None):
@@ -334,15 +311,15 @@ class MedsRangeReward(Block):
     or outside.
     """
 
-    observation: Column
-    low: Finite
-    high: Finite
-    inside: Finite
-    outside: Finite
+    observation: reading.Column
+    low: records.Finite
+    high: records.Finite
+    inside: records.Finite
+    outside: records.Finite
 
 
-MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | MedsElapsed, OneOf()]
-MedsReward = Annotated[MedsEventReward | MedsRangeReward, OneOf()]
+MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | MedsElapsed, reading.OneOf()]
+MedsReward = Annotated[MedsEventReward | MedsRangeReward, reading.OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 
 
@@ -360,11 +337,11 @@ class MedsOptions(Block):
         reward: parts, which are added.
     """
 
-    folder: InnerPath
+    folder: reading.InnerPath
     begins: Codes | None = None
     ends: Codes | None = None
     terminates: Codes | None = None
-    decision: Annotated[MedsEvents | MedsGrid, OneOf()]
+    decision: Annotated[MedsEvents | MedsGrid, reading.OneOf()]
     observation: Annotated[tuple[MedsDimension, ...], Field(min_length=1, max_length=10_000)]
     action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
     reward: Annotated[tuple[MedsReward, ...], Field(min_length=1, max_length=1000)]
@@ -390,15 +367,15 @@ class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
-    episodes: PositiveInt
-    runs: Annotated[int, Within(gt=0, le=1024)] = 1
-    num_envs: Annotated[int, Within(gt=0, le=65_536)]
-    gradient_steps: Steps = 1
-    learning_starts: NaturalInt
-    hidden: HiddenSizes
-    learning_rate: LearningRate
-    action_noise: NonNegative
-    seed: Seed = 0
+    episodes: records.PositiveInt
+    runs: Annotated[int, records.Within(gt=0, le=1024)] = 1
+    num_envs: Annotated[int, records.Within(gt=0, le=65_536)]
+    gradient_steps: records.Steps = 1
+    learning_starts: records.NaturalInt
+    hidden: records.HiddenSizes
+    learning_rate: records.LearningRate
+    action_noise: records.NonNegative
+    seed: records.Seed = 0
 
     def __post_init__(self) -> None:
         if self.episodes < self.runs:
@@ -413,18 +390,20 @@ class MinariOptions(Block):
     fetch them.
     """
 
-    root: InnerPath | None = None
+    root: reading.InnerPath | None = None
     remote: bool = False
     parts: Annotated[
-        tuple[MinariId, ...], Field(min_length=1, max_length=1000), AfterValidator(check_once)
+        tuple[MinariId, ...],
+        Field(min_length=1, max_length=1000),
+        AfterValidator(reading.check_once),
     ]
 
 
 class D4rlOptions(Block):
     """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
 
-    file: InnerPath | None = None
-    name: FilledText | None = None
+    file: reading.InnerPath | None = None
+    name: reading.FilledText | None = None
     remote: bool = False
 
     def __post_init__(self) -> None:
@@ -435,8 +414,8 @@ class D4rlOptions(Block):
 class DeclaredBounds(Block):
     """Bounds written down by hand, one number a dimension."""
 
-    low: tuple[Finite, ...]
-    high: tuple[Finite, ...]
+    low: tuple[records.Finite, ...]
+    high: tuple[records.Finite, ...]
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high):
@@ -444,7 +423,7 @@ class DeclaredBounds(Block):
         check_ascending(self.low, self.high)
 
 
-_Place = Annotated[int, Within(ge=0, le=10_000)]  # of a column, from 0
+_Place = Annotated[int, records.Within(ge=0, le=10_000)]  # of a column, from 0
 
 
 class Bounds(Block):
@@ -456,10 +435,10 @@ class Bounds(Block):
     observation, counted from 0, that are cosine and sine of one angle: the model keeps them so.
     """
 
-    observation: Annotated[Literal["space", "public"] | DeclaredBounds, OneOf()]
-    reward: Annotated[Literal["public"] | Range, OneOf()]
-    before_end: tuple[Finite, Finite] | None = None
-    outcomes: tuple[FilledText, FilledText] | None = None
+    observation: Annotated[Literal["space", "public"] | DeclaredBounds, reading.OneOf()]
+    reward: Annotated[Literal["public"] | reading.Range, reading.OneOf()]
+    before_end: tuple[records.Finite, records.Finite] | None = None
+    outcomes: tuple[reading.FilledText, reading.FilledText] | None = None
     angles: tuple[tuple[_Place, _Place], ...] = ()
 
     def __post_init__(self) -> None:
@@ -482,9 +461,9 @@ class Bounds(Block):
 class Score(Block):
     """Normalised score = scale · (return - low) / (high - low)."""
 
-    low: Finite
-    high: Finite
-    scale: Positive
+    low: records.Finite
+    high: records.Finite
+    scale: records.Positive
 
     def __post_init__(self) -> None:
         if self.low >= self.high:
@@ -505,7 +484,7 @@ class Ingestion(Block):
     """
 
     duplicates: Literal["refuse", "allow"] = "refuse"
-    exclude_units: InnerPath | None = None
+    exclude_units: reading.InnerPath | None = None
 
 
 class CardTexts(Block):
@@ -520,10 +499,10 @@ class CardTexts(Block):
         licence: of the data.
     """
 
-    owner: Sentence | None = None
-    purpose: Sentence | None = None
-    contact: Sentence | None = None
-    licence: Sentence | None = None
+    owner: reading.Sentence | None = None
+    purpose: reading.Sentence | None = None
+    contact: reading.Sentence | None = None
+    licence: reading.Sentence | None = None
 
 
 class DatasetCommon(Block):
@@ -548,14 +527,14 @@ class DatasetCommon(Block):
     """
 
     card: CardTexts = field(default_factory=CardTexts)
-    reward_meaning: Sentence | None = None
-    left_out: Sentence | None = None
-    environment: Text | None
-    unit: FilledText
-    population: FilledText
-    trajectories_per_person: PositiveInt | None
-    horizon: Steps | None
-    termination: Name
+    reward_meaning: reading.Sentence | None = None
+    left_out: reading.Sentence | None = None
+    environment: reading.Text | None
+    unit: reading.FilledText
+    population: reading.FilledText
+    trajectories_per_person: records.PositiveInt | None
+    horizon: records.Steps | None
+    termination: reading.Name
     bounds: Bounds
     score: Score | None
     ingestion: Ingestion
@@ -615,7 +594,7 @@ class TabularDataset(DatasetCommon):
         columns, action = self.options.columns, self.options.columns.action
         if self.unit != (columns.unit or "trajectory"):
             allowed = f"{columns.unit or 'trajectory'}, as options.columns.unit says"
-            raise ValueError(f"unit: found {shown(self.unit)}; allowed is {allowed}")
+            raise ValueError(f"unit: found {reading.shown(self.unit)}; allowed is {allowed}")
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None
         ):
@@ -631,7 +610,7 @@ class MedsDataset(DatasetCommon):
 
     environment: None
     unit: Literal["subject_id"]
-    horizon: Steps
+    horizon: records.Steps
     source: Literal["meds"]
     options: MedsOptions
 
@@ -650,5 +629,5 @@ def checked(kind: type[T], content: Mapping[str, Any]) -> T:
     """Make one of this module's classes from plain values; raises pydantic's error if they do not
     fit.
     """
-    made: T = adapter(kind).validate_python(dict(content))  # type: ignore[arg-type]
+    made: T = records.adapter(kind).validate_python(dict(content))  # type: ignore[arg-type]
     return made

@@ -7,59 +7,22 @@ key and one that is not there are the same: None, until something decides.
 """
 
 import functools
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ValidationError
 
+from primorl.base import records
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.base.paths import DATASETS, LEDGER, ONLINE_SETTINGS, PARAMS
-from primorl.base.records import (
-    AnyHiddenSizes,
-    AtLeastTwo,
-    BufferSize,
-    ClippingNorm,
-    Delta,
-    Epsilon,
-    Finite,
-    Fraction,
-    HiddenSizes,
-    LearningRate,
-    Members,
-    NaturalInt,
-    NonNegative,
-    Portion,
-    Positive,
-    PositiveInt,
-    Probability,
-    Seed,
-    Share,
-    Steps,
-    WeightDecay,
-    Within,
-)
+from primorl.config import reading
 from primorl.config.datasets import Dataset, checked
-from primorl.config.reading import (
-    UNKNOWN_KEY,
-    Block,
-    InnerPath,
-    LogVariances,
-    Name,
-    OneOf,
-    Range,
-    Seeds,
-    StoreUrl,
-    Text,
-    Variant,
-    explanations,
-    read_yaml,
-    shown,
-    shown_key,
-)
+from primorl.config.reading import Block
 from primorl.engine.settings import EarlyStopping
 from primorl.policy.config import refuse_small_buffer
 
@@ -67,12 +30,12 @@ from primorl.policy.config import refuse_small_buffer
 class PublicFile(Block):
     """Units are public if their ids stand in this file, one a line."""
 
-    file: InnerPath
+    file: reading.InnerPath
 
 
 EstimatorName = Literal["behaviour", "model_check"]
 JobName = Literal["model", "clone", "behaviour", "model_check"]
-Shares = dict[JobName, Annotated[float, Within(gt=0, le=1)]]
+Shares = dict[JobName, Annotated[float, records.Within(gt=0, le=1)]]
 """Parts of what a run may cost, by job, of 1/z² of one Gaussian release at the whole ε. Parts add
 up, as Gaussian releases compose.
 """
@@ -87,7 +50,7 @@ class Partition(Block):
         public: the units that are public because they consented; exactly one of the two is given.
     """
 
-    public_fraction: Fraction | None = None
+    public_fraction: records.Fraction | None = None
     public: PublicFile | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +64,7 @@ class Budget(Block):
     limit.
     """
 
-    epsilon: Epsilon | None = None
+    epsilon: records.Epsilon | None = None
 
 
 class Privacy(Block):
@@ -112,15 +75,15 @@ class Privacy(Block):
     for are restored, and another number pays for another draw of them. None: a rule decides.
     """
 
-    target_epsilon: Epsilon = 0.5
+    target_epsilon: records.Epsilon = 0.5
     shares: Shares
-    delta: Delta = 1e-5
+    delta: records.Delta = 1e-5
     budget: Budget = field(default_factory=Budget)
-    sampling_probability: Probability | None = None
-    rounds: Steps | None = None
-    clipping_norm: ClippingNorm | None = None
+    sampling_probability: records.Probability | None = None
+    rounds: records.Steps | None = None
+    clipping_norm: records.ClippingNorm | None = None
     clipping: Literal["flat", "per_layer"] = "flat"
-    draw: NaturalInt = 0
+    draw: records.NaturalInt = 0
 
     def __post_init__(self) -> None:
         if "model" not in self.shares:
@@ -145,22 +108,22 @@ class Dynamics(Block):
         log_variance_bounds: of standardised targets.
     """
 
-    variant: Variant = "private"
+    variant: reading.Variant = "private"
     train_anyway: bool = False
     model: Literal["linear", "network"] | None = None
-    degree: Annotated[int, Within(ge=1, le=3)] | None = None
+    degree: Annotated[int, records.Within(ge=1, le=3)] | None = None
     start: Literal["random", "public"] | None = None
-    ensemble_size: Members | None = None
-    hidden: AnyHiddenSizes | None = None
-    log_variance_bounds: Range | None = None
-    learning_rate: LearningRate | None = None
-    batch_size: Steps = 16
-    local_epochs: Steps = 1
-    weight_decay: WeightDecay = 0.0
-    max_transitions_per_unit: PositiveInt | None = None
-    beta_nll: Portion | None = None
-    server_momentum: Fraction | None = None
-    server_averaging: Fraction | None = None
+    ensemble_size: records.Members | None = None
+    hidden: records.AnyHiddenSizes | None = None
+    log_variance_bounds: reading.Range | None = None
+    learning_rate: records.LearningRate | None = None
+    batch_size: records.Steps = 16
+    local_epochs: records.Steps = 1
+    weight_decay: records.WeightDecay = 0.0
+    max_transitions_per_unit: records.PositiveInt | None = None
+    beta_nll: records.Portion | None = None
+    server_momentum: records.Fraction | None = None
+    server_averaging: records.Fraction | None = None
     early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
 
 
@@ -173,8 +136,8 @@ class Behaviour(Block):
         log_variance_bounds: of actions in a box, scaled to [-1, 1].
     """
 
-    hidden: HiddenSizes = (32,)
-    log_variance_bounds: LogVariances = (-5.0, 1.0)
+    hidden: records.HiddenSizes = (32,)
+    log_variance_bounds: reading.LogVariances = (-5.0, 1.0)
 
 
 class Policy(Block):
@@ -189,27 +152,27 @@ class Policy(Block):
             batch before ended.
     """
 
-    seeds: Seeds | None = None
+    seeds: reading.Seeds | None = None
     uncertainty: (
         Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"] | None
     ) = None
-    penalty: NonNegative | None = None
+    penalty: records.NonNegative | None = None
     starts: Literal["reset", "public", "released"] | None = None
-    reset_fraction: Probability | None = None
-    hidden: HiddenSizes | None = None
-    learning_rate: LearningRate | None = None
-    discount: Share | None = None
-    target_rate: Probability | None = None
-    target_entropy: Finite | None = None
-    discrete_target_entropy: Share = 0.3
-    reward_scale: Positive | None = None
-    batch_size: Steps = 256
-    epochs: Steps | None = None
-    updates_per_epoch: Steps | None = None
-    rollout_every: Steps = 250
-    rollout_batch: Steps | None = None
-    horizon: Steps | None = None
-    buffer_size: BufferSize | None = None
+    reset_fraction: records.Probability | None = None
+    hidden: records.HiddenSizes | None = None
+    learning_rate: records.LearningRate | None = None
+    discount: records.Share | None = None
+    target_rate: records.Probability | None = None
+    target_entropy: records.Finite | None = None
+    discrete_target_entropy: records.Share = 0.3
+    reward_scale: records.Positive | None = None
+    batch_size: records.Steps = 256
+    epochs: records.Steps | None = None
+    updates_per_epoch: records.Steps | None = None
+    rollout_every: records.Steps = 250
+    rollout_batch: records.Steps | None = None
+    horizon: records.Steps | None = None
+    buffer_size: records.BufferSize | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.buffer_size, self.rollout_batch, self.horizon)
@@ -217,7 +180,7 @@ class Policy(Block):
             refuse_small_buffer(*sizes)  # type: ignore[arg-type]
 
 
-ReturnBounds = Annotated[Literal["public", "reward"] | Range, OneOf()]
+ReturnBounds = Annotated[Literal["public", "reward"] | reading.Range, reading.OneOf()]
 
 
 class PrivateEvaluation(Block):
@@ -230,17 +193,17 @@ class PrivateEvaluation(Block):
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
-    discount: Annotated[float, Within(gt=0, le=1)] = 1.0
+    discount: Annotated[float, records.Within(gt=0, le=1)] = 1.0
     return_bounds: ReturnBounds = "public"
-    draw: NaturalInt = 0
+    draw: records.NaturalInt = 0
 
 
 class Evaluation(Block):
     """Episodes in the true environment, and questions to the private units."""
 
-    episodes: AtLeastTwo = 100
-    epoch_episodes: AtLeastTwo = 10
-    seed: Seed = 1000
+    episodes: records.AtLeastTwo = 100
+    epoch_episodes: records.AtLeastTwo = 10
+    seed: records.Seed = 1000
     private: PrivateEvaluation = field(default_factory=PrivateEvaluation)
 
 
@@ -258,14 +221,14 @@ class Online(Block):
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
-    users: Annotated[int, Within(ge=1, le=10**7)] | None = None
-    cohort: Annotated[int, Within(ge=1, le=10**6)] = 250
-    target_epsilon: Epsilon | None = 1.0
-    learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)] = 5.0
-    clipping_norm: ClippingNorm = 0.1
-    steps: Steps | None = None
-    episodes: PositiveInt = 1
-    draw: NaturalInt = 0
+    users: Annotated[int, records.Within(ge=1, le=10**7)] | None = None
+    cohort: Annotated[int, records.Within(ge=1, le=10**6)] = 250
+    target_epsilon: records.Epsilon | None = 1.0
+    learning_rate: Annotated[float, records.Within(ge=1e-9, le=1e3)] = 5.0
+    clipping_norm: records.ClippingNorm = 0.1
+    steps: records.Steps | None = None
+    episodes: records.PositiveInt = 1
+    draw: records.NaturalInt = 0
 
     @property
     def asked(self) -> bool:
@@ -276,7 +239,7 @@ class Online(Block):
 class LedgerStore(Block):
     """Place of the ledger."""
 
-    url: StoreUrl | None = None
+    url: reading.StoreUrl | None = None
 
     @property
     def address(self) -> str:
@@ -301,8 +264,8 @@ class LedgerStore(Block):
 class Tracking(Block):
     """Where MLflow keeps its runs; ``experiment: null`` is one for each dataset, of its name."""
 
-    uri: StoreUrl | None = None
-    experiment: Text | None = None
+    uri: reading.StoreUrl | None = None
+    experiment: reading.Text | None = None
 
 
 class Compute(Block):
@@ -318,19 +281,14 @@ SHARES_OF_A_SIMULATOR: Shares = {"model": 1.0}
 BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
 """Blocks of which a dataset's recipe may hold keys."""
 _NESTED = {*BLOCKS, "privacy.budget", "dynamics.early_stopping", "evaluation.private", "online"}
-RULED = frozenset(
-    f"{block}.{key}"
-    for block, keys in {
-        "privacy": "sampling_probability rounds clipping_norm",
-        "dynamics": "model ensemble_size degree hidden log_variance_bounds beta_nll learning_rate "
-        "max_transitions_per_unit server_momentum server_averaging start",
-        "policy": "uncertainty penalty horizon starts reset_fraction discount hidden "
-        "learning_rate epochs updates_per_epoch rollout_batch buffer_size target_entropy "
-        "reward_scale",
-    }.items()
-    for key in keys.split()
-)
-"""Keys that a rule decides where nobody sets them."""
+_BY_RULES: dict[str, Any] = {"privacy": Privacy, "dynamics": Dynamics, "policy": Policy}
+RULED = {
+    f"{block}.{each.name}"
+    for block, kind in _BY_RULES.items()
+    for each in fields(kind)
+    if each.default is None
+} - {"policy.seeds", "policy.target_rate"}
+"""Keys that a rule decides where nobody sets them: without another default."""
 RULE, DEFAULT, PUBLIC = "rule", "default", "who is public"
 """The origins of keys that no file gives."""
 _ALONE = {  # decided in params.yaml alone, with the reason
@@ -354,8 +312,8 @@ class Params(Block):
         origins: what decided each key of the blocks that is no default, by dotted key.
     """
 
-    dataset: Name
-    seed: Seed = 0
+    dataset: reading.Name
+    seed: records.Seed = 0
     chosen: Dataset
     partition: Partition
     privacy: Privacy
@@ -465,7 +423,7 @@ def load(path: Path = PARAMS) -> Params:
     Raises:
         PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.
     """
-    return parse(read_yaml(path, "every choice of a run lives in this file"), path)
+    return parse(reading.read_yaml(path, "every choice of a run lives in this file"), path)
 
 
 def parse(raw: Any, path: Path = PARAMS) -> Params:
@@ -478,14 +436,14 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         raise PipelineError(f"{path}: a block of keys is needed")
     for reserved in ("chosen", "origins", "online"):
         if reserved in raw:
-            raise PipelineError(f"{path}: {reserved}: {UNKNOWN_KEY}")
+            raise PipelineError(f"{path}: {reserved}: {reading.UNKNOWN_KEY}")
     own = path.parent / DATASETS / f"{_dataset(raw, path)}.yaml"
-    entry = read_yaml(own, "")
+    entry = reading.read_yaml(own, "")
     if not isinstance(entry, dict):
         raise PipelineError(f"{own}: a block of keys is needed")
     users = path.parent / ONLINE_SETTINGS
     said, origins = merge(raw, entry, f"{DATASETS}/{own.name}")
-    said["online"] = read_yaml(users, "") if users.exists() else {}
+    said["online"] = reading.read_yaml(users, "") if users.exists() else {}
     return check(said | {"chosen": entry, "origins": origins}, path, own)
 
 
@@ -500,14 +458,14 @@ def check(said: dict[str, Any], path: Path, own: Path) -> Params:
     try:
         return checked(Params, said)
     except ValidationError as refused:
-        for key, why in explanations(refused, said):
+        for key, why in reading.explanations(refused, said):
             block, _, inner = key.partition(".")
             file = files.get(block, path)
             if said["origins"].get(key) == f"{DATASETS}/{own.name}":
                 file, key = own, f"recipe.{key}"
             elif block in files:
                 key = inner
-            wrong.setdefault(file, []).append(f"{shown_key(key)}: {why}" if key else why)
+            wrong.setdefault(file, []).append(f"{reading.shown_key(key)}: {why}" if key else why)
     raise PipelineError("; ".join(f"{file}: {'; '.join(texts)}" for file, texts in wrong.items()))
 
 
@@ -522,7 +480,7 @@ def _dataset(raw: Mapping[str, Any], path: Path) -> str:
         raise PipelineError(f"{path}: dataset: missing")
     name, there = raw["dataset"], names(path.parent / DATASETS)
     if name not in there:
-        found = "nothing" if name is None else shown(name)
+        found = "nothing" if name is None else reading.shown(name)
         raise PipelineError(
             f"{path}: dataset: found {found}; allowed are the files in {DATASETS}/: "
             f"{', '.join(there) or 'none is there'}"
@@ -534,15 +492,9 @@ def plain(block: Any) -> dict[str, Any]:
     """A block (or all of `Params`) as plain values that JSON can hold; `check` takes those of
     `Params` back.
     """
-    content: dict[str, Any] = _lists(asdict(block))
+    content: dict[str, Any] = json.loads(json.dumps(asdict(block)))
     content.pop("origins", None)
     return content
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _lists(inner) for key, inner in value.items()}
-    return [_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -573,15 +525,19 @@ def merge(
     """
     for key in raw:
         if "." in str(key):
-            raise PipelineError(f"{PARAMS}: {shown_key(str(key))}: {UNKNOWN_KEY}")
+            raise PipelineError(f"{PARAMS}: {reading.shown_key(str(key))}: {reading.UNKNOWN_KEY}")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, dict):
         raise PipelineError(f"{file}: recipe: a block of keys is needed")
     given, suggested = (dict(flat(each)) for each in (raw, recipe))
     for key in suggested:
         if key in _ALONE or key.partition(".")[0] not in BLOCKS:
-            why = f"{_ALONE[key]}; it is set in params.yaml alone" if key in _ALONE else UNKNOWN_KEY
-            raise PipelineError(f"{file}: recipe.{shown_key(key)}: {why}")
+            why = (
+                f"{_ALONE[key]}; it is set in params.yaml alone"
+                if key in _ALONE
+                else reading.UNKNOWN_KEY
+            )
+            raise PipelineError(f"{file}: recipe.{reading.shown_key(key)}: {why}")
     empty = {key: None for key, value in [*given.items(), *suggested.items()] if value is None}
     given = {key: value for key, value in given.items() if value is not None}
     origins = dict.fromkeys(suggested, file) | dict.fromkeys(given, PARAMS.name)

@@ -22,7 +22,7 @@ from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import YAMLError
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import leaves_project, read_text
+from primorl.base.files import home, read_text
 from primorl.base.records import Finite, LogVariance, Seed
 
 _MOST_CHARACTERS = 1000
@@ -94,7 +94,8 @@ def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
 
 
 def _inside(path: str) -> str:
-    if leaves_project(path):
+    named, root = Path(path).expanduser(), home().resolve()
+    if not named.is_absolute() and not (root / named).resolve().is_relative_to(root):
         raise ValueError("leaves the project; allowed are paths within it, or an absolute path")
     return path
 

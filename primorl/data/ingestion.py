@@ -19,14 +19,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory
 from primorl.base.paths import WITHDRAWALS
 from primorl.config.datasets import AnyDataset
-from primorl.data.identity.membership import (
-    DuplicateCheck,
-    Fingerprint,
-    IdList,
-    SpellingCheck,
-    project_secret,
-    read_ids,
-)
+from primorl.data.identity import membership
 from primorl.data.sources import Reader, source_of
 from primorl.data.storage.rows import PartWriter
 from primorl.data.storage.schema import (
@@ -73,20 +66,27 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         trajectories_per_person=dataset.trajectories_per_person,
     )
     withdrawn, key = dataset.ingestion.exclude_units, "ingestion.exclude_units"
-    gone = IdList(read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn)
+    gone = membership.IdList(
+        membership.read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn
+    )
     with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
         fingerprint = _copy_rows(reader, info, gone, writer)
-        info = replace(info, dataset_fingerprint=fingerprint.keyed(project_secret()))
+        info = replace(info, dataset_fingerprint=fingerprint.keyed(membership.project_secret()))
         writer.finish(info)
     return info
 
 
-def _copy_rows(reader: Reader, info: DatasetInfo, gone: IdList, writer: PartWriter) -> Fingerprint:
+def _copy_rows(
+    reader: Reader, info: DatasetInfo, gone: membership.IdList, writer: PartWriter
+) -> membership.Fingerprint:
     """Check all rows, write those of people who did not withdraw, and say how many people there
     are: their number is public, that of rows is not.
     """
-    check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
-    check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
+    check, fingerprint = RowCheck(info, reader.path), membership.Fingerprint(info.schema)
+    check_duplicates, check_spelling = (
+        membership.DuplicateCheck(reader.path),
+        membership.SpellingCheck(reader.path),
+    )
     people = kept = 0
     taken: set[int] = set()
     with closing(ahead(reader.tables())) as tables:

@@ -145,14 +145,11 @@ def noise_in_weights(mechanism: Mechanism, server: ServerTraining, rate: float) 
         server: of the rounds.
         rate: by which a round takes errors back; the learning rate of the local step.
     """
-    of_round = (
-        mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.divisor
-        if mechanism.is_private
-        else 0.0
-    )
-    return of_round * math.sqrt(
-        _gain(mechanism.rounds, server.server_momentum, server.server_averaging, rate)
-    )
+    if not mechanism.is_private:
+        return 0.0
+    of_round = mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.divisor
+    gain = _gain(mechanism.rounds, server.server_momentum, server.server_averaging, rate)
+    return of_round * math.sqrt(gain)
 
 
 def noise_beside_people(

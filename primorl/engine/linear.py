@@ -34,7 +34,10 @@ def make_members(
     """
     assert shape.features is not None, "networks are released as they are"
     generator = torch.Generator().manual_seed(_MEMBER_SEED + seed)
-    factors, biases = (_vary(part.cpu(), error, shape.members, generator) for part in trained)
+    parts, others = [part.cpu() for part in trained], shape.members - 1
+    noise = [torch.randn(others, *part.shape[1:], generator=generator) for part in parts]
+    pairs = zip(parts, noise, strict=True)
+    factors, biases = (torch.cat((part, part + error * drawn)) for part, drawn in pairs)
     if shape.features.degree > 2:
         factors[1::2, replace(shape.features, degree=2).size :] = 0.0
     raw = _raw_log_variance(spread, shape.log_variance_low, shape.log_variance_high)
@@ -43,12 +46,6 @@ def make_members(
         means, logit = part[..., : shape.targets], part[..., shape.targets :]
         joined.append(torch.cat((means, own.expand_as(means), logit), -1))
     return tuple(joined)
-
-
-def _vary(part: Tensor, error: float, members: int, generator: torch.Generator) -> Tensor:
-    """Put weights with added noise behind ``part``, ``[members, ..]`` in all."""
-    noise = error * torch.randn(members - 1, *part.shape[1:], generator=generator)
-    return torch.cat((part, part + noise))
 
 
 def shrink_weights(weights: Weights, error: float) -> Weights:

@@ -122,12 +122,9 @@ class Kernel:
         for i, update in enumerate(self._train_chunk(start, batches)):
             if grid:
                 update.mul_(1 / grid).trunc_()
-            exact = self.workspace.take("exact", i, tuple(update.shape), torch.float64).copy_(
-                update
-            )
-            totals.append(
-                exact.view(-1, self.shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0)
-            )
+            exact = self.workspace.take("exact", i, tuple(update.shape), torch.float64)
+            by_unit = exact.copy_(update).view(-1, self.shape.members, *update.shape[1:])
+            totals.append(by_unit.sum(0).mul_(grid or 1.0))
         return _as_weights(totals)
 
     @torch.inference_mode()
@@ -244,11 +241,8 @@ class Kernel:
         Between layers stands Swish, or ReLU in a policy. Only how far a layer has moved is updated:
         `_clip` follows, which says where it is.
         """
-        rectified, rate, decay = (
-            isinstance(self.shape, CloneNetwork),
-            self.local.learning_rate,
-            self.local.weight_decay,
-        )
+        rectified = isinstance(self.shape, CloneNetwork)
+        rate, decay = self.local.learning_rate, self.local.weight_decay
         for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
             (_relu_into if rectified else _silu_into)(layer.forward(below), out=signal[..., :-1])
         gradient(layers[-1].forward(signals[-1]), y, layers[-1].error).mul_(weight)
@@ -367,12 +361,10 @@ class _LossGradient:
     def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         """Write it into ``gradient``."""
         if self._discrete:
-            exponential = torch.sub(
-                output, output.amax(dim=-1, keepdim=True), out=self._share
-            ).exp_()
-            return torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient).sub_(
-                y
-            )
+            largest = output.amax(dim=-1, keepdim=True)
+            exponential = torch.sub(output, largest, out=self._share).exp_()
+            total = exponential.sum(dim=-1, keepdim=True)
+            return torch.div(exponential, total, out=gradient).sub_(y)
         size, high = self._shape.targets, self._shape.log_variance_high
         mean, raw = output[..., :size], output[..., size : 2 * size]
         if not self._shape.spread:
@@ -397,9 +389,8 @@ class _LossGradient:
 
     def _add_flag(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         if self._flag:
-            probability = torch.mul(
-                output[..., -1:], TERMINATION_GAIN, out=self._probability
-            ).sigmoid_()
+            logit = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._probability)
+            probability = logit.sigmoid_()
             torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])
         return gradient
 
@@ -415,9 +406,8 @@ def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
     it clipped again, rounding would carry their presence into its update.
     """
     squares = torch.stack([layer.norms() for layer in layers], dim=-1).square_()
-    factors = (
-        clip.factors(squares.flatten(0, 1)).view_as(squares).masked_fill(idle.unsqueeze(-1), 1.0)
-    )
+    factors = clip.factors(squares.flatten(0, 1)).view_as(squares)
+    factors = factors.masked_fill(idle.unsqueeze(-1), 1.0)
     for layer, own in zip(layers, factors.unbind(-1), strict=True):
         layer.scale(own)
 

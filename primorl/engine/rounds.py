@@ -18,14 +18,7 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.engine.local_update import (
-    CohortSource,
-    Kernel,
-    LocalBatches,
-    add_idle_units,
-    read_batches,
-    takes_one_product,
-)
+from primorl.engine import local_update
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
 
@@ -62,7 +55,9 @@ class Rounds:
         normaliser: of inputs and targets; released or public; on the setup's device.
     """
 
-    def __init__(self, setup: TrainingSetup, source: CohortSource, normaliser: Normaliser) -> None:
+    def __init__(
+        self, setup: TrainingSetup, source: local_update.CohortSource, normaliser: Normaliser
+    ) -> None:
         self._setup, self._source, self._normaliser = setup, source, normaliser
         cpu = setup.execution.device.type == "cpu"
         self._threads = torch.get_num_threads() if cpu else 1
@@ -128,10 +123,10 @@ class Rounds:
         cohort = cohort[order.to(cohort.device)]
         return cut_chunks(self._setup, cohort, lengths[order], self._threads)
 
-    def _read_chunk(self, chunk: Chunk) -> LocalBatches:
+    def _read_chunk(self, chunk: Chunk) -> local_update.LocalBatches:
         """Read the rows of a chunk's units, and add idle units up to its size."""
         setup = self._setup
-        batches = read_batches(
+        batches = local_update.read_batches(
             self._source,
             chunk.units,
             setup.local,
@@ -139,9 +134,9 @@ class Rounds:
             setup.execution.device,
             chunk.rows,
         )
-        return add_idle_units(batches, chunk.size)
+        return local_update.add_idle_units(batches, chunk.size)
 
-    def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
+    def _sum_chunk(self, weights: Weights, batches: local_update.LocalBatches) -> list[Tensor]:
         """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its
         own.
 
@@ -150,7 +145,7 @@ class Rounds:
         """
         if not hasattr(self._of_thread, "kernel"):
             self._of_thread.kernel = self._setup.kernel()
-        kernel: Kernel = self._of_thread.kernel
+        kernel: local_update.Kernel = self._of_thread.kernel
         return kernel.sum(
             weights, batches.standardise(self._normaliser), self._setup.mechanism.grid
         )
@@ -249,7 +244,7 @@ def _cpu_sizes(setup: TrainingSetup, transitions: int, rows: int) -> list[int]:
     """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions``
     transitions.
     """
-    if takes_one_product(setup.architecture, setup.local):
+    if local_update.takes_one_product(setup.architecture, setup.local):
         most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows)
     else:  # weights and updates of a chunk stay in the processor's cache
         cached = _CACHED_ON_CPU // (8 * setup.architecture.parameters)
@@ -289,7 +284,7 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
     row, made = shape.inputs + shape.targets + 1, 0
     if shape.features is not None:
         row += shape.features.inputs - shape.inputs
-        made = 0 if takes_one_product(shape, local) else 2 * shape.inputs
+        made = 0 if local_update.takes_one_product(shape, local) else 2 * shape.inputs
     rows = local.local_epochs * max(transitions, batch) * (row + 2 * row + 6 + made)
     return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))
 
@@ -310,7 +305,7 @@ def check_setup(setup: TrainingSetup) -> None:
         torch.set_num_threads(threads)
 
 
-def check_independence(kernel: Kernel, sizes: Sequence[int], rows: int) -> None:
+def check_independence(kernel: local_update.Kernel, sizes: Sequence[int], rows: int) -> None:
     """Train one made-up unit in every place of chunks of ``sizes`` units.
 
     Args:
@@ -342,7 +337,9 @@ def check_independence(kernel: Kernel, sizes: Sequence[int], rows: int) -> None:
             )
 
 
-def _equal_units(kernel: Kernel, units: int, rows: int, steps: int) -> LocalBatches:
+def _equal_units(
+    kernel: local_update.Kernel, units: int, rows: int, steps: int
+) -> local_update.LocalBatches:
     """Make batches of ``units`` equal units: `_TEST_STEPS` steps, the last with half the rows, then
     padding.
     """
@@ -361,4 +358,4 @@ def _equal_units(kernel: Kernel, units: int, rows: int, steps: int) -> LocalBatc
             .contiguous()
             .to(kernel.device)
         )
-    return LocalBatches(*parts)
+    return local_update.LocalBatches(*parts)

@@ -9,31 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from primorl.engine.heads import (
-    EXPLAINED,
-    FINER_SCALES,
-    FIRST_STATES,
-    LENGTHS,
-    RESIDUALS,
-    SCALES,
-    noise_beside_people,
-    noise_in_weights,
-)
+from primorl.engine import heads, queries
 from primorl.engine.linear import make_members, shrink_weights
 from primorl.engine.local_update import CohortSource, Kernel
-from primorl.engine.queries import (
-    ExplainedQuery,
-    FirstStatesQuery,
-    LengthsQuery,
-    NoisyAnswer,
-    ObservationColumns,
-    ResidualQuery,
-    ScalesAnswer,
-    ScalesQuery,
-    combine_scales,
-    find_hidden,
-    make_normaliser,
-)
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Explained, Network
 from primorl.model.ensemble import Bounds, Normaliser, Weights
@@ -46,7 +24,9 @@ Answers = Mapping[str, Tensor]
 """Answers to a mechanism's queries, by name; released."""
 _RARE = 2.0
 """Standard deviations of a share's noise, below which an action counts as one that nobody took."""
-LateQuery = ResidualQuery | ExplainedQuery | FirstStatesQuery | LengthsQuery
+LateQuery = (
+    queries.ResidualQuery | queries.ExplainedQuery | queries.FirstStatesQuery | queries.LengthsQuery
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +53,7 @@ class TrainingSetup:
     mechanism: Mechanism
     architecture: Network
     bounds: Bounds
-    columns: ObservationColumns
+    columns: queries.ObservationColumns
     normaliser: Literal["public", "private"] | Normaliser
     local: LocalTraining
     server: ServerTraining
@@ -105,29 +85,31 @@ class TrainingSetup:
         """
         return public
 
-    def early_queries(self, answers: Answers) -> dict[str, ScalesQuery]:
+    def early_queries(self, answers: Answers) -> dict[str, queries.ScalesQuery]:
         """Make the query of each name that is asked before the rounds, in the mechanism's order.
 
         The second query of scales looks closer where the answer to the first one says, once that is
         among ``answers``.
         """
-        first = ScalesQuery.from_ranges(self.columns, self.bounds)
+        first = queries.ScalesQuery.from_ranges(self.columns, self.bounds)
         finer = replace(first, finer=True)
-        if SCALES in answers:
-            finer = ScalesAnswer(first, answers[SCALES], self.noise_of(SCALES)).narrow()
-        both = {SCALES: first, FINER_SCALES: finer}
+        if heads.SCALES in answers:
+            finer = queries.ScalesAnswer(
+                first, answers[heads.SCALES], self.noise_of(heads.SCALES)
+            ).narrow()
+        both = {heads.SCALES: first, heads.FINER_SCALES: finer}
         asked = {query.what for query in self.mechanism.queries}
         return {name: query for name, query in both.items() if name in asked}
 
     def late_queries(self) -> dict[str, LateQuery]:
         """Make the query of each name that is asked after the rounds, in the mechanism's order."""
         made: dict[str, LateQuery] = {
-            RESIDUALS: ResidualQuery(self.architecture.targets),
-            EXPLAINED: ExplainedQuery(self.architecture.targets),
-            FIRST_STATES: FirstStatesQuery(self.columns),
+            heads.RESIDUALS: queries.ResidualQuery(self.architecture.targets),
+            heads.EXPLAINED: queries.ExplainedQuery(self.architecture.targets),
+            heads.FIRST_STATES: queries.FirstStatesQuery(self.columns),
         }
         if self.horizon is not None:
-            made[LENGTHS] = LengthsQuery(self.horizon)
+            made[heads.LENGTHS] = queries.LengthsQuery(self.horizon)
         return {
             query.what: made[query.what] for query in self.mechanism.queries if query.what in made
         }
@@ -146,7 +128,7 @@ class TrainingSetup:
         if isinstance(self.normaliser, Normaliser):
             made = self.normaliser
         elif self.normaliser == "private":
-            made = make_normaliser(*self._scales_answers(answers))
+            made = queries.make_normaliser(*self._scales_answers(answers))
         else:
             inputs, targets = _require(public)
             made = Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
@@ -158,10 +140,12 @@ class TrainingSetup:
         frequencies = torch.ones(features.inputs) if public is None else public[0].mean(0)
         return made.with_features(features, frequencies)
 
-    def _scales_answers(self, answers: Answers) -> list[ScalesAnswer]:
+    def _scales_answers(self, answers: Answers) -> list[queries.ScalesAnswer]:
         """Return the two queries of scales with their answers."""
-        queries = self.early_queries(answers).items()
-        return [ScalesAnswer(query, answers[name], self.noise_of(name)) for name, query in queries]
+        asked = self.early_queries(answers).items()
+        return [
+            queries.ScalesAnswer(query, answers[name], self.noise_of(name)) for name, query in asked
+        ]
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""
@@ -172,25 +156,25 @@ class TrainingSetup:
         """List those of S + A + 1 names, the reward last, with a charged variance below its
         standard error.
         """
-        if FINER_SCALES not in answers:
+        if heads.FINER_SCALES not in answers:
             return []
         columns, S = self.columns, self.columns.observation_size
         known = [names[place] for place in columns.continuous.tolist()]
         known += [] if columns.discrete_actions else names[S:-1]
-        hidden = find_hidden(*self._scales_answers(answers)).tolist()
+        hidden = queries.find_hidden(*self._scales_answers(answers)).tolist()
         pairs = zip([*known, names[-1]], hidden, strict=True)
         return [name for name, lost in pairs if lost]
 
-    def estimate_shares(self, answers: Answers) -> NoisyAnswer | None:
+    def estimate_shares(self, answers: Answers) -> queries.NoisyAnswer | None:
         """Estimate how often people took each discrete action, by the charged queries of scales;
         None: they were not asked, or actions are in a box.
         """
-        if FINER_SCALES not in answers or not self.columns.discrete_actions:
+        if heads.FINER_SCALES not in answers or not self.columns.discrete_actions:
             return None
         asked = self._scales_answers(answers)
-        value = combine_scales(asked).shares[-len(self.bounds.action_low) :]
+        value = queries.combine_scales(asked).shares[-len(self.bounds.action_low) :]
         error = sum(max(each.noise, 1e-9) ** -2 for each in asked) ** -0.5
-        return NoisyAnswer(value, torch.full_like(value, error))
+        return queries.NoisyAnswer(value, torch.full_like(value, error))
 
     def find_rare_actions(self, answers: Answers) -> tuple[int, ...]:
         """List discrete actions whose charged shares the noise could have made; none where it
@@ -205,14 +189,14 @@ class TrainingSetup:
 
     def start_model(self, answers: Answers, normaliser: Normaliser) -> StartModel | None:
         """Make the model of first states and lengths; None where they were not queried."""
-        if FIRST_STATES not in answers:
+        if heads.FIRST_STATES not in answers:
             return None
-        query = FirstStatesQuery(self.columns)
-        model = query.model(answers[FIRST_STATES], normaliser, self.bounds)
-        if LENGTHS not in answers or self.horizon is None:
+        query = queries.FirstStatesQuery(self.columns)
+        model = query.model(answers[heads.FIRST_STATES], normaliser, self.bounds)
+        if heads.LENGTHS not in answers or self.horizon is None:
             return model
-        noise = self.noise_of(LENGTHS)
-        survival = LengthsQuery(self.horizon).survival(answers[LENGTHS], noise)
+        noise = self.noise_of(heads.LENGTHS)
+        survival = queries.LengthsQuery(self.horizon).survival(answers[heads.LENGTHS], noise)
         return replace(model, survival=survival)
 
     def spread(self, answers: Answers) -> Tensor:
@@ -221,30 +205,32 @@ class TrainingSetup:
 
         They are at least those that the noise in the weights causes.
         """
-        query = ResidualQuery(self.architecture.targets)
-        if RESIDUALS not in answers:
+        query = queries.ResidualQuery(self.architecture.targets)
+        if heads.RESIDUALS not in answers:
             return torch.ones(query.targets)
         least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
-        return query.spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
+        return query.spread(answers[heads.RESIDUALS], self.noise_of(heads.RESIDUALS)).clamp(
+            min=least
+        )
 
     def explain(self, answers: Answers) -> tuple[Explained | None, ...] | None:
         """Estimate what the model explains of each target; None where it was not asked for."""
-        if EXPLAINED not in answers:
+        if heads.EXPLAINED not in answers:
             return None
-        query = ExplainedQuery(self.architecture.targets)
-        return query.explain(answers[EXPLAINED], self.noise_of(EXPLAINED))
+        query = queries.ExplainedQuery(self.architecture.targets)
+        return query.explain(answers[heads.EXPLAINED], self.noise_of(heads.EXPLAINED))
 
     @property
     def noise_in_weights(self) -> float:
         """See `heads.noise_in_weights`."""
-        return noise_in_weights(self.mechanism, self.server, self.local.learning_rate)
+        return heads.noise_in_weights(self.mechanism, self.server, self.local.learning_rate)
 
     def shrink(self, weights: Weights) -> Weights:
         """Return weights of networks as they are; of linear heads see `linear.shrink_weights`."""
         if self.architecture.features is None:
             return weights
         rate = self.local.learning_rate
-        error = noise_beside_people(self.mechanism, self.server, rate, self.architecture)
+        error = heads.noise_beside_people(self.mechanism, self.server, rate, self.architecture)
         return tuple(part.to(weights[0].device) for part in shrink_weights(weights, error))
 
     def release(
@@ -264,15 +250,13 @@ class TrainingSetup:
         shapes = [(members, *size) for i, o in layers for size in ((i, o), (1, o))]
         return unflatten(weights, shapes)
 
-    def initial_weights(self) -> Weights:
-        """Draw random weights from the public seed."""
-        return self.architecture.initial_weights(self.seed)
-
     def first_weights(self) -> Weights:
         """Return the weights that the rounds begin with: those made of the public split, or else
-        the initial ones.
+        random ones, from the public seed.
         """
-        return self.initial_weights() if self.start is None else self.start
+        if self.start is not None:
+            return self.start
+        return self.architecture.initial_weights(self.seed)
 
     @property
     def digest(self) -> str:
@@ -280,9 +264,7 @@ class TrainingSetup:
         however classes are named or laid out.
         """
         mechanism, maps = self.mechanism, self.normaliser
-        queries = [
-            (each.what, each.sensitivity, each.noise_multiplier) for each in mechanism.queries
-        ]
+        asked = [(each.what, each.sensitivity, each.noise_multiplier) for each in mechanism.queries]
         scales: object = maps
         if isinstance(maps, Normaliser):
             scales = torch.cat((maps.input_mean, maps.input_scale)).tolist()
@@ -293,7 +275,7 @@ class TrainingSetup:
                 mechanism.rounds,
             ),
             "clip": mechanism.clip.describe(),
-            "queries": queries,
+            "queries": asked,
             "architecture": asdict(self.architecture),
             "horizon": self.horizon,
             "scales": scales,

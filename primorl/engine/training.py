@@ -230,10 +230,8 @@ def train(
             raise ValueError("rounds are left to run, and there are no units to run them on")
         group.ask(Message.ROUNDS, len(state.answers), join_answers(state.answers))
         with Rounds(setup, source, maps) as rounds:
-            total = partial(_sum_round, setup, rounds, group)
-            state = _run_rounds(setup, total, evaluate, state, save_checkpoint, on_round)
-        late = partial(_sum_late, setup, source, maps, group)
-        state = _ask_late(setup, late, state, save_checkpoint)
+            state = _run_rounds(setup, rounds, group, evaluate, state, save_checkpoint, on_round)
+        state = _ask_late(setup, source, maps, group, state, save_checkpoint)
     save_checkpoint(state)
     return _release(setup, evaluate, state, normaliser)
 
@@ -245,26 +243,6 @@ def _sum_early(
     assert source is not None, "answers that are known are not asked for again"
     group.ask(Message.QUERY, len(answers), join_answers(answers))
     return group.total(setup.early_queries(answers)[name].total(source))
-
-
-def _sum_round(setup: TrainingSetup, rounds: Rounds, group: Group, weights: Tensor) -> Tensor:
-    """Sum the updates of a fresh cohort of all processes, ``[d]``."""
-    group.ask(Message.ROUND, released=weights)
-    return group.total(flatten(rounds.sum(setup.shape(weights))))
-
-
-def _sum_late(
-    setup: TrainingSetup,
-    source: CohortSource,
-    maps: Normaliser,
-    group: Group,
-    name: str,
-    weights: Weights,
-) -> Tensor:
-    """Sum the query of a name that is asked after the rounds, over the units of all processes."""
-    queries = setup.late_queries()
-    group.ask(Message.LATE, list(queries).index(name), flatten(weights))
-    return group.total(queries[name].total(source, maps, weights))
 
 
 def serve(
@@ -343,7 +321,8 @@ def answer_queries(
 
 def _run_rounds(
     setup: TrainingSetup,
-    total: Callable[[Tensor], Tensor],
+    rounds: Rounds,
+    group: Group,
     evaluate: PublicEvaluator | None,
     now: TrainingState,
     save_checkpoint: SaveCheckpoint,
@@ -355,7 +334,9 @@ def _run_rounds(
         if now.started < mechanism.rounds:
             now = replace(now, started=now.started + 1)
             save_checkpoint(now)
-            released = mechanism.release(setup.shape(total(now.weights)))
+            group.ask(Message.ROUND, released=now.weights)
+            total = group.total(flatten(rounds.sum(setup.shape(now.weights))))
+            released = mechanism.release(setup.shape(total))
             now = now.step(flatten(released), setup.server)
         last, evaluation = now.started >= mechanism.rounds, None
         if evaluate is not None and (last or now.done % stopping.every == 0):
@@ -371,11 +352,14 @@ def _run_rounds(
 
 def _ask_late(
     setup: TrainingSetup,
-    total: Callable[[str, Weights], Tensor],
+    source: CohortSource,
+    maps: Normaliser,
+    group: Group,
     state: TrainingState,
     save_checkpoint: SaveCheckpoint,
 ) -> TrainingState:
-    """Answer the mechanism's queries that are asked after the rounds, about the released weights.
+    """Answer the mechanism's queries that are asked after the rounds, about the released weights,
+    by the units of all processes.
 
     A finished state announces them: they count as spent then, and answers that are lost are not
     asked for again. What they would tell is unknown.
@@ -384,11 +368,13 @@ def _ask_late(
     if not late:
         return state
     save_checkpoint(state)
-    released = setup.shrink(setup.shape(state.best))
-    found = {
-        query.what: setup.mechanism.answer(query, total(query.what, released)) for query in late
-    }
-    return replace(state, answers={**state.answers, **found})
+    released, queries = setup.shrink(setup.shape(state.best)), setup.late_queries()
+    answers = dict(state.answers)
+    for query in late:
+        group.ask(Message.LATE, list(queries).index(query.what), flatten(released))
+        total = group.total(queries[query.what].total(source, maps, released))
+        answers[query.what] = setup.mechanism.answer(query, total)
+    return replace(state, answers=answers)
 
 
 def _release(
@@ -401,7 +387,8 @@ def _release(
     best, losses = setup.shrink(setup.shape(state.best)), None
     if evaluate is not None:
         device = setup.execution.device
-        initial = tuple(w.to(device) for w in setup.initial_weights())
+        begun = setup.architecture.initial_weights(setup.seed)
+        initial = tuple(w.to(device) for w in begun)
         start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
         losses = evaluate.compare(initial, best, start)
     explained = setup.explain(state.answers)

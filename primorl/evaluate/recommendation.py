@@ -116,11 +116,6 @@ class Comparison:
         return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
 
-def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
-    """Recommend by the answers; None: an environment measured the policy."""
-    return recommend(answers) if environment is None else None
-
-
 def recommend(answers: PrivateEvaluation) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
@@ -190,10 +185,8 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
             wrong = " and ".join(verdict.check.wrong)
             why.append(f"it predicts {wrong}s worse than saying that they are as usual")
         return f"the model is not to be believed: {'; '.join(why)}"
-    clone, policy = (
-        answers.answer("clone", AS_DRAWN),
-        answers.answer("policy", MEAN_RETURN, "model"),
-    )
+    clone = answers.answer("clone", AS_DRAWN)
+    policy = answers.answer("policy", MEAN_RETURN, "model")
     if clone is None or policy is None:
         return "no clone of today's practice was made, so there is nothing to compare with"
     ends, known = people.ci95, (people, clone, policy)

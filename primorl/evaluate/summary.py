@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,13 @@ import numpy.typing as npt
 from primorl.base.files import file_sha256, replaced_file
 from primorl.base.paths import ONLINE_CURVE, ONLINE_METRICS
 from primorl.base.records import (
+    Count,
+    FileRecord,
     Hexadecimal,
     Line,
-    Within,
-    read_record,
+    StatedDelta,
+    StatedEpsilon,
     record,
-    to_json,
-    write_record,
 )
 from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
@@ -48,8 +48,6 @@ _REPEATED = (
     "void",
     "spent_on_dataset",
 )
-_Epsilon = Annotated[float, Within(ge=0)]
-_Count = Annotated[int, Within(ge=1)]
 _REMEDY = "run `dvc repro evaluate`"
 
 
@@ -174,13 +172,13 @@ class PolicyResult(PolicyValue):
     """Name of the dataset."""
     env_id: Line | None
     """Gymnasium id; `null`: there is no simulator."""
-    episodes: _Count | None
+    episodes: Count | None
     """Episodes measured for each final policy."""
-    model_value_members: _Count | None = None
+    model_value_members: Count | None = None
     """Members of the ensemble."""
-    model_value_rollouts: _Count | None = None
+    model_value_rollouts: Count | None = None
     """Rollouts in each member."""
-    model_value_horizon: _Count | None = None
+    model_value_horizon: Count | None = None
     """Steps of a rollout."""
     model_value_note: Line | None = None
     """How far the value can be relied on."""
@@ -188,7 +186,7 @@ class PolicyResult(PolicyValue):
     """Mean return of the public trajectories: what the behaviour in the log earns."""
     public_return_ci95: tuple[float, float] | None = None
     """Its 95% interval."""
-    public_trajectories: _Count | None = None
+    public_trajectories: Count | None = None
     """Number of public trajectories."""
     seeds: tuple[int, ...] | None = None
     """Seeds that were trained; one policy is the first one's."""
@@ -197,24 +195,25 @@ class PolicyResult(PolicyValue):
 
 
 @record
-class Summary(PolicyResult):
+class Summary(PolicyResult, FileRecord):
     """The results of a run (``metrics/summary.json``)."""
 
     FORMAT: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = _REMEDY
 
     variant: Variant
     """`dynamics.variant` of params.yaml."""
     private: bool
     """Whether the release has an (ε, δ) guarantee."""
-    epsilon: _Epsilon | None
+    epsilon: StatedEpsilon | None
     """ε of this release, by the PLD accountant; `null`: no guarantee."""
-    epsilon_rdp: _Epsilon | None
+    epsilon_rdp: StatedEpsilon | None
     """ε by the RDP accountant."""
-    delta: Annotated[float, Within(gt=0, lt=1)] | None
+    delta: StatedDelta | None
     """δ at which ε is read."""
     unit: Line
     """What one unit of privacy is."""
-    units: _Count
+    units: Count
     """K, the number of private units; public."""
     void: tuple[Line, ...]
     """Reasons not to rely on the statement."""
@@ -300,24 +299,6 @@ class Summary(PolicyResult):
             f"these results are of an earlier run: {' and '.join(other)} is another or gone; "
             f"{_REMEDY}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        return to_json(self)
-
-    def write(self, path: Path) -> None:
-        """Write the file, atomically."""
-        write_record(path, self)
-
-    @classmethod
-    def read(cls, path: Path) -> "Summary":
-        """Read the file.
-
-        Raises:
-            PipelineError: if it is missing, of another format version, or not as declared. One
-                line.
-        """
-        return read_record(path, cls, _REMEDY)
 
 
 def repeat(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
@@ -431,13 +412,14 @@ was paid for is restored and charged no second time.
 
 
 @record
-class OnlineSummary:
+class OnlineSummary(FileRecord):
     """Result of learning from users (``metrics/online.json``).
 
     Returns are of the likeliest actions.
     """
 
     FORMAT: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = "run `dvc repro online`"
 
     met: bool
     """Whether any users were met: `users` of online.yaml asks for it."""
@@ -447,19 +429,19 @@ class OnlineSummary:
     """Name of the update."""
     private: bool | None = None
     """Whether the policy has an (ε, δ) guarantee, and nothing is void."""
-    epsilon: _Epsilon | None = None
+    epsilon: StatedEpsilon | None = None
     """ε of one user who is not in the log; `null`: no guarantee."""
-    epsilon_in_all: _Epsilon | None = None
+    epsilon_in_all: StatedEpsilon | None = None
     """ε of somebody who is both in the log and a user."""
-    delta: Annotated[float, Within(gt=0, lt=1)] | None = None
+    delta: StatedDelta | None = None
     """δ at which both are read."""
     unit: Line | None = None
     """What one unit of privacy is."""
-    users: _Count | None = None
+    users: Count | None = None
     """N, different users who were met."""
-    cohort: _Count | None = None
+    cohort: Count | None = None
     """m, users of one update."""
-    cohorts: _Count | None = None
+    cohorts: Count | None = None
     """Updates."""
     void: tuple[Line, ...] = ()
     """Reasons not to rely on the statement."""
@@ -471,7 +453,7 @@ class OnlineSummary:
     """Mean return of the final policy."""
     return_ci95: tuple[float, float] | None = None
     """Its 95% interval."""
-    episodes: _Count | None = None
+    episodes: Count | None = None
     """Episodes of each of the two."""
     policy_sha256: Hexadecimal | None = None
     """SHA-256 of the final policy's file."""
@@ -484,19 +466,6 @@ class OnlineSummary:
         if self.epsilon is None:
             return f"nothing is promised: {'; '.join(self.void)}"
         return f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
-
-    def write(self, file: Path) -> None:
-        """Write the file, atomically."""
-        write_record(file, self)
-
-    @classmethod
-    def read(cls, file: Path) -> "OnlineSummary":
-        """Read the file.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(file, cls, "run `dvc repro online`")
 
 
 def write_online_results(

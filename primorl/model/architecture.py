@@ -10,17 +10,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from primorl.base.records import (
-    Line,
-    NaturalInt,
-    Within,
-    read_record,
-    record,
-    write_record,
-)
+from primorl.base.records import Count, FileRecord, Line, NaturalInt, Within, record
 from primorl.model.features import Polynomials
 from primorl.model.termination import LEARNED
 
@@ -36,8 +28,6 @@ LITTLE_EXPLAINED = 0.2
 
 CanLearn = Literal["yes", "marginal", "no"]
 """Whether the settings of a training can learn, as far as is known before it."""
-
-_Count = Annotated[int, Within(ge=1)]
 
 
 @record
@@ -72,7 +62,7 @@ class Explained:
 
 
 @record
-class ModelConfig:
+class ModelConfig(FileRecord):
     """Sizes and facts of a model that its weights do not tell.
 
     Sizes and bounds come from the environment, params.yaml or the public split, never from private
@@ -80,14 +70,16 @@ class ModelConfig:
     """
 
     FORMAT: ClassVar[int] = 1
+    FILE_NAME: ClassVar[str] = FILE
+    REMEDY: ClassVar[str] = "`dvc checkout` brings the last model back; training anew spends ε"
 
-    observation_size: _Count
+    observation_size: Count
     """Dimensions of an observation."""
-    action_size: _Count
+    action_size: Count
     """Dimensions of an action, or the number of discrete actions."""
-    members: _Count
+    members: Count
     """Members of the ensemble."""
-    hidden: tuple[_Count, ...]
+    hidden: tuple[Count, ...]
     """Units of every hidden layer."""
     log_variance_low: float
     """Lower bound of the predicted log-variance."""
@@ -117,7 +109,7 @@ class ModelConfig:
     """Names of the observation's dimensions, as declared."""
     action_names: tuple[Line, ...] | None = None
     """Names of the action's dimensions or of the actions."""
-    engine_version: _Count | None = None
+    engine_version: Count | None = None
     """Version of the engine that trained the weights."""
     public_loss: PublicLosses | None = None
     """Losses on the public split; `null`: there is none."""
@@ -137,7 +129,7 @@ class ModelConfig:
     """Discrete actions whose shares the noise could have made; neither the clone nor a policy near
     it takes them.
     """
-    degree: _Count | None = None
+    degree: Count | None = None
     """Largest degree of the features of linear heads; `null`: a network."""
     one_hot: tuple[tuple[int, int], ...] = ()
     """One-hot parts of the features' inputs: first column, number of categories."""
@@ -149,21 +141,6 @@ class ModelConfig:
             return None
         return Polynomials(self.observation_size + self.action_size, self.one_hot, self.degree)
 
-    def write(self, folder: Path) -> None:
-        """Write ``config.json`` in ``folder``."""
-        write_record(folder / FILE, self)
-
-    @classmethod
-    def read(cls, folder: Path) -> ModelConfig:
-        """Read ``config.json`` in ``folder``.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(
-            folder / FILE, cls, "`dvc checkout` brings the last model back; training anew spends ε"
-        )
-
 
 TERMINATION_GAIN = 10.0
 """Of a network, logits are the last output times this, since a unit has one row of an end."""
@@ -172,6 +149,7 @@ END_SCALE = 0.25
 episodes have some fifteen steps.
 """
 _RARE_LOGIT = math.log(0.01 / 0.99)
+_LOG_VARIANCES = ("log_variance_low", "log_variance_high")
 
 
 @dataclass(frozen=True)
@@ -206,16 +184,10 @@ class Architecture:
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
         """Read the sizes that a stored model states."""
-        return cls(
-            config.observation_size,
-            config.action_size,
-            config.members,
-            config.hidden,
-            config.log_variance_low,
-            config.log_variance_high,
-            config.termination == LEARNED,
-            config.features,
-        )
+        names = ("observation_size", "action_size", "members", "hidden")
+        sizes = {each: getattr(config, each) for each in (*names, *_LOG_VARIANCES)}
+        learned = config.termination == LEARNED
+        return cls(**sizes, learned_termination=learned, features=config.features)
 
     @property
     def inputs(self) -> int:

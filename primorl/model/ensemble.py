@@ -73,10 +73,8 @@ class Normaliser:
 
     def with_features(self, features: Polynomials, frequencies: Tensor) -> "Normaliser":
         """Make ``features`` of the inputs; their categories have these ``frequencies [S + A]``."""
-        shares, one_hot = (
-            features.centre(frequencies),
-            torch.ones(features.inputs, dtype=torch.bool),
-        )
+        shares = features.centre(frequencies)
+        one_hot = torch.ones(features.inputs, dtype=torch.bool)
         one_hot[features.continuous] = False
         return replace(
             self,
@@ -93,11 +91,9 @@ class Normaliser:
         size = len(self.target_mean)
         if self.features is None:
             standardised = (raw[..., :size] - self.target_mean) / self.target_scale
-            return (
-                torch.cat((standardised, raw[..., size : size + 1]), dim=-1)
-                if self.flag
-                else standardised
-            )
+            if not self.flag:
+                return standardised
+            return torch.cat((standardised, raw[..., size : size + 1]), dim=-1)
         return _by_column(raw[..., : size + self.flag], self.target_mean, self.target_scale)
 
     def to(self, device: torch.device) -> "Normaliser":
@@ -165,7 +161,6 @@ def row_losses(
     inputs: Tensor,
     targets: Tensor,
     beta_nll: float = 0.0,
-    counted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute every member's loss on every row, and its prediction.
 
@@ -178,7 +173,6 @@ def row_losses(
         inputs: standardised, ``[N, B, S + A]``.
         targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
         beta_nll: β of the loss that is trained on; losses that are reported have 0.
-        counted: which of the Gaussian's columns count in the loss, bool ``[S + 1]``; None: all.
 
     Returns:
         Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N,
@@ -186,9 +180,8 @@ def row_losses(
     """
     output = outputs(weights, inputs)
     mean, log_variance = gaussian(shape, output)
-    of = slice(None) if counted is None else counted
-    known = targets[..., : shape.targets][..., of]
-    loss = negative_log_likelihood(mean[..., of], log_variance[..., of], known, beta_nll)
+    known = targets[..., : shape.targets]
+    loss = negative_log_likelihood(mean, log_variance, known, beta_nll)
     if not shape.learned_termination:
         return loss, mean
     if shape.features is not None:
@@ -309,14 +302,9 @@ class GaussianEnsemble:
         ends = end_probability(shape, output) if shape.learned_termination else None
         mean = mean * scale + self.normaliser.target_mean
         if ends is not None and self.bounds.before_end is not None:
-            low, high = (
-                (1 - ends) * before + ends * last
-                for before, last in zip(
-                    self.bounds.before_end,
-                    (self.bounds.reward_low, self.bounds.reward_high),
-                    strict=True,
-                )
-            )
+            rewards = self.bounds.reward_low, self.bounds.reward_high
+            pairs = zip(self.bounds.before_end, rewards, strict=True)
+            low, high = ((1 - ends) * before + ends * last for before, last in pairs)
             reward = torch.minimum(torch.maximum(mean[..., -1], low), high)
             mean = torch.cat((mean[..., :-1], reward.unsqueeze(-1)), dim=-1)
         return mean, torch.exp(0.5 * log_variance) * scale, ends
@@ -325,22 +313,13 @@ class GaussianEnsemble:
         """Return the model as a policy's rollouts used it: without its learned termination, with a
         number taken off the output that tells it, or as it is.
         """
-        if ends == NONE:
-            return self.without_head()
-        if ends is None:
-            return self
-        *others, bias = self.weights
-        bias = bias.clone()
-        bias[..., -1] -= float(ends)
-        return replace(self, weights=(*others, bias))
-
-    def without_head(self) -> "GaussianEnsemble":
-        """Return the same model without its learned termination: its episodes never end by
-        themselves.
-        """
-        if self.termination != LEARNED:
+        if ends is None or (ends == NONE and self.termination != LEARNED):
             return self
         *others, weight, bias = self.weights
+        if ends != NONE:
+            bias = bias.clone()
+            bias[..., -1] -= float(ends)
+            return replace(self, weights=(*others, weight, bias))
         return replace(
             self,
             architecture=replace(self.architecture, learned_termination=False),

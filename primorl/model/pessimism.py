@@ -93,10 +93,8 @@ class PessimisticModel:
         self._rule = RULES.get(ensemble.termination)
         self.observation_size = size = ensemble.architecture.observation_size
         bounds = ensemble.bounds
-        self.observation_low, self.observation_high = (
-            bounds.observation_low,
-            bounds.observation_high,
-        )
+        self.observation_low = bounds.observation_low
+        self.observation_high = bounds.observation_high
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
         self.discrete_actions = bounds.discrete_actions
         self.observation_mean = ensemble.normaliser.input_mean[:size]
@@ -120,14 +118,13 @@ class PessimisticModel:
         following = bounds.hold(predicted, observation)
         reward = torch.where(known, mean[member, row, -1], bounds.reward_low)
         reward = reward.clamp(bounds.reward_low, bounds.reward_high)
-        doubt = self._uncertainty(
-            *((mean, std) if self._scale is None else (mean / self._scale, std / self._scale))
-        )
+        scaled = (mean, std) if self._scale is None else (mean / self._scale, std / self._scale)
+        doubt = self._uncertainty(*scaled)
         terminated = None
         if ends is not None:
             terminated = generators.rand(rollouts) < ends[member, row]
         elif self._rule is not None:
-            terminated = self._rule(observation, action, predicted)
+            terminated = self._rule.ends(observation, action, predicted)
         known &= doubt.isfinite()  # a member that is not drawn may be broken too
         lowest = torch.full_like(reward, bounds.reward_low)
         reward = torch.where(known, reward - self._penalty * doubt, lowest)
@@ -247,9 +244,8 @@ def survival_in_model(
 
 def draw_starts(starts: Tensor, rollouts: int, seed: int) -> Tensor:
     """Draw first states ``[rollouts, S]`` with replacement."""
-    return starts[
-        torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))
-    ]
+    generator = torch.Generator().manual_seed(seed)
+    return starts[torch.randint(len(starts), (rollouts,), generator=generator)]
 
 
 class Visit(NamedTuple):

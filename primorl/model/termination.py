@@ -35,10 +35,6 @@ class Rule:
     observation_size: int
     ends: Callable[[Tensor, Tensor, Tensor], Tensor]
 
-    def __call__(self, observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-        """Whether each transition ends its episode, bool ``[B]``."""
-        return self.ends(observation, action, next_observation)
-
 
 def _cartpole(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
     """CartPole-v1: the cart leaves |x| ≤ 2.4, or the pole |θ| ≤ 12°."""

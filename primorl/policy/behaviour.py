@@ -64,14 +64,8 @@ class BehaviourPolicy:
         size = network.action_size
         last = (layers[-2][:, :size], layers[-1][..., :size])
         maps = normaliser.to(torch.device("cpu"))
-        policy = DeterministicPolicy(
-            (*layers[:-2], *last),
-            maps.input_mean,
-            maps.input_scale,
-            bounds.action_low,
-            bounds.action_high,
-            network.discrete_actions,
-        )
+        scales = (maps.input_mean, maps.input_scale, bounds.action_low, bounds.action_high)
+        policy = DeterministicPolicy((*layers[:-2], *last), *scales, network.discrete_actions)
         if network.discrete_actions:
             return cls(policy, None, None)
         spread = (layers[-2][:, size:], layers[-1][..., size:])
@@ -162,19 +156,14 @@ class BehaviourPolicy:
         own = self.policy
         weight, bias = own.layers[:2]
         shift = (observation_mean - own.observation_mean) / own.observation_scale
-        first = (
-            weight * (observation_scale / own.observation_scale),
-            bias + (weight @ shift).unsqueeze(1),
-        )
-        *hidden, weight, bias = (*first, *own.layers[2:])
+        bias = bias + (weight @ shift).unsqueeze(1)
+        weight = weight * (observation_scale / own.observation_scale)
+        *hidden, weight, bias = (weight, bias, *own.layers[2:])
         if self.log_variance is None:
             return (*hidden, weight, bias)
         log_std = torch.full_like(bias, sum(self.log_variance) / 4)
-        return (
-            *hidden,
-            torch.cat((weight, torch.zeros_like(weight)), 1),
-            torch.cat((bias, log_std), 2),
-        )
+        wide = torch.cat((weight, torch.zeros_like(weight)), 1)
+        return (*hidden, wide, torch.cat((bias, log_std), 2))
 
     @torch.no_grad()
     def _output(self, observation: Tensor, layers: tuple[Tensor, ...]) -> Tensor:

@@ -6,25 +6,11 @@ The block ``policy`` of ``params.yaml`` inherits them; loading this module needs
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
+from primorl.base import records
 from primorl.base.files import replaced_directory
-from primorl.base.records import (
-    BufferSize,
-    Finite,
-    Hexadecimal,
-    HiddenSizes,
-    LearningRate,
-    Line,
-    Positive,
-    Probability,
-    Share,
-    Steps,
-    Within,
-    read_record,
-    record,
-    write_record,
-)
+from primorl.base.records import record
 from primorl.model.architecture import Variant
 from primorl.model.termination import Ends
 
@@ -54,20 +40,20 @@ class SacConfig:
         ValueError: the buffer is smaller than one batch of rollouts.
     """
 
-    hidden: HiddenSizes = (64, 64)
-    learning_rate: LearningRate = 3e-4
-    discount: Share = 0.99
-    target_rate: Probability = 0.005
-    target_entropy: Finite
-    discrete_target_entropy: Share = 0.3
-    reward_scale: Positive
-    batch_size: Steps = 256
-    epochs: Steps
-    updates_per_epoch: Steps
-    rollout_every: Steps = 250
-    rollout_batch: Steps
-    horizon: Steps
-    buffer_size: BufferSize
+    hidden: records.HiddenSizes = (64, 64)
+    learning_rate: records.LearningRate = 3e-4
+    discount: records.Share = 0.99
+    target_rate: records.Probability = 0.005
+    target_entropy: records.Finite
+    discrete_target_entropy: records.Share = 0.3
+    reward_scale: records.Positive
+    batch_size: records.Steps = 256
+    epochs: records.Steps
+    updates_per_epoch: records.Steps
+    rollout_every: records.Steps = 250
+    rollout_batch: records.Steps
+    horizon: records.Steps
+    buffer_size: records.BufferSize
 
     def __post_init__(self) -> None:
         refuse_small_buffer(self.buffer_size, self.rollout_batch, self.horizon)
@@ -94,7 +80,6 @@ NO_BEHAVIOUR = (
 DISCOUNT = 0.99
 """γ, of trajectories that are not long."""
 
-_Count = Annotated[int, Within(ge=1)]
 Folder = Literal["models/policy", "models/behaviour", "models/online"]
 
 
@@ -104,7 +89,7 @@ class CandidateRecord:
     is written.
     """
 
-    divergence: Annotated[float, Within(gt=0)]
+    divergence: Annotated[float, records.Within(gt=0)]
     """κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if they
     are discrete.
     """
@@ -119,38 +104,40 @@ class CandidateRecord:
 
 
 @record
-class PolicyConfig:
+class PolicyConfig(records.FileRecord):
     """Sizes and facts of an exported policy that its weights do not tell; from params.yaml and the
     model.
     """
 
     FORMAT: ClassVar[int] = 1
+    FILE_NAME: ClassVar[str] = FILE
+    REMEDY: ClassVar[str] = "name a policy's folder, or run `dvc repro optimize_policy`"
 
     variant: Variant
     """`dynamics.variant` of params.yaml."""
     policy: Folder
     """Folder of the policy."""
-    environment: Line | None
+    environment: records.Line | None
     """Id of the Gymnasium environment; `null`: no simulator."""
-    seeds: tuple[Annotated[int, Within(ge=0)], ...] | None = None
+    seeds: tuple[Annotated[int, records.Within(ge=0)], ...] | None = None
     """Seeds of the policies that were trained together, the first one's in the folder itself;
     `null`: one seed.
     """
-    observation_size: _Count
+    observation_size: records.Count
     """Dimensions of an observation."""
-    action_size: _Count
+    action_size: records.Count
     """Dimensions of an action, or the number of discrete actions."""
-    hidden: tuple[_Count, ...]
+    hidden: tuple[records.Count, ...]
     """Units of every hidden layer."""
     discrete_actions: bool
     """Whether actions are discrete."""
-    observation_names: tuple[Line, ...] | None = None
+    observation_names: tuple[records.Line, ...] | None = None
     """Names of the observation's dimensions: the model's."""
     one_hot: tuple[tuple[int, int], ...] | None = None
     """Parts of the observation of which one category is 1: first dimension and number of
     categories; `null`: none.
     """
-    action_names: tuple[Line, ...] | None = None
+    action_names: tuple[records.Line, ...] | None = None
     """Names of the action's dimensions or of the actions."""
     observation_low: tuple[float, ...] | None = None
     """Public range of observations: the model's bounds."""
@@ -160,77 +147,51 @@ class PolicyConfig:
     """Whether a discrete action is drawn, with probabilities softmax(output), as of a clone that
     acts as people do; `false`: the action of the largest output is taken.
     """
-    epochs: _Count
+    epochs: records.Count
     """Epochs of training, one policy of each in `epochs.safetensors`."""
     ends: Ends = None
     """How rollouts ended. `none`: not by themselves, since nothing supports the model's learned
     termination; a number: by it, with so much taken off its output that a clone's episodes last as
     long as the people's; `null`: as the model says.
     """
-    uncertainty: Line | None = None
+    uncertainty: records.Line | None = None
     """Measure u of the penalised reward r - λu that it was trained on; `null`: not stated."""
-    penalty: Annotated[float, Within(ge=0)] | None = None
+    penalty: Annotated[float, records.Within(ge=0)] | None = None
     """λ of that reward; `null`: not stated."""
     candidates: tuple[CandidateRecord, ...] = ()
     """What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is
     largest, if that is above half of `clone_error`, or else the first; empty: there was no clone.
     """
-    clone_error: Annotated[float, Within(ge=0)] | None = None
+    clone_error: Annotated[float, records.Within(ge=0)] | None = None
     """The difference between the model's value of the clone and the mean return of public episodes,
     less what their sampling explains; 0: none is public; `null`: there was no clone.
     """
-    policy_sha256: Hexadecimal | None = None
+    policy_sha256: records.Hexadecimal | None = None
     """SHA-256 of `policy.safetensors`."""
-    model_sha256: Hexadecimal | None = None
+    model_sha256: records.Hexadecimal | None = None
     """SHA-256 of the model's file that it was trained in."""
-
-    def write(self, folder: Path) -> None:
-        """Write ``config.json`` in ``folder``."""
-        write_record(folder / FILE, self)
-
-    @classmethod
-    def read(cls, folder: Path) -> "PolicyConfig":
-        """Read ``config.json`` in ``folder``.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(
-            folder / FILE, cls, "name a policy's folder, or run `dvc repro optimize_policy`"
-        )
 
 
 @record
-class BehaviourConfig:
+class BehaviourConfig(records.FileRecord):
     """``behaviour.json``: facts of a clone that are not those of any policy, or that none
     was made.
     """
 
     FORMAT: ClassVar[int] = 1
+    FILE_NAME: ClassVar[str] = BEHAVIOUR_FILE
+    REMEDY: ClassVar[str] = NO_BEHAVIOUR
 
     made: bool
     """Whether there is a clone: it had a share of ε."""
     log_variance: tuple[float, float] | None = None
     """Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."""
-    rounds: _Count | None = None
+    rounds: records.Count | None = None
     """Rounds in the weights."""
-    engine_version: _Count | None = None
+    engine_version: records.Count | None = None
     """Version of the engine that trained the weights."""
-    rare_actions: tuple[Annotated[int, Within(ge=0)], ...] = ()
+    rare_actions: tuple[Annotated[int, records.Within(ge=0)], ...] = ()
     """Discrete actions that it never takes, as people hardly ever took them."""
-
-    def write(self, folder: Path) -> None:
-        """Write ``behaviour.json`` in ``folder``."""
-        write_record(folder / BEHAVIOUR_FILE, self)
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read ``behaviour.json`` in ``folder``.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(folder / BEHAVIOUR_FILE, cls, NO_BEHAVIOUR)
 
 
 def write_nothing(folder: Path) -> None:

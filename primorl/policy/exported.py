@@ -174,11 +174,8 @@ def save(
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stack(epochs)), folder / EPOCHS)
-    low, high = (
-        (None, None)
-        if observation_range is None
-        else (tuple(side.tolist()) for side in observation_range)
-    )
+    ends = [tuple(side.tolist()) for side in observation_range or ()]
+    low, high = ends or (None, None)
     PolicyConfig(
         policy=policy or "models/policy",
         observation_size=last.observation_size,

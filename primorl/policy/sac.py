@@ -173,12 +173,8 @@ class ActorCritic(ABC):
         constraint: KLConstraint | None,
     ) -> None:
         outputs, values, self._target_entropy = self._sizes(config, columns)
-        self._config, self._columns, self._generators, self._constraint = (
-            config,
-            columns,
-            generators,
-            constraint,
-        )
+        self._config, self._columns = config, columns
+        self._generators, self._constraint = generators, constraint
         device, G = generators.device, len(generators.generators)
         actors, critics = [], []
         begun = None if constraint is None else constraint.initial_actor(config.hidden)
@@ -198,13 +194,8 @@ class ActorCritic(ABC):
         if constraint is None:
             learned, gradients = [*learned, self.log_alpha], [*gradients, self._alpha_gradient]
         self._actor_adam = Adam(learned, gradients, config.learning_rate)
-        self._figures = (
-            "critic_loss",
-            "actor_loss",
-            "q_mean",
-            "divergence" if constraint else "entropy",
-            "alpha",
-        )
+        held = "divergence" if constraint else "entropy"
+        self._figures = ("critic_loss", "actor_loss", "q_mean", held, "alpha")
         self._sums = torch.zeros(len(self._figures), G, device=device)
         self._updates, self._updates_before_recording = 0, _WARM_UPS
         self._recorded: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
@@ -325,10 +316,8 @@ class ActorCritic(ABC):
         """Return the critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a
         termination.
         """
-        columns = self._columns
-        return (
-            rows[..., columns.reward] + self._config.discount * rows[..., columns.continues] * value
-        )
+        reward, goes_on = rows[..., self._columns.reward], rows[..., self._columns.continues]
+        return reward + self._config.discount * goes_on * value
 
 
 @dataclass(frozen=True)
@@ -455,9 +444,8 @@ class Sac(ActorCritic):
         """Return the values of both critics, ``[G, B]`` each, for the pairs (s, a) that are laid
         out.
         """
-        first, second = (
-            critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3]).unbind(1)
-        )
+        values = critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3])
+        first, second = values.unbind(1)
         return first, second
 
     def _noise(self, like: Tensor) -> Tensor:
@@ -493,23 +481,18 @@ class DiscreteSac(ActorCritic):
     def _look(self, rows: Tensor) -> tuple[_Logs, _Logs]:
         states = self._both_states(rows)
         policy = self.actor.forward(states).log_softmax(-1)
-        cost = (
-            policy
-            if self._constraint is None
-            else policy - self._constraint.log_probabilities(states)
-        )
-        following, current = (
-            _Logs(*parts) for parts in zip(policy.chunk(2, 1), cost.chunk(2, 1), strict=True)
-        )
+        cost = policy
+        if self._constraint is not None:
+            cost = policy - self._constraint.log_probabilities(states)
+        halves = zip(policy.chunk(2, 1), cost.chunk(2, 1), strict=True)
+        following, current = (_Logs(*parts) for parts in halves)
         return following, current
 
     def _critic_gradient(self, rows: Tensor, following: _Logs) -> Tensor:
         columns, B = self._columns, rows.shape[1]
         alpha = self.log_alpha.exp().view(-1, 1, 1)
-        values = (
-            self._values(self.target, rows[..., columns.next_observation]).amin(1)
-            - alpha * following.cost
-        )
+        values = self._values(self.target, rows[..., columns.next_observation]).amin(1)
+        values = values - alpha * following.cost
         value = (following.policy.exp() * values).sum(-1)
         taken = rows[:, None, :, columns.action]
         found = (self._values(self.critic, rows[..., columns.observation]) * taken).sum(-1)

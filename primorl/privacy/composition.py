@@ -89,11 +89,8 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
                     f"{what}/privacy.json: {key}: differs from that of the releases it is used "
                     "with; run `dvc repro`"
                 )
-    spent = [
-        statement.spent_on_dataset
-        for statement in statements.values()
-        if statement.spent_on_dataset is not None
-    ]
+    accounts = (statement.spent_on_dataset for statement in statements.values())
+    spent = [account for account in accounts if account is not None]
     return replace(
         _one_after_another(first, statements, BEFOREHAND),
         spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),

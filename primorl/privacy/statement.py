@@ -6,31 +6,18 @@ This class is the file's only writer and reader.
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from primorl.base.records import (
-    Hexadecimal,
-    Line,
-    Within,
-    matching,
-    read_record,
-    record,
-    to_json,
-    write_record,
-)
+from primorl.base import records
+from primorl.base.records import record
 
 FILE = "privacy.json"
 Relation = Literal["zero_out_one", "replace_one"]
 RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
 
-_Epsilon = Annotated[float, Within(ge=0)]
-_Delta = Annotated[float, Within(gt=0, lt=1)]
-_Multiplier = Annotated[float, Within(ge=0)]
-_Positive = Annotated[float, Within(gt=0)]
-_Probability = Annotated[float, Within(gt=0, le=1)]
-_Share = Annotated[float, Within(ge=0, le=1)]
-_Count = Annotated[int, Within(ge=1)]
+_Multiplier = Annotated[float, records.Within(ge=0)]
+_Positive = Annotated[float, records.Within(gt=0)]
+_Probability = Annotated[float, records.Within(gt=0, le=1)]
 _NEEDED = ("epsilon", "delta")
 _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
 NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
@@ -43,7 +30,7 @@ class Accountant:
 
     name: Literal["dp_accounting.pld.PLDAccountant"]
     """Class of the accountant."""
-    version: Line
+    version: records.Line
     """Version of its package."""
 
 
@@ -57,13 +44,13 @@ def our_accountant() -> Accountant:
 class QueryStatement:
     """One query over all private units, answered once, beside the rounds."""
 
-    what: Annotated[str, matching("[a-z][a-z0-9_]*", 40)]
+    what: Annotated[str, records.matching("[a-z][a-z0-9_]*", 40)]
     """Name of the query type, such as `scales` or `first_states`."""
     noise_multiplier: _Multiplier
     """z of the query."""
-    sensitivity: Annotated[float, Within(gt=0)]
+    sensitivity: Annotated[float, records.Within(gt=0)]
     """L2 sensitivity of the sum."""
-    epsilon: _Epsilon | None
+    epsilon: records.StatedEpsilon | None
     """ε of this query alone, at `delta`; `null`: no guarantee."""
 
 
@@ -71,9 +58,9 @@ class QueryStatement:
 class MechanismStatement:
     """One of several mechanisms that a release was made from, by itself."""
 
-    what: Line
+    what: records.Line
     """Folder of what it released."""
-    epsilon: _Epsilon | None
+    epsilon: records.StatedEpsilon | None
     """ε of it alone, at `delta`; `null`: no guarantee."""
     event: dict[str, Any]
     """Its accounted event."""
@@ -83,11 +70,11 @@ class MechanismStatement:
     """z: the noise of a round has standard deviation z times C."""
     clipping_norm: _Positive | None
     """C; `null`: contributions are not clipped."""
-    rounds: _Count | None
+    rounds: records.Count | None
     """T, the rounds that were paid for."""
     queries: tuple[QueryStatement, ...]
     """Queries over all units, beside the rounds."""
-    charge: Line | None
+    charge: records.Line | None
     """Id of the ledger's charge that paid for it."""
 
 
@@ -95,9 +82,9 @@ class MechanismStatement:
 class ProfilePoint:
     """One point of the privacy profile: (ε, δ) holds for each, all at once."""
 
-    epsilon: _Epsilon
+    epsilon: records.StatedEpsilon
     """ε of the point."""
-    delta: _Share
+    delta: records.Portion
     """δ of the point."""
 
 
@@ -105,9 +92,9 @@ class ProfilePoint:
 class GroupPoint:
     """Guarantee for one person with several units."""
 
-    units: Annotated[int, Within(ge=2)]
+    units: Annotated[int, records.Within(ge=2)]
     """Number of units of the same person."""
-    epsilon: _Epsilon | None
+    epsilon: records.StatedEpsilon | None
     """ε of all of them together, at the same `delta`; `null`: no guarantee."""
 
 
@@ -115,9 +102,9 @@ class GroupPoint:
 class AttackPoint:
     """How well an attack can tell whether a unit was in the data."""
 
-    false_positive_rate: _Delta
+    false_positive_rate: records.StatedDelta
     """How often an attack says “in the data” of a unit that was not."""
-    true_positive_rate: _Share
+    true_positive_rate: records.Portion
     """How often, at most, the same attack says so of a unit that was."""
 
 
@@ -130,15 +117,15 @@ class OnlineProtocol:
     user depend on the user's own data and are not covered.
     """
 
-    algorithm: Line
+    algorithm: records.Line
     """Name of the update."""
-    users: _Count
+    users: records.Count
     """N, different users who were met."""
-    cohort: _Count
+    cohort: records.Count
     """m, users of one update; a public constant, which sums are divided by."""
-    cohorts: _Count
+    cohorts: records.Count
     """Updates."""
-    releases: _Count
+    releases: records.Count
     """Noisy releases made of one cohort."""
 
 
@@ -146,18 +133,18 @@ class OnlineProtocol:
 class SpentOnDataset:
     """Account of the same units when the statement was written."""
 
-    epsilon: _Epsilon | None
+    epsilon: records.StatedEpsilon | None
     """ε of all charges on the same units together, by the adaptive filter: holds however later runs
     were chosen after looking at earlier results. `null`: no guarantee is left.
     """
-    delta: _Delta
+    delta: records.StatedDelta
     """δ: `privacy.delta`."""
-    charges: Annotated[int, Within(ge=0)]
+    charges: Annotated[int, records.Within(ge=0)]
     """Number of charges, this one included."""
 
 
 @record
-class Statement:
+class Statement(records.FileRecord):
     """Guarantee of a release, and its assumptions (``privacy.json``).
 
     Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the
@@ -170,14 +157,16 @@ class Statement:
     """
 
     FORMAT: ClassVar[int] = 1
+    FILE_NAME: ClassVar[str] = FILE
+    REMEDY: ClassVar[str] = "run `dvc checkout` or `dvc repro`"
 
     private: bool
     """Whether the release has an (ε, δ) guarantee."""
-    epsilon: _Epsilon | None
+    epsilon: records.StatedEpsilon | None
     """ε of this release, by the PLD accountant, for all `rounds`; `null`: no guarantee."""
-    delta: _Delta | None
+    delta: records.StatedDelta | None
     """δ at which ε is read; it must be below one over `units`."""
-    unit: Line
+    unit: records.Line
     """What one unit of privacy is: one trajectory, or everything of one value of a column."""
     neighboring_relation: Literal["zero_out_one"]
     """How neighbouring datasets differ: everything that one unit contributes is replaced by zeros.
@@ -185,7 +174,7 @@ class Statement:
     """
     accountant: Accountant
     """Name and version of the accountant."""
-    epsilon_rdp: _Epsilon | None
+    epsilon_rdp: records.StatedEpsilon | None
     """ε by the RDP accountant, which the paper used; an upper bound as well."""
     event: dict[str, Any]
     """The accounted event, as `dp_accounting` would rebuild it."""
@@ -196,27 +185,27 @@ class Statement:
     clipping_norm: _Positive | None
     """C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.
     """
-    rounds: _Count | None
+    rounds: records.Count | None
     """T, the rounds that were paid for; fewer may have been run."""
     queries: tuple[QueryStatement, ...]
     """Queries over all units, beside the rounds."""
-    units: _Count
+    units: records.Count
     """K, the number of private units; a public constant."""
-    public_assumptions: tuple[Line, ...]
+    public_assumptions: tuple[records.Line, ...]
     """What the guarantee takes as public."""
-    dataset_fingerprint: Hexadecimal
+    dataset_fingerprint: records.Hexadecimal
     """Keyed fingerprint (HMAC-SHA256) of the dataset version."""
-    void: tuple[Line, ...]
+    void: tuple[records.Line, ...]
     """Reasons not to rely on the statement; empty for a sound release."""
-    clipping: Line | None = None
+    clipping: records.Line | None = None
     """How contributions are clipped: `flat` or `per_layer`."""
-    termination: Line | None = None
+    termination: records.Line | None = None
     """How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or the
     name of a declared rule, which is then a public assumption.
     """
-    public_units: Annotated[int, Within(ge=0)] | None = None
+    public_units: Annotated[int, records.Within(ge=0)] | None = None
     """Units that are declared public, and so are not protected."""
-    epsilon_replace_one: _Epsilon | None = None
+    epsilon_replace_one: records.StatedEpsilon | None = None
     """ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C apart).
     """
     profile: tuple[ProfilePoint, ...] = ()
@@ -225,9 +214,9 @@ class Statement:
     """ε at `delta` of one person with several units, by the accountant."""
     attacks: tuple[AttackPoint, ...] = ()
     """The best that any membership attack can do, from the whole privacy profile."""
-    trajectories_per_person: _Count | None = None
+    trajectories_per_person: records.Count | None = None
     """The most trajectories of one person, as declared; `null`: not declared."""
-    charge: Line | None = None
+    charge: records.Line | None = None
     """Id of the ledger's charge that paid for the release."""
     mechanisms: tuple[MechanismStatement, ...] = ()
     """The mechanisms whose releases this was made from, where there are several; `epsilon` is of
@@ -260,20 +249,3 @@ class Statement:
     def with_payment(self, charge: str, spent: SpentOnDataset) -> "Statement":
         """Return the same statement with the ledger's part."""
         return replace(self, charge=charge, spent_on_dataset=spent)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``privacy.json``."""
-        return to_json(self)
-
-    def write(self, folder: str | Path) -> None:
-        """Write ``privacy.json`` in ``folder``, atomically."""
-        write_record(Path(folder) / FILE, self)
-
-    @classmethod
-    def read(cls, folder: str | Path) -> "Statement":
-        """Read ``privacy.json`` in ``folder``.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(Path(folder) / FILE, cls, "run `dvc checkout` or `dvc repro`")

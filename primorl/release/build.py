@@ -19,30 +19,11 @@ from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import choose
-from primorl.privacy.accounting.epsilon import event_from_json
-from primorl.privacy.ledger.account import fixed_epsilon
+from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes
 from primorl.privacy.statement import Statement, our_accountant
-from primorl.release import bundle
+from primorl.release import bundle, contents
 from primorl.release.card import DECLARED_TEXTS, render
-from primorl.release.contents import (
-    ANSWERS,
-    CARD,
-    CLONE,
-    DECLARED,
-    EVALUATION,
-    LEDGER,
-    MANIFEST,
-    MODEL,
-    POLICY,
-    STARTS,
-    ChargeRecord,
-    Declared,
-    LedgerStatement,
-    ReleasedResult,
-    is_bundle,
-    make_manifest,
-)
 from primorl.run import VerifiedRun
 from primorl.work.data import read_ledger, refuse_missing_charges, version_in
 
@@ -81,18 +62,18 @@ def release(
     choose(policy, against_advice=against_advice)
     records = _collect_records(run, params)
     with replaced_directory(target) as fresh:
-        for name in (*MODEL, *POLICY[:2], STARTS, CLONE):
+        for name in (*contents.MODEL, *contents.POLICY[:2], contents.STARTS, contents.CLONE):
             if (MODELS / name).exists():
                 (fresh / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(MODELS / name, fresh / name)
         for name, record in records.items():
             write_record(fresh / name, record)
         try:
-            (fresh / CARD).write_text(render(fresh), encoding="utf-8")
-            write_record(fresh / MANIFEST, make_manifest(fresh))
+            (fresh / contents.CARD).write_text(render(fresh), encoding="utf-8")
+            write_record(fresh / contents.MANIFEST, contents.make_manifest(fresh))
             released = bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
-            message = str(wrong).replace(str(fresh / DECLARED), _entry(run.evaluated))
+            message = str(wrong).replace(str(fresh / contents.DECLARED), _entry(run.evaluated))
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
             bundle.sign(fresh, signer)
@@ -119,7 +100,7 @@ def _refuse_an_edited_summary() -> None:
 def _refuse_to_overwrite(target: Path) -> None:
     there = target.is_symlink() or target.exists()
     folder = target.is_dir() and not target.is_symlink()
-    if there and not (folder and (is_bundle(target) or not any(target.iterdir()))):
+    if there and not (folder and (contents.is_bundle(target) or not any(target.iterdir()))):
         raise PipelineError(f"{target}: in the way; allowed is a new or empty folder, or a bundle")
 
 
@@ -140,30 +121,30 @@ def _collect_records(run: VerifiedRun, params: Params) -> dict[str, Any]:
     asked = answers if answers.asked else None
     evaluation = _quote(summary)
     records = {
-        LEDGER: _ledger_statement(params, run),
-        EVALUATION: evaluation,
-        POLICY[2]: bundle.add_choice(run.policy, evaluation, asked),
+        contents.LEDGER: _ledger_statement(params, run),
+        contents.EVALUATION: evaluation,
+        contents.POLICY[2]: bundle.add_choice(run.policy, evaluation, asked),
     }
     if declared:
-        records[DECLARED] = Declared(**declared)
+        records[contents.DECLARED] = contents.Declared(**declared)
     if asked is not None:
-        records[ANSWERS] = asked
+        records[contents.ANSWERS] = asked
     return records
 
 
-def _quote(summary: Summary) -> ReleasedResult:
+def _quote(summary: Summary) -> contents.ReleasedResult:
     """Collect the figures of the summary that the card quotes; of several seeds those of the
     first.
     """
-    found = {field.name: getattr(summary, field.name) for field in fields(ReleasedResult)}
+    found = {field.name: getattr(summary, field.name) for field in fields(contents.ReleasedResult)}
     if summary.by_seed:
         found |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in found}
-    return ReleasedResult(**found)
+    return contents.ReleasedResult(**found)
 
 
-def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
+def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
-    statement, place = run.model, MODELS / MODEL[2]
+    statement, place = run.model, MODELS / contents.MODEL[2]
     delta = params.privacy.delta
     with read_ledger(params) as ledger:
         if ledger is None:
@@ -174,7 +155,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         account = ledger.account(version_in(PARTITIONS, run.manifest))
     budget = params.privacy.budget.epsilon
     _check_made(run, {charge.id: charge for charge in account.charges})
-    return LedgerStatement(
+    return contents.LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
         neighboring_relation=statement.neighboring_relation,
@@ -186,11 +167,11 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
         budget_changes=tuple(change for change, _ in list_budget_changes(account.charges, budget)),
         charges=len(account.entries),
         records=tuple(
-            ChargeRecord(
+            contents.ChargeRecord(
                 id=charge.id,
                 stage=charge.stage,
                 event=charge.event,
-                epsilon=finite(fixed_epsilon([event_from_json(charge.event)], charge.delta)),
+                epsilon=finite(compose([event_from_json(charge.event)], charge.delta).epsilon_pld),
                 delta=charge.delta,
                 state=charge.state,
                 day=charge.time[:10],
@@ -205,11 +186,11 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> LedgerStatement:
 
 def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
     """Refuse files that are not what the ledger says that their charges made."""
-    own = [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()]
-    here = [(MODELS / MODEL[2], run.model, {file.name: file_sha256(file) for file in own})]
+    own = [MODELS / name for name in (*contents.MODEL, contents.STARTS) if (MODELS / name).exists()]
+    here = [(MODELS / contents.MODEL[2], run.model, {file.name: file_sha256(file) for file in own})]
     if run.clone is not None:
         cloned = {file.name: file_sha256(file) for file in BEHAVIOUR.iterdir()}
-        here.append((MODELS / CLONE, run.clone, cloned))
+        here.append((MODELS / contents.CLONE, run.clone, cloned))
     for name, statement in run.answers.statements.items():
         here.append((paths.PRIVATE_EVALUATION, statement, run.answers.made(name)))
     for place, statement, digests in here:

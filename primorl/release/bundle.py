@@ -28,7 +28,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import event_from_json
+from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.composition import (
     BEFOREHAND,
     FILTER_ROUNDING,
@@ -38,25 +38,10 @@ from primorl.privacy.composition import (
     refuse_less,
 )
 from primorl.privacy.composition import verify as verify_statement
-from primorl.privacy.ledger.account import fixed_epsilon, total_of
+from primorl.privacy.ledger.account import total_of
 from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.release import contents
 from primorl.release.card import render
-from primorl.release.contents import (
-    ANSWERS,
-    CARD,
-    CLONE,
-    EVALUATION,
-    LEDGER,
-    MANIFEST,
-    MODEL,
-    POLICY,
-    SIGNATURE,
-    STARTS,
-    Bundle,
-    LedgerStatement,
-    ReleasedResult,
-    check_names_and_hashes,
-)
 
 CHOSEN = (
     "which policy was released: the answers of the private units had a say in it, and this ε is "
@@ -94,11 +79,11 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     Raises:
         PipelineError: one line that names the file, the fault and the remedy.
     """
-    names = check_names_and_hashes(folder)
+    names = contents.check_names_and_hashes(folder)
     if key is not None:
         verify_signature(folder, key)
-    bundle = Bundle.read(folder, names)
-    for name, statement in {POLICY[2]: bundle.of_policy, **bundle.charged}.items():
+    bundle = contents.Bundle.read(folder, names)
+    for name, statement in {contents.POLICY[2]: bundle.of_policy, **bundle.charged}.items():
         if not statement.sound:
             reason = "; ".join(statement.void) or "nothing is guaranteed"
             raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it")
@@ -108,9 +93,10 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_charged(bundle)
     _check_policy_statement(bundle)
     _check_texts(bundle)
-    if read_text(folder / CARD, _NO_TEXT) != render(folder):
+    if read_text(folder / contents.CARD, _NO_TEXT) != render(folder):
         raise PipelineError(
-            f"{folder / CARD}: not the card that the figures of this bundle make; do not believe it"
+            f"{folder / contents.CARD}: not the card that the figures of this bundle make; do not "
+            "believe it"
         )
     return bundle.of_policy
 
@@ -131,7 +117,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 def sign(folder: Path, key: Ed25519PrivateKey) -> None:
     """Sign the bundle in ``folder``: write ``MANIFEST.sig``."""
-    (folder / SIGNATURE).write_bytes(key.sign((folder / MANIFEST).read_bytes()))
+    (folder / contents.SIGNATURE).write_bytes(key.sign((folder / contents.MANIFEST).read_bytes()))
 
 
 def verify_signature(folder: Path, path: Path) -> None:
@@ -147,14 +133,15 @@ def verify_signature(folder: Path, path: Path) -> None:
             f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout "
             "-out FILE`"
         )
-    if not (folder / SIGNATURE).exists():
+    signature, signed = folder / contents.SIGNATURE, folder / contents.MANIFEST
+    if not signature.exists():
         found = "not there: it is not signed"
-        raise PipelineError(f"{folder / SIGNATURE}: {found}; ask its maker for a signed bundle")
+        raise PipelineError(f"{signature}: {found}; ask its maker for a signed bundle")
     try:
-        key.verify((folder / SIGNATURE).read_bytes(), (folder / MANIFEST).read_bytes())
+        key.verify(signature.read_bytes(), signed.read_bytes())
     except InvalidSignature:
         raise PipelineError(
-            f"{folder / SIGNATURE}: not a signature of {MANIFEST} by the key in {path}: changed, "
+            f"{signature}: not a signature of {contents.MANIFEST} by the key in {path}: changed, "
             "or signed by somebody else; do not rely on it"
         ) from None
 
@@ -167,7 +154,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def add_choice(
-    statement: Statement, evaluation: ReleasedResult, answers: PrivateEvaluation | None
+    statement: Statement, evaluation: contents.ReleasedResult, answers: PrivateEvaluation | None
 ) -> Statement:
     """Return the policy's statement for a bundle: with `CHOSEN` where answers of the private units
     decided.
@@ -189,7 +176,7 @@ def _select(record: object, keys: Sequence[str]) -> dict[str, Any]:
     return {key: getattr(record, key) for key in keys}
 
 
-def _check_tensors(bundle: Bundle) -> None:
+def _check_tensors(bundle: contents.Bundle) -> None:
     """Check that a bundle's files of tensors can be read, and hold nothing else.
 
     Raises:
@@ -198,25 +185,25 @@ def _check_tensors(bundle: Bundle) -> None:
     folder, config, of_policy = bundle.folder, bundle.model, bundle.policy
     model = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
     _check_written_again(
-        folder / MODEL[0],
+        folder / contents.MODEL[0],
         lambda again: model.save(
             again, environment=config.environment, variant=config.variant, rounds=config.rounds
         ),
     )
     policy = DeterministicPolicy.load(folder / "policy")
     _check_written_again(
-        folder / POLICY[0],
+        folder / contents.POLICY[0],
         lambda again: exported.save(
             again, [policy], variant=of_policy.variant, environment=of_policy.environment
         ),
     )
     first_states = any(query.what == FIRST_STATES for query in bundle.of_model.queries)
-    if first_states != (STARTS in bundle.names):
+    if first_states != (contents.STARTS in bundle.names):
         found = "missing" if first_states else "there"
-        raise PipelineError(f"{folder / STARTS}: {found}, which contradicts the queries")
+        raise PipelineError(f"{folder / contents.STARTS}: {found}, which contradicts the queries")
     if first_states:
         starts = StartModel.load(folder / "dynamics", torch.device("cpu"))
-        _check_written_again(folder / STARTS, starts.save)
+        _check_written_again(folder / contents.STARTS, starts.save)
 
 
 def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
@@ -230,7 +217,7 @@ def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
             raise PipelineError(f"{path}: holds more than we read of it: {more}")
 
 
-def _check_texts(bundle: Bundle) -> None:
+def _check_texts(bundle: contents.Bundle) -> None:
     """Refuse a place that exists at home only, and a digest of anything but the files here and the
     clone's weights: an unkeyed one of private data, such as DVC's, tells neighbouring datasets
     apart.
@@ -248,43 +235,43 @@ def _check_texts(bundle: Bundle) -> None:
             raise PipelineError(f"{path}: holds {found}; find what wrote it there")
 
 
-def _check_configs(bundle: Bundle) -> None:
+def _check_configs(bundle: contents.Bundle) -> None:
     """Check that the model may leave, and that all files speak of it and of the policy that is
     here.
     """
     folder, loss = bundle.folder, bundle.model.public_loss
     if (loss is None and bundle.of_model.public_units) or (loss is not None and loss.diverged):
         raise PipelineError(
-            f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction, "
-            "or nothing tells though there is a public split"
+            f"{folder / contents.MODEL[1]}: public_loss: the model is no better than a constant "
+            "prediction, or nothing tells though there is a public split"
         )
     about = {
-        "model_sha256": file_sha256(folder / MODEL[0]),
-        "policy_sha256": file_sha256(folder / POLICY[0]),
+        "model_sha256": file_sha256(folder / contents.MODEL[0]),
+        "policy_sha256": file_sha256(folder / contents.POLICY[0]),
     }
     trained = {"policy": "models/policy", "drawn": False}
-    _refuse_other(folder / POLICY[1], bundle.policy, about | trained, "the files here")
+    _refuse_other(folder / contents.POLICY[1], bundle.policy, about | trained, "the files here")
     evaluated = about | {"env_id": bundle.policy.environment}
-    _refuse_other(folder / EVALUATION, bundle.evaluation, evaluated, "the files here")
+    _refuse_other(folder / contents.EVALUATION, bundle.evaluation, evaluated, "the files here")
     if bundle.answers is not None:
-        _refuse_other(folder / ANSWERS, bundle.answers, about, "the files here")
+        _refuse_other(folder / contents.ANSWERS, bundle.answers, about, "the files here")
 
 
-def _check_ledger(bundle: Bundle) -> None:
+def _check_ledger(bundle: contents.Bundle) -> None:
     """Account every record of the ledger's statement again, and all of them together."""
-    path, ledger = bundle.folder / LEDGER, bundle.ledger
+    path, ledger = bundle.folder / contents.LEDGER, bundle.ledger
     same = ("dataset_fingerprint", "unit", "neighboring_relation")
-    _refuse_other(path, ledger, _select(bundle.of_model, same), MODEL[2])
+    _refuse_other(path, ledger, _select(bundle.of_model, same), contents.MODEL[2])
     _refuse_other(path, ledger, {"charges": len(ledger.records)}, "the number of records")
     for place, record in enumerate(ledger.records):
-        alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
+        alone = finite(compose([event_from_json(record.event)], record.delta).epsilon_pld)
         refuse_less(path, f"records.{place}.epsilon", record.epsilon, alone, ledger.accountant)
     _check_account(path, ledger, _events(ledger), ledger)
 
 
 def _check_account(
     path: Path,
-    stated: LedgerStatement | SpentOnDataset,
+    stated: contents.LedgerStatement | SpentOnDataset,
     events: Sequence[dp_event.DpEvent],
     by: Any,
 ) -> None:
@@ -293,22 +280,22 @@ def _check_account(
     refuse_less(path, "epsilon", stated.epsilon, total, by.accountant, FILTER_ROUNDING)
 
 
-def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
+def _events(ledger: contents.LedgerStatement) -> list[dp_event.DpEvent]:
     return [
         event_from_json(record.event) if record.same_unit else dp_event.NonPrivateDpEvent()
         for record in ledger.records
     ]
 
 
-def _check_charged(bundle: Bundle) -> None:
+def _check_charged(bundle: contents.Bundle) -> None:
     """Account the statements of model, clone and answers again, and find the charge of each."""
     paid: set[str | None] = set()
     for name, statement in bundle.charged.items():
         path, expected = bundle.folder / name, _select(bundle.of_model, _SAME_DATA)
-        held = held_by_clone(bundle.of_model) if name == CLONE else {}
+        held = held_by_clone(bundle.of_model) if name == contents.CLONE else {}
         expected["public_assumptions"] += (BEFOREHAND,) if held else ()
         check_held(path, statement, held)
-        _refuse_other(path, statement, expected, MODEL[2])
+        _refuse_other(path, statement, expected, contents.MODEL[2])
         verify_statement(path, statement)
         _check_payment(path, statement, bundle.ledger)
         if statement.charge in paid:  # one charge pays for one thing
@@ -316,7 +303,7 @@ def _check_charged(bundle: Bundle) -> None:
         paid.add(statement.charge)
 
 
-def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) -> None:
+def _check_payment(path: Path, statement: Statement, ledger: contents.LedgerStatement) -> None:
     """Check that a committed charge paid for a mechanism, and account again everything spent on the
     dataset by then.
 
@@ -331,18 +318,20 @@ def _check_payment(path: Path, statement: Statement, ledger: LedgerStatement) ->
     paid = (part.event, "committed", True)
     if own is None or (own.event, own.state, own.same_version) != paid:
         raise PipelineError(
-            f"{path}: charge: found no committed charge with this id and event in {LEDGER}"
+            f"{path}: charge: found no committed charge with this id and event in {contents.LEDGER}"
         )
     # oldest first; its own among them
     if account is None or not places[0] < account.charges <= ledger.charges:
-        raise PipelineError(f"{path}: spent_on_dataset: charges: not a number that {LEDGER} has")
-    _refuse_other(path, account, {"delta": ledger.delta}, LEDGER)
+        raise PipelineError(
+            f"{path}: spent_on_dataset: charges: not a number that {contents.LEDGER} has"
+        )
+    _refuse_other(path, account, {"delta": ledger.delta}, contents.LEDGER)
     _check_account(path, account, _events(ledger)[: account.charges], statement)
 
 
-def _check_policy_statement(bundle: Bundle) -> None:
+def _check_policy_statement(bundle: contents.Bundle) -> None:
     """Check that the policy's statement is the model's, or that of model and clone together."""
-    path, released = bundle.folder / POLICY[2], bundle.of_policy
+    path, released = bundle.folder / contents.POLICY[2], bundle.of_policy
     own = tuple(line for line in released.public_assumptions if line != CHOSEN)
     made = replace(released, public_assumptions=own)
     parts: dict[str, Statement | None] = {"models/dynamics": bundle.of_model}

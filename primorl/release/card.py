@@ -23,44 +23,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
+from primorl.evaluate import wording
 from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict
-from primorl.evaluate.wording import (
-    ADVICE,
-    GAIN_NOTE,
-    WHOSE,
-    Shown,
-    can_compare,
-    comparable,
-    describe_public,
-    gain,
-    guarantee,
-    model_check,
-    plural,
-    public_facts,
-    singular,
-    source,
-    stop_rule,
-    today_note,
-    value,
-)
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.composition import count_once
-from primorl.release.contents import (
-    ANSWERS,
-    CARD,
-    CLONE,
-    DECLARED,
-    EVALUATION,
-    LEDGER,
-    MANIFEST,
-    MODEL,
-    POLICY,
-    SIGNATURE,
-    list_files,
-)
+from primorl.release import contents
 
 DECLARED_TEXTS = {
     "owner": "owner",
@@ -95,7 +65,9 @@ def render(folder: Path) -> str:
     Raises:
         PipelineError: a card cannot state these figures.
     """
-    files = sorted({*list_files(folder)} - {CARD, MANIFEST, SIGNATURE})
+    files = sorted(
+        {*contents.list_files(folder)} - {contents.CARD, contents.MANIFEST, contents.SIGNATURE}
+    )
     try:
         return write_card(_read(folder), [(name, file_sha256(folder / name)) for name in files])
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
@@ -111,21 +83,21 @@ def describe_guarantee(folder: Path) -> str:
 
 
 def _read(folder: Path) -> dict[str, Content]:
-    names = [name for name in list_files(folder) if name.endswith(".json")]
+    names = [name for name in contents.list_files(folder) if name.endswith(".json")]
     return {name: read_json(folder / name) for name in names}
 
 
 def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
     """Compute the guarantee of a bundle, and name what it counts beside the model."""
-    ledger, answers = content[LEDGER], content.get(ANSWERS)
-    clone = content.get(CLONE)
+    ledger, answers = content[contents.LEDGER], content.get(contents.ANSWERS)
+    clone = content.get(contents.CLONE)
     included = [] if clone is None else ["clone of the behaviour"]
     included += [] if answers is None else ["private evaluation"]
-    return combine(content[MODEL[2]], clone, answers, ledger["delta"]), included
+    return combine(content[contents.MODEL[2]], clone, answers, ledger["delta"]), included
 
 
 def _describe(bundle: Content, included: Sequence[str]) -> str:
-    return guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
+    return wording.guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
 
 
 def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]] = ()) -> str:
@@ -166,16 +138,20 @@ def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]
 
 def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     """Collect the variables of the card's template."""
-    statement, policy, summary = content[MODEL[2]], content[POLICY[1]], content[EVALUATION]
-    answers, clone = content.get(ANSWERS), content.get(CLONE)
+    statement, policy, summary = (
+        content[contents.MODEL[2]],
+        content[contents.POLICY[1]],
+        content[contents.EVALUATION],
+    )
+    answers, clone = content.get(contents.ANSWERS), content.get(contents.CLONE)
     asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
     verdict = Verdict.of(answers.get("verdict")) if answers else None
     believed = verdict is None or verdict.believed
     estimates = [each for each in asked if believed or each["estimator"] != "model"]
-    estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
+    estimates.sort(key=lambda answer: list(wording.WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
-        doubts.setdefault(answer["bias"], {})[source(answer)] = None
+        doubts.setdefault(answer["bias"], {})[wording.source(answer)] = None
     mechanisms = []
     if clone is not None:  # by itself, without what else its files hold
         own = (clone.get("mechanisms") or [clone])[-1]
@@ -187,31 +163,35 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     if summary.get("recommendation"):
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
         compared = write_practice(beside, discount).points
-        today = next(iter(comparable(beside, discount)), None)
-        stop = stop_rule(summary["recommendation"], today, plural(statement["unit"]))
+        today = next(iter(wording.comparable(beside, discount)), None)
+        stop = wording.stop_rule(
+            summary["recommendation"], today, wording.plural(statement["unit"])
+        )
     return {
         "statement": statement,
-        "model": content[MODEL[1]],
+        "model": content[contents.MODEL[1]],
         "policy": policy,
         "summary": summary,
-        "ledger": content[LEDGER],
+        "ledger": content[contents.LEDGER],
         "answers": answers,
-        "declared": content.get(DECLARED, {}),
-        "units": plural(statement["unit"]),
+        "declared": content.get(contents.DECLARED, {}),
+        "units": wording.plural(statement["unit"]),
         "observation_names": _given_names(policy.get("observation_names")),
         "action_names": _given_names(policy.get("action_names")),
         "estimates": estimates,
         "doubts": doubts,
         "mechanisms": mechanisms,
-        "believed": believed and can_compare(summary),
-        "checked": "" if verdict is None else ". ".join(model_check(verdict)),
-        "facts": public_facts(statement),
-        "unprotected": describe_public(statement) if statement["private"] else "",
+        "believed": believed and wording.can_compare(summary),
+        "checked": "" if verdict is None else ". ".join(wording.model_check(verdict)),
+        "facts": wording.public_facts(statement),
+        "unprotected": wording.describe_public(statement) if statement["private"] else "",
         "compared": compared,
         "today": today,
         "stop": stop,
-        "today_note": today_note({"private_evaluation": asked}),
-        **_list_uses(answers.get("conduct") if answers else None, content[MODEL[1]], today),
+        "today_note": wording.today_note({"private_evaluation": asked}),
+        **_list_uses(
+            answers.get("conduct") if answers else None, content[contents.MODEL[1]], today
+        ),
     }
 
 
@@ -234,7 +214,7 @@ def trace_curve(statement: Content) -> tuple[tuple[float, float], ...]:
 
 def write_meaning(statement: Content, studied: str) -> Section:
     """Write the section on the success of an attack on ``studied``."""
-    units = plural(statement["unit"])
+    units = wording.plural(statement["unit"])
     return _section("meaning", bundle=statement, studied=studied, units=units)
 
 
@@ -246,7 +226,7 @@ def write_practice(summary: Content, discount: float = 1.0, *, believed: bool = 
         discount: γ of the private units' answers.
         believed: whether values in the model may be shown.
     """
-    rows = comparable(summary, discount)
+    rows = wording.comparable(summary, discount)
     answers = summary.get("private_evaluation") or ()
     told = {each["what"]: each for each in answers if each["of"] == "behaviour"}
     today = next((row.ends for row in rows if not row.of_policy), None)
@@ -263,7 +243,12 @@ def write_practice(summary: Content, discount: float = 1.0, *, believed: bool = 
 
 
 def write_conduct(
-    conduct: Content | None, model: Content, today: Shown | None, units: str, *, believed: bool
+    conduct: Content | None,
+    model: Content,
+    today: wording.Shown | None,
+    units: str,
+    *,
+    believed: bool,
 ) -> Section:
     """Write the section on what the policy does beside today's practice; empty where that is not
     known.
@@ -280,7 +265,9 @@ def write_conduct(
     return _section("conduct", **_list_uses(conduct, model, today), units=units, believed=believed)
 
 
-def _list_uses(conduct: Content | None, model: Content, today: Shown | None) -> dict[str, Any]:
+def _list_uses(
+    conduct: Content | None, model: Content, today: wording.Shown | None
+) -> dict[str, Any]:
     """Collect the variables of the section on what the policy does."""
     uses = conduct["actions"] if conduct else []
     farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
@@ -293,7 +280,7 @@ def _list_uses(conduct: Content | None, model: Content, today: Shown | None) -> 
 
 
 def _share_outcomes(
-    conduct: Content | None, today: Shown | None
+    conduct: Content | None, today: wording.Shown | None
 ) -> list[tuple[float, float] | None]:
     """Return the interval of the share of the people who end in each named way, by their mean
     return; None: it does not tell.
@@ -470,8 +457,8 @@ def _escape(text: str) -> str:
     return _MARKDOWN.sub(lambda found: f"\\{found[1] or ''}", plain)
 
 
-def _on_one_line(value: object) -> str:
-    return " ".join(str(value).splitlines()).replace("|", _BAR)
+def _on_one_line(fact: object) -> str:
+    return " ".join(str(fact).splitlines()).replace("|", _BAR)
 
 
 @cache
@@ -485,28 +472,25 @@ def environment(package: str, **options: Any) -> Environment:
         keep_trailing_newline=True,
         **options,
     )
+    figures = (at_most, at_least, percent_at_most)
+    for write in (*figures, wording.singular, wording.plural, wording.source):
+        made.filters[write.__name__] = write
     made.filters |= {
-        "at_most": at_most,
-        "at_least": at_least,
-        "percent_at_most": percent_at_most,
-        "singular": singular,
-        "plural": plural,
-        "count": _count,
+        "count": lambda number, what: f"{number:,} {what if number == 1 else wording.plural(what)}",
         "short": "{:.4g}".format,
         "grouped": "{:,}".format,
         "json": json.dumps,
         "figure": _figure,
-        "source": source,
     }
     made.globals |= {
         "posterior": posterior,
         "left_of": left_of,
         "inf": math.inf,
-        "gain": gain,
-        "gain_note": GAIN_NOTE,
-        "with_interval": value,
-        "advice_words": ADVICE,
-        "whose": WHOSE,
+        "gain": wording.gain,
+        "gain_note": wording.GAIN_NOTE,
+        "with_interval": wording.value,
+        "advice_words": wording.ADVICE,
+        "whose": wording.WHOSE,
         "mean_return": MEAN_RETURN,
         "names": DECLARED_TEXTS,
     }
@@ -518,7 +502,3 @@ def _figure(number: float | None, *, down: bool = False) -> str:
     if number is None:
         return "none"
     return at_least(number, 4) if down else at_most(number, 4)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what if number == 1 else plural(what)}"

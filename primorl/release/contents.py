@@ -16,6 +16,8 @@ from primorl.base.files import file_sha256
 from primorl.base.records import (
     Hexadecimal,
     Line,
+    StatedDelta,
+    StatedEpsilon,
     Within,
     matching,
     printable,
@@ -53,9 +55,6 @@ OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 
 Content = TypeVar("Content")
 _MOST_BYTES, _MOST_BYTES_OF_TENSORS = 1 << 24, 1 << 30
-_Epsilon = Annotated[float, Within(ge=0)]
-_Delta = Annotated[float, Within(gt=0, lt=1)]
-_Count = Annotated[int, Within(ge=1)]
 
 
 @record
@@ -70,9 +69,9 @@ class ChargeRecord:
     """Stage that was charged."""
     event: dict[str, Any]
     """The accounted event."""
-    epsilon: _Epsilon | None
+    epsilon: StatedEpsilon | None
     """ε of this charge alone, by `accountant`; `null`: no guarantee."""
-    delta: _Delta
+    delta: StatedDelta
     """δ at which it is read."""
     state: Literal["reserved", "committed"]
     """Both count as spent."""
@@ -104,17 +103,17 @@ class LedgerStatement:
     """How neighbouring datasets differ."""
     accountant: Accountant
     """Name and version of the accountant."""
-    epsilon: _Epsilon | None
+    epsilon: StatedEpsilon | None
     """ε of all charges together, however later runs were chosen after looking at earlier results;
     `null`: no guarantee is left.
     """
-    delta: _Delta
+    delta: StatedDelta
     """δ of ε."""
     charges: Annotated[int, Within(ge=0)]
     """Number of charges."""
     records: tuple[ChargeRecord, ...]
     """The charges, oldest first."""
-    budget: _Epsilon | None = None
+    budget: StatedEpsilon | None = None
     """The most ε that all charges together may take, as declared; `null`: no bound."""
     budget_changes: tuple[Line, ...] = ()
     """How the budget changed between them: when, from what to what."""

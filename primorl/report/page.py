@@ -14,38 +14,14 @@ from typing import Any
 import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.paths import MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
-from primorl.base.records import to_json
 from primorl.config.params import Params
+from primorl.evaluate import wording
 from primorl.evaluate.private.results import Verdict
-from primorl.evaluate.wording import (
-    account,
-    can_compare,
-    comparable,
-    describe_public,
-    guarantee,
-    list_explained,
-    model_check,
-    plural,
-    public_facts,
-    stop_rule,
-    today_note,
-)
 from primorl.model.architecture import ModelConfig
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import Statement
-from primorl.release.card import (
-    DECLARED_TEXTS,
-    add_account,
-    bound_success,
-    combine,
-    environment,
-    list_columns,
-    trace_curve,
-    write_conduct,
-    write_meaning,
-    write_practice,
-)
+from primorl.release import card
 from primorl.run import VerifiedRun
 
 _LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
@@ -145,16 +121,16 @@ def read_facts(
         other = f"found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}"
         raise PipelineError(f"{PARAMS}: dataset: {other}; run `dvc repro`, or change it back")
     cloned = None if clone is None else clone.to_json()
-    asked = to_json(answers) if answers.asked else None
-    released = combine(training.to_json(), cloned, asked, training.delta or 0.0)
+    asked = answers.to_json() if answers.asked else None
+    released = card.combine(training.to_json(), cloned, asked, training.delta or 0.0)
     parts = ["model", *(["clone"] if clone else []), "policy", *(["answers"] if asked else [])]
     counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
     if spending is not None:
         own = [training, *([clone] if clone else []), *answers.statements.values()]
         delta = min(spending.delta, released["delta"] or spending.delta)
         stated = [each.to_json() for each in own]
-        released = add_account(released, stated, spending.costs, delta)
-        counted = f"all results ever released about these {plural(training.unit)}"
+        released = card.add_account(released, stated, spending.costs, delta)
+        counted = f"all results ever released about these {wording.plural(training.unit)}"
     return Facts(
         summary=found.to_json(),
         statement=run.policy,
@@ -163,12 +139,12 @@ def read_facts(
         counted=counted,
         spending=spending,
         mlflow=mlflow,
-        policy=to_json(run.config),
-        model=to_json(ModelConfig.read(MODEL)),
+        policy=run.config.to_json(),
+        model=ModelConfig.read(MODEL).to_json(),
         declared=params.chosen.texts,
         discount=answers.discount,
         newer_data=run.newer_data,
-        conduct=to_json(answers).get("conduct"),
+        conduct=answers.to_json().get("conduct"),
     )
 
 
@@ -178,16 +154,18 @@ def write_page(facts: Facts) -> str:
     Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
     summary, statement, training = facts.summary, facts.statement, facts.training
-    units, stated = plural(statement.unit), training.to_json()
+    units, stated = wording.plural(statement.unit), training.to_json()
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
     promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}
     verdict, advised = Verdict.of(summary.get("model_verdict")), summary.get("recommendation")
     believed = verdict is None or verdict.believed
-    today = next((row for row in comparable(summary, facts.discount) if not row.of_policy), None)
-    declared, named = facts.declared, DECLARED_TEXTS.items()
+    today = next(
+        (row for row in wording.comparable(summary, facts.discount) if not row.of_policy), None
+    )
+    declared, named = facts.declared, card.DECLARED_TEXTS.items()
     lengths = any(each.what == _LENGTHS for each in training.queries)
-    template = environment("primorl.report", autoescape=True).get_template("report.html.j2")
+    template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
     return template.render(
         facts=facts,
         day=f"{facts.day.day} {facts.day:%B %Y}",
@@ -195,25 +173,29 @@ def write_page(facts: Facts) -> str:
         statement=statement,
         training=training,
         units=units,
-        verdict=guarantee({**summary, **promise}),
-        success=bound_success(facts.released) if facts.sound else None,
-        unprotected=describe_public(stated) if statement.private else "",
-        public_facts=public_facts(statement.to_json()),
+        verdict=wording.guarantee({**summary, **promise}),
+        success=card.bound_success(facts.released) if facts.sound else None,
+        unprotected=wording.describe_public(stated) if statement.private else "",
+        public_facts=wording.public_facts(statement.to_json()),
         today=today,
-        today_note=today_note(summary),
-        stop="" if advised is None else stop_rule(advised, today, units),
+        today_note=wording.today_note(summary),
+        stop="" if advised is None else wording.stop_rule(advised, today, units),
         gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         lengths_known=lengths or bool(stated.get("public_units")),
-        checked=None if verdict is None else model_check(verdict),
-        meaning=write_meaning(facts.released, facts.counted),
-        practice=write_practice(summary, facts.discount, believed=believed),
-        conduct=write_conduct(
-            facts.conduct, facts.model, today, units, believed=believed and can_compare(summary)
+        checked=None if verdict is None else wording.model_check(verdict),
+        meaning=card.write_meaning(facts.released, facts.counted),
+        practice=card.write_practice(summary, facts.discount, believed=believed),
+        conduct=card.write_conduct(
+            facts.conduct,
+            facts.model,
+            today,
+            units,
+            believed=believed and wording.can_compare(summary),
         ),
         responsible=[(said, declared.get(key, "not stated")) for key, said in named],
-        columns=list_columns(facts.policy),
-        explained=list_explained(facts.model),
-        curve=trace_curve(facts.released) if facts.sound else (),
+        columns=card.list_columns(facts.policy),
+        explained=wording.list_explained(facts.model),
+        curve=card.trace_curve(facts.released) if facts.sound else (),
         version=primorl.__version__,
         **_list_spending(facts),
     )
@@ -225,11 +207,11 @@ def _list_spending(facts: Facts) -> dict[str, Any]:
     """
     spending = facts.spending
     if spending is None or not spending.charges:
-        return {"spent": account(facts.summary), "charged": ()}
+        return {"spent": wording.account(facts.summary), "charged": ()}
     charges = spending.charges
     spent = {"epsilon": charges[-1][2], "delta": spending.delta, "charges": len(charges)}
     charged = [
         (stage, day, at_most(total) if math.isfinite(total) else "no bound")
         for stage, day, total in charges[-_MOST_CHARGES:]
     ]
-    return {"spent": account({"spent_on_dataset": spent}), "charged": charged}
+    return {"spent": wording.account({"spent_on_dataset": spent}), "charged": charged}

@@ -19,17 +19,9 @@ from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.datasets import AnyDataset, TabularDataset
 from primorl.config.params import EstimatorName
 from primorl.engine.heads import SCALES
+from primorl.evaluate.private import model_values
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.model_values import (
-    PaidActions,
-    act_of,
-    compare_actions,
-    load_clone,
-    roll_out,
-    signs_against,
-    values_in_model,
-)
 from primorl.evaluate.private.problem import (
     Problem,
     PublicTrajectories,
@@ -96,7 +88,7 @@ def evaluation_problem(
         delta=job.delta,
         horizon=manifest.info.horizon,
         discount=job.discount,
-        policy=act_of(policy),
+        policy=model_values.act_of(policy),
         ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
         starts=recordings.first_states(seed),
         seed=seed,
@@ -116,15 +108,19 @@ def evaluation_problem(
     return problem
 
 
-def read_paid_actions(problem: Problem) -> PaidActions | None:
+def read_paid_actions(problem: Problem) -> model_values.PaidActions | None:
     """Read what people do, as the model's queries say; None: they were not asked."""
     shares = ModelConfig.read(MODEL)
     if shares.action_shares is not None:
-        return PaidActions(torch.tensor(shares.action_shares), shares.action_shares_error)
+        return model_values.PaidActions(
+            torch.tensor(shares.action_shares), shares.action_shares_error
+        )
     asked = any(each.what == SCALES for each in Statement.read(MODEL).queries)
     if problem.bounds.discrete_actions or not asked:
         return None
-    return PaidActions(problem.ensemble.normaliser.input_mean[problem.observation_size :], None)
+    return model_values.PaidActions(
+        problem.ensemble.normaliser.input_mean[problem.observation_size :], None
+    )
 
 
 def compare_in_model(
@@ -135,20 +131,22 @@ def compare_in_model(
     Returns:
         Their values, and what policy and clone do; None: no clone was made.
     """
-    own = roll_out(problem, problem.policy, ROLLOUTS)
-    random = roll_out(problem, problem.random_policy(), ROLLOUTS)
-    clone = load_clone(BEHAVIOUR, problem.seed)
+    own = model_values.roll_out(problem, problem.policy, ROLLOUTS)
+    random = model_values.roll_out(problem, problem.random_policy(), ROLLOUTS)
+    clone = model_values.load_clone(BEHAVIOUR, problem.seed)
     if clone is None:
-        return values_in_model(own, random, None), None
-    today = roll_out(problem, clone, ROLLOUTS)
+        return model_values.values_in_model(own, random, None), None
+    today = model_values.roll_out(problem, clone, ROLLOUTS)
     names = config.observation_names, config.action_names
     # where rollouts do not end, nothing tells an outcome
     ends_known = problem.ensemble.termination != NONE
     outcomes = (dataset.bounds.outcomes or ()) if ends_known else ()
     ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
     paid = read_paid_actions(problem)
-    conduct = compare_actions(problem, own, today, names, paid, outcomes, always_ends=ends)
-    return values_in_model(own, random, today), conduct
+    conduct = model_values.compare_actions(
+        problem, own, today, names, paid, outcomes, always_ends=ends
+    )
+    return model_values.values_in_model(own, random, today), conduct
 
 
 def hash_files() -> dict[str, str | None]:
@@ -296,7 +294,7 @@ def evaluation_record(
             "how the model ends episodes is not supported, so its rollouts do not end by it"
         )
     warned = [Veto(kind="warned", reason=line) for line in lines]
-    vetoes = (*signs_against(problem, free), *warned)
+    vetoes = (*model_values.signs_against(problem, free), *warned)
     info = partitions.manifest.info
     return PrivateEvaluation(
         dataset=info.dataset,

@@ -4,7 +4,7 @@ facts.
 
 import math
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import ValidationError
@@ -24,7 +24,7 @@ from primorl.model.pessimism import survival_in_model
 from primorl.model.starts import survival_of
 from primorl.model.termination import LEARNED, NONE, Ends
 from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
-from primorl.policy.config import DISCOUNT, SacConfig
+from primorl.policy.config import DISCOUNT
 from primorl.policy.optimisation import (
     DIVERGENCES,
     DIVERGENCES_OF_HEADS,
@@ -290,8 +290,3 @@ def decide_policy(
         rollout_batch=batch,
         buffer_size=policy.buffer_size or max(_BUFFER, kept),
     )
-
-
-def sac_config(policy: Policy) -> SacConfig:
-    """Return the settings of SAC, all decided."""
-    return SacConfig(**{each.name: getattr(policy, each.name) for each in fields(SacConfig)})

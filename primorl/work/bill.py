@@ -23,7 +23,7 @@ from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, Request, paid_identities
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import Partitions, budget_of, read_ledger, refuse_missing_charges
-from primorl.work.jobs import RunPlan
+from primorl.work.jobs import RunPlan, request_for
 from primorl.work.resolve import is_refused, next_plan
 
 MAKE_DATA = {"collect", "ingest", "partition"}
@@ -99,7 +99,7 @@ class Bill:
         account = Account(()) if ledger is None else ledger.account(partitions.version)
         return cls(
             variant=plan.model.variant,
-            requests=tuple(plan.requests(partitions)),
+            requests=tuple(request_for(job, partitions) for job in plan.paid_jobs),
             paid=paid_identities(account.charges),
             account=account,
             delta=params.privacy.delta,

@@ -19,14 +19,7 @@ from primorl.base.files import home, read_json, workspace
 from primorl.base.paths import LEDGER_HEAD, LOCK, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params
-from primorl.data.identity.membership import (
-    DIGEST_BYTES,
-    NOBODY,
-    Membership,
-    population_digest,
-    project_secret,
-    secret_check,
-)
+from primorl.data.identity import membership
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.model.termination import NONE, RULES
@@ -76,7 +69,7 @@ def open_ledger(params: Params, *, read_only: bool) -> Ledger:
     """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
     return Ledger.open(
         params.ledger.address,
-        secret=project_secret(),
+        secret=membership.project_secret(),
         anchor=home() / LEDGER_HEAD,
         read_only=read_only,
     )
@@ -278,7 +271,7 @@ def check_secret(manifest: Manifest, folder: Path) -> None:
             f"{home() / SECRET}: not there, and {folder} was made under it; restore .primorl "
             "from its backup"
         )
-    if manifest.secret_check != secret_check(project_secret()):
+    if manifest.secret_check != membership.secret_check(membership.project_secret()):
         raise PipelineError(
             f"{folder / 'manifest.json'}: secret_check: made under another secret than "
             f"{home() / SECRET}, so the ledger would recognise nobody; restore .primorl from its "
@@ -308,7 +301,7 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
         manifest.private_units,
         members,
         public,
-        population=population_digest(project_secret(), info.population),
+        population=membership.population_digest(membership.project_secret(), info.population),
         simulated=info.environment is not None,
     )
 
@@ -316,7 +309,9 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
 def _read_public(manifest: Manifest, folder: Path, public: bytes) -> UnitStore:
     """Read the public split and compare its units with the digests in ``public_units.bin``."""
     info = manifest.info
-    found = Membership(project_secret(), info.population, by_rows=info.duplicates == "refuse")
+    found = membership.Membership(
+        membership.project_secret(), info.population, by_rows=info.duplicates == "refuse"
+    )
     rows = UnitStore.open(folder / "public", found.update)
     if found.to_bytes() != public:
         raise PipelineError(
@@ -333,10 +328,10 @@ def _digests(file: Path, manifest: Manifest, units: int) -> bytes:
     A trajectory has two. A unit of another kind has at least as many.
     """
     content = file.read_bytes() if file.exists() else b""
-    content = b"" if content == NOBODY else content
-    least = 2 * DIGEST_BYTES * units
+    content = b"" if content == membership.NOBODY else content
+    least = 2 * membership.DIGEST_BYTES * units
     too_many = manifest.info.unit == "trajectory" and len(content) > least
-    if len(content) < least or too_many or len(content) % DIGEST_BYTES:
+    if len(content) < least or too_many or len(content) % membership.DIGEST_BYTES:
         raise PipelineError(
             f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to "
             "make it again"

@@ -14,27 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from dp_accounting.dp_event import DpEvent
 
+from primorl.base import records
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite, home
 from primorl.base.paths import PAID_PLANS, PARAMS, PLAN
-from primorl.base.records import (
-    AnyHiddenSizes,
-    ClippingNorm,
-    Delta,
-    Hexadecimal,
-    Members,
-    NaturalInt,
-    NonNegative,
-    Probability,
-    Seed,
-    Steps,
-    Within,
-    printable,
-    read_record,
-    record,
-    to_json,
-    write_record,
-)
+from primorl.base.records import record
 from primorl.config.datasets import Bounds
 from primorl.config.params import EstimatorName, Params, Policy, ReturnBounds, plain
 from primorl.config.reading import Range, Variant
@@ -78,13 +62,13 @@ class MechanismNumbers:
         queries: noise multipliers of the queries beside the rounds, by name.
     """
 
-    sampling_probability: Probability
-    noise_multiplier: NonNegative
-    clipping_norm: ClippingNorm | None
+    sampling_probability: records.Probability
+    noise_multiplier: records.NonNegative
+    clipping_norm: records.ClippingNorm | None
     clipping: Literal["flat", "per_layer"]
-    rounds: Steps
-    delta: Delta
-    queries: dict[str, NonNegative]
+    rounds: records.Steps
+    delta: records.Delta
+    queries: dict[str, records.NonNegative]
 
     def build(
         self, manifest: Manifest, shape: Network, contributions: Mapping[str, Contribution]
@@ -130,12 +114,12 @@ class TrainingJob:
     name: ClassVar[str]
 
     variant: Variant
-    seed: Seed
-    draw: NaturalInt
+    seed: records.Seed
+    draw: records.NaturalInt
     bounds: Bounds
     model: Literal["linear", "network"]
-    degree: Annotated[int, Within(ge=1, le=3)] | None
-    hidden: AnyHiddenSizes
+    degree: Annotated[int, records.Within(ge=1, le=3)] | None
+    hidden: records.AnyHiddenSizes
     log_variance_bounds: Range
     start: Literal["random", "public"]
     normaliser: Literal["public", "private", "model"]
@@ -160,7 +144,7 @@ class ModelJob(TrainingJob):
 
     name = TRAIN_MODEL
 
-    members: Members
+    members: records.Members
 
     def architecture(self, manifest: Manifest) -> Architecture:
         """Size what is trained for the data of the manifest."""
@@ -203,8 +187,8 @@ class CloneJob(TrainingJob):
 
     name = CLONE_BEHAVIOUR
 
-    taught: AnyHiddenSizes
-    scaled_by: Hexadecimal | None
+    taught: records.AnyHiddenSizes
+    scaled_by: records.Hexadecimal | None
 
     def network(self, manifest: Manifest) -> CloneNetwork:
         """Size the network, or linear heads, for the data of the manifest."""
@@ -245,13 +229,13 @@ class QuestionJob:
     """
 
     question: EstimatorName
-    noise_multiplier: Annotated[float, Within(gt=0)]
-    delta: Delta
-    discount: Annotated[float, Within(gt=0, le=1)]
+    noise_multiplier: Annotated[float, records.Within(gt=0)]
+    delta: records.Delta
+    discount: Annotated[float, records.Within(gt=0, le=1)]
     return_bounds: ReturnBounds
-    draw: NaturalInt
-    about: Hexadecimal | None
-    releases: Annotated[int, Within(ge=1)] = 1
+    draw: records.NaturalInt
+    about: records.Hexadecimal | None
+    releases: Annotated[int, records.Within(ge=1)] = 1
 
     def __post_init__(self) -> None:
         if self.releases != RELEASES[self.question]:
@@ -358,9 +342,9 @@ class Price:
 
     name: str
     epsilon: float | None
-    delta: Delta
+    delta: records.Delta
     event: dict[str, Any]
-    identity: Hexadecimal
+    identity: records.Hexadecimal
 
     @classmethod
     def of(cls, job: AnyJob, partitions: "Partitions") -> "Price":
@@ -391,7 +375,7 @@ def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
         job: its numbers.
         data: see `Partitions.identity`.
     """
-    content = to_json(job)
+    content = records.to_json(job)
     if isinstance(job, QuestionJob):
         del content["delta"]
     else:
@@ -447,7 +431,7 @@ class RunPlan:
     FORMAT = 1
 
     dataset: str
-    asked: Hexadecimal
+    asked: records.Hexadecimal
     can_learn: CanLearn | None
     reason: str
     warnings: tuple[str, ...]
@@ -468,10 +452,6 @@ class RunPlan:
         """Return the events of all jobs on the units of the manifest, in the same order."""
         return [event_of(job, manifest) for job in self.paid_jobs]
 
-    def requests(self, partitions: "Partitions") -> list[Request]:
-        """Request the charges of all jobs, in the order in which they are paid."""
-        return [request_for(job, partitions) for job in self.paid_jobs]
-
     @classmethod
     def load(cls, path: Path = PLAN) -> "RunPlan":
         """Read the file as it is; what is paid is read by `read`.
@@ -479,7 +459,7 @@ class RunPlan:
         Raises:
             PipelineError: the file is missing or broken.
         """
-        return read_record(path, cls, _REMEDY)
+        return records.read_record(path, cls, _REMEDY)
 
     @classmethod
     def read(cls, params: Params, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
@@ -504,17 +484,11 @@ class RunPlan:
         try:
             found.events(partitions.manifest)
         except (KeyError, ValueError) as impossible:
-            why = printable(str(impossible))
+            why = records.printable(str(impossible))
             raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None
         return found
 
     def write(self, path: Path = PLAN) -> None:
         """Write the file, atomically."""
         path.parent.mkdir(exist_ok=True)
-        write_record(path, self)
-
-    def keep(self, params: Params, partitions: "Partitions") -> None:
-        """Keep the plan beside the ledger before it is paid, so that the stage ``plan`` stays with
-        these numbers afterwards.
-        """
-        self.write(paid_plan(params, partitions))
+        records.write_record(path, self)

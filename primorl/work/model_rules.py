@@ -167,7 +167,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, dynamics = params.privacy, params.dynamics
-    decided = _list_decided(params)
+    decided = {key: found_in(params, key) for key in RULED}
     linear = decided["dynamics.model"] == "linear"
     names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
@@ -185,6 +185,15 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     )
     if dynamics.variant == "private":
         mechanism = _with_noise(params, mechanism)
+    rows = decided["dynamics.max_transitions_per_unit"]
+    local = LocalTraining(  # of linear heads one step, on all rows that take part
+        learning_rate=decided["dynamics.learning_rate"],
+        batch_size=rows if linear else dynamics.batch_size,
+        local_epochs=1 if linear else dynamics.local_epochs,
+        weight_decay=dynamics.weight_decay,
+        max_transitions_per_unit=rows,
+        beta_nll=0.0 if linear else decided["dynamics.beta_nll"],
+    )
     return ModelJob(
         variant=dynamics.variant,
         seed=params.seed,
@@ -197,7 +206,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         log_variance_bounds=decided["dynamics.log_variance_bounds"],
         start=decided["dynamics.start"],
         normaliser=params.normaliser,
-        local=count_rows(_local_training(params), manifest),
+        local=count_rows(local, manifest),
         server=ServerTraining(
             server_momentum=decided["dynamics.server_momentum"],
             server_averaging=decided["dynamics.server_averaging"],
@@ -205,11 +214,6 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         ),
         mechanism=mechanism,
     )
-
-
-def _list_decided(params: Params) -> dict[str, Any]:
-    """Return what rules may decide, by dotted key."""
-    return {key: found_in(params, key) for key in RULED}
 
 
 def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
@@ -234,21 +238,6 @@ def count_rows(local: LocalTraining, manifest: Manifest) -> LocalTraining:
     return replace(local, full_rows=min(manifest.info.horizon or _FULL_ROWS, _FULL_ROWS))
 
 
-def _local_training(params: Params) -> LocalTraining:
-    """Return a unit's local steps; of linear heads one, on all rows that take part."""
-    dynamics, decided = params.dynamics, _list_decided(params)
-    rows = decided["dynamics.max_transitions_per_unit"]
-    linear = dynamics.model == "linear"
-    return LocalTraining(
-        learning_rate=decided["dynamics.learning_rate"],
-        batch_size=rows if linear else dynamics.batch_size,
-        local_epochs=1 if linear else dynamics.local_epochs,
-        weight_decay=dynamics.weight_decay,
-        max_transitions_per_unit=rows,
-        beta_nll=0.0 if linear else decided["dynamics.beta_nll"],
-    )
-
-
 def noise_share(mechanism: Mechanism, shape: Network) -> float:
     """Return the noise norm of all rounds over the most that all rounds can move: s = z √d / (q K
     √T).
@@ -264,11 +253,8 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     """Decide for the largest network that the noise leaves room for; return its `noise_share`,
     too.
     """
-    from_public = (
-        public.units >= LEAST_UNITS
-        and params.normaliser == "public"
-        and ("dynamics.start" in params.undecided or params.dynamics.start == "public")
-    )
+    allowed = "dynamics.start" in params.undecided or params.dynamics.start == "public"
+    from_public = public.units >= LEAST_UNITS and params.normaliser == "public" and allowed
     units = manifest.private_units
     if from_public:
         usual = min(_ROWS, math.ceil(public.size / public.units))

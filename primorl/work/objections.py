@@ -1,7 +1,6 @@
 """What settings, declared facts and the public split have against a run, before it is paid for."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -79,52 +78,47 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
         )
 
 
-class Objections(NamedTuple):
-    """Lines about a run, each with the finding in the public split and the remedy.
+def find_objections(
+    params: Params, manifest: Manifest, public: UnitStore
+) -> tuple[list[str], list[str]]:
+    """Find objections to a run that the public split shows or, where it is empty, the entry.
 
-    Attributes:
-        stops: why it is not to be paid for.
-        warnings: to be looked at.
+    Returns:
+        Why the run is not to be paid for, and what is to be looked at; lines with the finding and
+        the remedy.
     """
-
-    stops: list[str]
-    warnings: list[str]
-
-
-def find_objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
-    """Find objections to a run that the public split shows or, where it is empty, the entry."""
     file = f"datasets/{params.dataset}.yaml"
-    found = Objections([], [])
+    stops, warnings = list[str](), list[str]()
     if public.units == 0:
         dataset = params.chosen
         flagged = isinstance(dataset, TabularDataset) and dataset.options.columns.terminated
         if dataset.cuts_last_rows and not flagged:
-            found.warnings.append(
+            warnings.append(
                 f"{file}: options.end: {_CUT}, and nobody is public to tell whether any is left; "
                 f"{_OUTCOME}"
             )
         if manifest.info.termination == LEARNED and dataset.bounds.before_end is None:
-            found.warnings.append(
+            warnings.append(
                 f"{file}: bounds.before_end: not declared, so nothing tells an outcome, which is "
                 "earned once, from rewards of every row, and nobody is public to tell whether the "
                 "model's ends are right; declare what a row that does not end its trajectory can "
                 "earn"
             )
-        return found
+        return stops, warnings
     inputs, targets = public.arrays()
     size = public.observation_size
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
     if (line := _find_no_reward(params, manifest, public, values[:, -1])) is not None:
-        found.stops.append(line)
+        stops.append(line)
     for (key, name, low, high), seen in zip(_list_bounds(params, manifest), values.T, strict=True):
         share = float(((seen < low) | (seen > high)).mean())
         if share >= _WARNING:
-            (found.stops if share > _STOP else found.warnings).append(
+            (stops if share > _STOP else warnings).append(
                 f"{file}: {key}: {100 * share:.3g}% of the public values of {name!r} lie outside "
                 f"its bounds [{low:g}, {high:g}] (public minimum {seen.min():.4g}, maximum "
                 f"{seen.max():.4g}); correct them to what is possible, or set {key} to public"
             )
-    return found
+    return stops, warnings
 
 
 def _list_bounds(

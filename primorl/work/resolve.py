@@ -15,20 +15,9 @@ from primorl.data.storage.schema import Manifest
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
+from primorl.work import jobs
 from primorl.work.clone_rules import clone_job
 from primorl.work.data import Partitions
-from primorl.work.jobs import (
-    RELEASES,
-    AnyJob,
-    Price,
-    QuestionJob,
-    RunPlan,
-    Setting,
-    digest_of_settings,
-    identity_of,
-    paid_plan,
-    solve_noise,
-)
 from primorl.work.model_rules import (
     USUAL_LENGTH,
     epsilon_of,
@@ -45,7 +34,7 @@ _MADE_OF = ("privacy.", "dynamics.", "behaviour.", "evaluation.private.")  # set
 _LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT, _TRIES = 0.985, 0.01, 0.9, 8  # see `resolve`
 
 
-def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
+def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
     """Decide the run's plan; numbers that were paid for with these settings and data stay.
 
     A version of the code that would decide other numbers must not charge the same people again
@@ -56,7 +45,7 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
     """
     decided = resolve(params, partitions)
     with suppress(PipelineError):  # there is none, or one that this version cannot read
-        kept = RunPlan.read(params, partitions, paid_plan(params, partitions))
+        kept = jobs.RunPlan.read(params, partitions, jobs.paid_plan(params, partitions))
         known = paid_identities(partitions.account.charges)
         paid = any(job.identity in known for job in kept.jobs)
         # One that was edited before it was paid, to cost more or to lack a job, must not come back.
@@ -72,22 +61,22 @@ def decide_plan(params: Params, partitions: Partitions) -> RunPlan:
                 reason=decided.reason,
                 warnings=decided.warnings,
                 policy=decided.policy,
-                jobs=tuple(Price.of(job, partitions) for job in kept.paid_jobs),
+                jobs=tuple(jobs.Price.of(job, partitions) for job in kept.paid_jobs),
             )
     return decided
 
 
-def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> RunPlan:
+def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> jobs.RunPlan:
     """Read what the stage ``plan`` decided, or decide where it will run again; ``changed`` names
     the stages that DVC will run.
     """
     if "plan" not in changed:
         with suppress(PipelineError):
-            return RunPlan.read(params, partitions)
+            return jobs.RunPlan.read(params, partitions)
     return decide_plan(params, partitions)
 
 
-def resolve(params: Params, partitions: Partitions) -> RunPlan:
+def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:
     """Decide every number of the run's paid jobs on these partitions.
 
     Several jobs get a little less than the whole, as the ledger may count sampled rounds higher
@@ -112,34 +101,32 @@ def resolve(params: Params, partitions: Partitions) -> RunPlan:
     )
 
 
-def cost_of(plan: RunPlan, manifest: Manifest) -> float:
+def cost_of(plan: jobs.RunPlan, manifest: Manifest) -> float:
     """Compute the ε of all jobs of a plan together, as the ledger counts."""
     return total_of(plan.events(manifest), plan.model.delta)
 
 
-def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
+def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunPlan:
     """Decide jobs whose parts are of this ε."""
     manifest, public = partitions.manifest, partitions.public
     shared = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
     chosen, fit = fit_model(shared, manifest, public)
     model = model_job(chosen, manifest)
-    identity = identity_of(model, partitions.identity)
+    identity = jobs.identity_of(model, partitions.identity)
     clone = clone_job(chosen, manifest, public, identity)
     questions = question_jobs(shared, identity)
-    beside: tuple[AnyJob, ...] = questions if clone is None else (clone, *questions)
-    objected = find_objections(params, manifest, public)
-    answer, reason = (
-        fit.answer,
-        fit.reason + say_least_spread(params, model.build_mechanism(manifest)),
-    )
-    warnings = (*objected.stops, *objected.warnings)
+    beside: tuple[jobs.AnyJob, ...] = questions if clone is None else (clone, *questions)
+    stops, looked_at = find_objections(params, manifest, public)
+    answer = fit.answer
+    reason = fit.reason + say_least_spread(params, model.build_mechanism(manifest))
+    warnings = (*stops, *looked_at)
     if answer == "no":
         warnings = (*warnings, reason)
-    if objected.stops:
-        answer, reason = "no", "; ".join(objected.stops)
-    return RunPlan(
+    if stops:
+        answer, reason = "no", "; ".join(stops)
+    return jobs.RunPlan(
         dataset=manifest.info.dataset,
-        asked=digest_of_settings(params),
+        asked=jobs.digest_of_settings(params),
         can_learn=answer if model.variant == "private" else None,
         reason=reason,
         warnings=warnings,
@@ -147,17 +134,17 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> RunPlan:
         clone=clone,
         questions=questions,
         policy=_policy(params, manifest),
-        jobs=tuple(Price.of(job, partitions) for job in (model, *beside)),
+        jobs=tuple(jobs.Price.of(job, partitions) for job in (model, *beside)),
         settings=_settings(chosen, params.privacy.target_epsilon),
     )
 
 
-def is_refused(params: Params, plan: RunPlan) -> bool:
+def is_refused(params: Params, plan: jobs.RunPlan) -> bool:
     """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
     return plan.can_learn == "no" and not params.dynamics.train_anyway
 
 
-def refuse_useless(params: Params, plan: RunPlan) -> None:
+def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
     """Refuse to pay for a private training that cannot learn, unless params.yaml says to train
     anyway.
 
@@ -172,11 +159,11 @@ def refuse_useless(params: Params, plan: RunPlan) -> None:
         )
 
 
-def _settings(chosen: Params, epsilon: float) -> dict[str, Setting]:
+def _settings(chosen: Params, epsilon: float) -> dict[str, jobs.Setting]:
     """List the decided settings that the jobs are made of, with their origins."""
     values = dict(flat(plain(chosen))) | {"privacy.target_epsilon": epsilon}
     return {
-        key: Setting(value=value, origin=chosen.origins.get(key, DEFAULT))
+        key: jobs.Setting(value=value, origin=chosen.origins.get(key, DEFAULT))
         for key, value in sorted(values.items())
         if key.startswith(_MADE_OF) and not key.startswith("privacy.budget")
     }
@@ -213,7 +200,7 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
 # ---- the questions
 
 
-def question_jobs(params: Params, model_identity: str) -> tuple[QuestionJob, ...]:
+def question_jobs(params: Params, model_identity: str) -> tuple[jobs.QuestionJob, ...]:
     """Make the jobs of the questions that have a share of ε.
 
     Raises:
@@ -221,15 +208,17 @@ def question_jobs(params: Params, model_identity: str) -> tuple[QuestionJob, ...
     """
     chosen, delta = params.evaluation.private, params.privacy.delta
     return tuple(
-        QuestionJob(
+        jobs.QuestionJob(
             question=name,
-            noise_multiplier=solve_noise(epsilon_of(params, name), delta, 1.0, RELEASES[name]),
+            noise_multiplier=jobs.solve_noise(
+                epsilon_of(params, name), delta, 1.0, jobs.RELEASES[name]
+            ),
             delta=delta,
             discount=chosen.discount,
             return_bounds=chosen.return_bounds,
             draw=chosen.draw,
             about=model_identity if name == "model_check" else None,
-            releases=RELEASES[name],
+            releases=jobs.RELEASES[name],
         )
         for name in params.questions
     )

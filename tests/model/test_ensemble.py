@@ -128,12 +128,12 @@ def test_a_head_is_believed_where_it_beats_the_rate_of_ends() -> None:
 
 def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> None:
     model = ends_where_positive(3.0)
-    bare = model.without_head()
+    bare = model.with_ends("none")
     inputs, _ = rows(64)
     with_head, alone = (one.predict(inputs[:, :1], inputs[:, 1:]) for one in (model, bare))
     torch.testing.assert_close(with_head[:2], alone[:2])
     assert alone[2] is None
-    assert bare.without_head() is bare
+    assert bare.with_ends("none") is bare
     assert model.with_ends(None) is model
     assert model.with_ends("none").termination == "none", "as the policy's rollouts used it"
 

@@ -180,7 +180,7 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(
 
 
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
-    model, scale = ends_where_positive(3.0).without_head(), torch.tensor([7.0, 100.0])
+    model, scale = ends_where_positive(3.0).with_ends("none"), torch.tensor([7.0, 100.0])
     wide = replace(model.bounds, reward_low=-1e6, reward_high=1e6)
     model = replace(model, bounds=wide, normaliser=replace(model.normaliser, target_scale=scale))
     state, action = torch.randn(2, 64, 1, generator=torch.Generator().manual_seed(0))
@@ -243,11 +243,11 @@ def test_a_rule_is_the_environments_own(
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the working directory
     observation, action, following, flags = rollout(ENVIRONMENTS[name])
     assert observation.shape[1] == RULES[name].observation_size
-    assert torch.equal(RULES[name](observation, action, following), flags)
-    assert not RULES[name](observation, action, observation)[flags].any()
+    assert torch.equal(RULES[name].ends(observation, action, following), flags)
+    assert not RULES[name].ends(observation, action, observation)[flags].any()
 
 
 def test_what_is_not_a_number_ends_an_episode() -> None:
     for rule in RULES.values():
         nowhere = torch.full((2, rule.observation_size), torch.nan)
-        assert bool(rule(nowhere, torch.zeros(2, 1), nowhere).all())
+        assert bool(rule.ends(nowhere, torch.zeros(2, 1), nowhere).all())

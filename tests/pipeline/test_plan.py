@@ -150,8 +150,9 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())
-    for name in ("fit_model", "model_job", "clone_job", "solve_noise", "find_objections"):
+    for name in ("fit_model", "model_job", "clone_job", "find_objections"):
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
+    monkeypatch.setattr(jobs, "solve_noise", lambda *_: pytest.fail("solve_noise again"))
     quicker = edited(params, compute={"device": "cpu"})
     assert jobs.digest_of_settings(quicker) == RunPlan.load().asked
     nobody = {"public_fraction": 0.0}

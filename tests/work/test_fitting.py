@@ -33,7 +33,7 @@ from primorl.stages.training import choose_execution
 from primorl.work import model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
-from primorl.work.objections import Objections, find_objections
+from primorl.work.objections import find_objections
 from tests.data.builders import episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import write_partition
@@ -198,7 +198,7 @@ def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False, private: fl
     )
 
 
-def found(small: Params, reward: list[float] | str = "public") -> Objections:
+def found(small: Params, reward: list[float] | str = "public") -> tuple[list[str], list[str]]:
     bounds = {"bounds": {"observation": "space", "reward": reward}}
     params = with_changes(small, dynamics={"train_anyway": False}, chosen=bounds)
     return find_objections(params, Manifest.load(MANIFEST), UnitStore.open(PUBLIC))
@@ -207,9 +207,9 @@ def found(small: Params, reward: list[float] | str = "public") -> Objections:
 def test_equal_rewards_stop_unless_a_longer_episode_earns_more(small: Params) -> None:
     for reward, terminated, stopped in ((0, False, 1), (0, True, 1), (1, False, 1), (1, True, 0)):
         rewarded(np.full(20, reward), terminated)
-        assert len(found(small).stops) == stopped
+        assert len(found(small)[0]) == stopped
         rewarded(np.append(np.full(19, reward), 5.0), terminated)
-        assert not found(small).stops
+        assert not found(small)[0]
 
 
 def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on_stop(
@@ -219,9 +219,9 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
         reward = np.linspace(-1, 0, 40)
         reward[:beyond] = 3.0
         rewarded(reward, private=99.0)
-        said = found(small, [-1.0, 0.0])
-        assert (len(said.warnings), len(said.stops)) == (warned, stopped)
-        for line in said.stops + said.warnings:
+        stops, warnings = found(small, [-1.0, 0.0])
+        assert (len(warnings), len(stops)) == (warned, stopped)
+        for line in stops + warnings:
             share = f"{100 * beyond / 40:.3g}%"
             assert f"bounds.reward: {share} of the public values of 'reward' lie outside" in line
             assert "maximum 3)" in line

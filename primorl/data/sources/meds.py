@@ -20,26 +20,7 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
-from primorl.config.datasets import (
-    Bounds,
-    BoxActions,
-    Categorical,
-    DatasetCommon,
-    DeclaredBounds,
-    MedsClock,
-    MedsDataset,
-    MedsDose,
-    MedsElapsed,
-    MedsFlag,
-    MedsGrid,
-    MedsOptions,
-    MedsRangeReward,
-    MedsValue,
-    TabularColumns,
-    TabularDataset,
-    TabularOptions,
-    TimeUnit,
-)
+from primorl.config import datasets
 from primorl.data.sources.logs import record_files
 from primorl.data.sources.tabular import TabularReader
 from primorl.data.storage.schema import Array, Flags, Floats, Ints, whole
@@ -50,7 +31,7 @@ _TYPES = {
     "code": pa.string(),
     "numeric_value": pa.float32(),
 }
-MICROSECONDS: dict[TimeUnit, float] = {
+MICROSECONDS: dict[datasets.TimeUnit, float] = {
     "seconds": 1e6,
     "minutes": 6e7,
     "hours": 3.6e9,
@@ -65,7 +46,7 @@ _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, 
 class Meds:
     """See `primorl.data.sources.Source`."""
 
-    def __init__(self, name: str, dataset: MedsDataset):
+    def __init__(self, name: str, dataset: datasets.MedsDataset):
         self._name, self._dataset = name, dataset
 
     def collect(self, target: Path) -> None:
@@ -104,31 +85,31 @@ class Meds:
         """Open that log."""
         log = as_tabular(self._dataset)
         reader = TabularReader(raw, self._name, log)
-        assert isinstance(log.bounds.observation, DeclaredBounds)
+        assert isinstance(log.bounds.observation, datasets.DeclaredBounds)
         low, high = log.bounds.observation.low, log.bounds.observation.high
         reader.spaces = replace(reader.spaces, observation_low=low, observation_high=high)
         return reader
 
 
-def as_tabular(dataset: MedsDataset) -> TabularDataset:
+def as_tabular(dataset: datasets.MedsDataset) -> datasets.TabularDataset:
     """Describe the log that `Meds.collect` writes."""
     options = dataset.options
     dimensions = [each for entry in options.observation for each in entry.dimensions]
     observation, lows, highs = zip(*dimensions, strict=True)
     binned = tuple(
-        Categorical(column=dose.name, categories=levels(dose.bins))
+        datasets.Categorical(column=dose.name, categories=levels(dose.bins))
         for dose in options.action
         if dose.bins
     )
-    action: Categorical | tuple[Categorical, ...] | BoxActions = binned
+    action: datasets.Categorical | tuple[datasets.Categorical, ...] | datasets.BoxActions = binned
     if len(binned) == 1:
         action = binned[0]
     elif not binned:
         names, low, high = zip(
             *((dose.name, dose.low, dose.high) for dose in options.action), strict=True
         )
-        action = BoxActions(columns=names, low=low, high=high)
-    columns = TabularColumns(
+        action = datasets.BoxActions(columns=names, low=low, high=high)
+    columns = datasets.TabularColumns(
         unit="subject_id",
         trajectory="trajectory",
         order="time",
@@ -137,17 +118,17 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
         reward="reward",
         terminated="terminated" if options.terminates else None,
     )
-    declared = DeclaredBounds(low=lows, high=highs)
-    common = {field.name: getattr(dataset, field.name) for field in fields(DatasetCommon)}
-    common["bounds"] = Bounds(observation=declared, reward=dataset.bounds.reward)
-    how = TabularOptions(
+    declared = datasets.DeclaredBounds(low=lows, high=highs)
+    common = {field.name: getattr(dataset, field.name) for field in fields(datasets.DatasetCommon)}
+    common["bounds"] = datasets.Bounds(observation=declared, reward=dataset.bounds.reward)
+    how = datasets.TabularOptions(
         files="data/raw",
         columns=columns,
         trajectory_ids="per_unit",
         end="last_row",
         beyond_bounds="clip",
     )
-    return TabularDataset(**common, source="tabular", options=how)
+    return datasets.TabularDataset(**common, source="tabular", options=how)
 
 
 def levels(bins: Sequence[float]) -> tuple[str, ...]:
@@ -165,7 +146,7 @@ class Codes:
         unseen: the codes of the options that no event had so far.
     """
 
-    def __init__(self, options: MedsOptions):
+    def __init__(self, options: datasets.MedsOptions):
         parts = [options.decision, *options.observation, *options.action, *options.reward]
         own = [options.begins, options.ends, options.terminates]
         own += [getattr(part, "codes", None) for part in parts]
@@ -357,7 +338,7 @@ class Decisions:
         outside: for each value observed, how many outside its bounds, of how many; private.
     """
 
-    def __init__(self, dataset: MedsDataset, codes: Codes):
+    def __init__(self, dataset: datasets.MedsDataset, codes: Codes):
         self.outside: dict[str, tuple[int, int]] = {}
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
         level = pa.dictionary(pa.int32(), pa.string())
@@ -399,15 +380,15 @@ class Decisions:
         Of an entry with bounds they are those with a number within, of a rate those with a number.
         """
         chosen = events.roles[:, self._codes.role(part)] & ((events.time > _STATIC) | static)
-        if isinstance(part, MedsValue):
+        if isinstance(part, datasets.MedsValue):
             chosen &= _inside(part, events.value)
-        elif isinstance(part, MedsDose) and part.of == "last":
+        elif isinstance(part, datasets.MedsDose) and part.of == "last":
             chosen &= np.isfinite(events.value)
         return events.series(chosen)
 
     def _count_outside(self, events: Events) -> None:
         for entry in self._options.observation:
-            if isinstance(entry, MedsValue):
+            if isinstance(entry, datasets.MedsValue):
                 values = events.value[events.roles[:, self._codes.role(entry)]]
                 outside, there = self.outside.get(entry.name, (0, 0))
                 outside += int(np.sum(~_inside(entry, values)))
@@ -433,7 +414,7 @@ class Decisions:
         died = stopped & (deaths.before(who, end, at=True) > deaths.before(who, end, at=False))
         known = begin
         for entry in self._options.observation:
-            if isinstance(entry, MedsValue) and entry.first is None:
+            if isinstance(entry, datasets.MedsValue) and entry.first is None:
                 found = self._series(entry, events).first(who, begin - _lookback(entry))
                 known = np.maximum(known, np.minimum(found, end) + self._gives_away(entry))
         decided, times = self._decide(events, who, begin, np.minimum(known, end), end)
@@ -460,7 +441,7 @@ class Decisions:
         beyond the horizon; and give the times of all of them.
         """
         decision, most = self._options.decision, self._dataset.horizon + 1
-        if isinstance(decision, MedsGrid):
+        if isinstance(decision, datasets.MedsGrid):
             step = max(1, round(decision.every * MICROSECONDS[decision.unit]))
             start = begin - (begin - known) // step * step
             count = np.clip(-((start - end) // step), 0, most)
@@ -473,15 +454,15 @@ class Decisions:
 
     def _observe(self, entry: Any, events: Events, rows: Rows) -> dict[str, Array]:
         """Make the columns of one entry of the observation."""
-        if isinstance(entry, MedsElapsed):
+        if isinstance(entry, datasets.MedsElapsed):
             passed = np.diff(rows.time, prepend=rows.time[:1]) / MICROSECONDS[entry.unit]
             begins = np.append(True, rows.final[:-1])
             return {entry.elapsed: np.where(begins, 0.0, passed).clip(max=entry.most)}
-        if isinstance(entry, MedsClock):
+        if isinstance(entry, datasets.MedsClock):
             passed = (rows.time - rows.begin) / MICROSECONDS[entry.unit]
             return {entry.clock: passed.clip(max=entry.most)}
         before = self._gives_away(entry)
-        if isinstance(entry, MedsFlag):
+        if isinstance(entry, datasets.MedsFlag):
             series = self._series(entry, events, static=True)
             since = np.full_like(rows.time, _STATIC)
             return {entry.happened: series.last(rows.who, rows.time, since, before=before)[0]}
@@ -498,7 +479,7 @@ class Decisions:
     def _rewards(self, columns: dict[str, Array], events: Events, rows: Rows) -> Array:
         reward = np.zeros(len(rows.time))
         for part in self._options.reward:
-            if isinstance(part, MedsRangeReward):
+            if isinstance(part, datasets.MedsRangeReward):
                 value = np.append(columns[part.observation][1:], np.nan)
                 within = (value >= part.low) & (value <= part.high)
                 reward += np.where(within, part.inside, part.outside)
@@ -508,7 +489,7 @@ class Decisions:
             reward += count * (part.value or 0) if part.scale is None else total * part.scale
         return reward
 
-    def _gives_away(self, entry: MedsValue | MedsFlag) -> bool:
+    def _gives_away(self, entry: datasets.MedsValue | datasets.MedsFlag) -> bool:
         """Say whether a code of the action is observed: then only what came before the
         decision is.
         """
@@ -521,12 +502,12 @@ def _ranges(lengths: Ints) -> Ints:
     return np.arange(np.sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def _inside(entry: MedsValue, values: Floats) -> Flags:
+def _inside(entry: datasets.MedsValue, values: Floats) -> Flags:
     inside: Flags = (values >= entry.low) & (values <= entry.high)
     return inside
 
 
-def _give(dose: MedsDose, series: Series, rows: Rows) -> pa.Array:
+def _give(dose: datasets.MedsDose, series: Series, rows: Rows) -> pa.Array:
     """Compute what was done from each decision up to the following one, cut at its bounds, or as a
     level; null in a final row.
     """
@@ -543,7 +524,7 @@ def _give(dose: MedsDose, series: Series, rows: Rows) -> pa.Array:
     return pa.DictionaryArray.from_arrays(chosen, pa.array(levels(dose.bins)))
 
 
-def _lookback(entry: MedsValue) -> int:
+def _lookback(entry: datasets.MedsValue) -> int:
     """How long before the begin of a trajectory a value may be, in microseconds."""
     longest = min(entry.most * MICROSECONDS[entry.unit], _LONGEST)
     return round(longest) if entry.before else 0

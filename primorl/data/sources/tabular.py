@@ -22,19 +22,8 @@ from primorl.data.sources.logs import (
     record_files,
 )
 from primorl.data.sources.spaces import declared
+from primorl.data.storage import schema
 from primorl.data.storage.rows import whole_units
-from primorl.data.storage.schema import (
-    Array,
-    Flags,
-    Floats,
-    Ints,
-    Spaces,
-    Transitions,
-    changes,
-    id_text,
-    numbers,
-    whole,
-)
 
 _HOUR = 3_600_000_000  # microseconds
 _HALF_YEAR = 183 * 24 * _HOUR
@@ -57,7 +46,9 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
-def _refuse_moved(log: LogFiles, rows: pa.Table, keys: Sequence[Array], order: Ints) -> None:
+def _refuse_moved(
+    log: LogFiles, rows: pa.Table, keys: Sequence[schema.Array], order: schema.Ints
+) -> None:
     """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
     lies in the log, if a wrong date or the end of summer time explains it.
 
@@ -94,11 +85,11 @@ def _refuse_moved(log: LogFiles, rows: pa.Table, keys: Sequence[Array], order: I
         log.refuse(rows, bad, found, f"{ZONE}; or rows of a trajectory in order")
 
 
-def _ranks(ids: pa.ChunkedArray) -> Ints:
+def _ranks(ids: pa.ChunkedArray) -> schema.Ints:
     """Number ids in the order of their text, [rows]."""
-    encoded = id_text(whole(ids)).dictionary_encode()
+    encoded = schema.id_text(schema.whole(ids)).dictionary_encode()
     ranks = pc.rank(encoded.dictionary).cast(pa.int64())
-    return numbers(ranks.take(encoded.indices))
+    return schema.numbers(ranks.take(encoded.indices))
 
 
 @dataclass(frozen=True)
@@ -133,7 +124,7 @@ class Tabular:
         return TabularReader(raw, self.name, self.dataset)
 
 
-def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
+def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int | None]:
     """Give the spaces and the step limit of the environment or, without one, of the options.
 
     Raises:
@@ -164,15 +155,15 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None
     elif isinstance(action, BoxActions):
         assert action.low is not None
         assert action.high is not None
-        spaces = Spaces(low, high, action.low, action.high)
+        spaces = schema.Spaces(low, high, action.low, action.high)
     else:
-        spaces = Spaces.with_discrete_actions(low, high, len(actions))
+        spaces = schema.Spaces.with_discrete_actions(low, high, len(actions))
     return replace(
         spaces, one_hot=tuple(one_hot), observation_names=names, action_names=actions
     ), horizon
 
 
-def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
+def _check_fit(name: str, spaces: schema.Spaces, observation: int, actions: int, box: bool) -> None:
     """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
     key = f"datasets/{name}.yaml: options.columns"
     if spaces.discrete_actions == box:
@@ -224,7 +215,9 @@ class TabularReader:
             yield self._make_transitions(rows.combine_chunks())
 
     def _make_transitions(self, rows: pa.Table) -> pa.Table:
-        starts = np.flatnonzero(changes(rows[self._unit]) | changes(rows["trajectory"]))
+        starts = np.flatnonzero(
+            schema.changes(rows[self._unit]) | schema.changes(rows["trajectory"])
+        )
         lasts = np.append(starts[1:], rows.num_rows) - 1
         self._check_order(rows, starts)
         terminated, truncated = self._ends(rows, lasts)
@@ -249,7 +242,7 @@ class TabularReader:
         rows, after = rows.filter(pa.array(keep)), after[keep]
         if self._has_next:
             after = self._check(rows, after, "next_observation")
-        return Transitions(
+        return schema.Transitions(
             unit=unit,
             name=name,
             lengths=lengths,
@@ -263,14 +256,16 @@ class TabularReader:
 
     def _ids(self, rows: pa.Table, starts: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Give the ids of the unit and of the trajectory that begin at some rows."""
-        trajectories = units = id_text(whole(rows["trajectory"]).take(starts))
+        trajectories = units = schema.id_text(schema.whole(rows["trajectory"]).take(starts))
         if self._unit != "trajectory":
-            units = id_text(whole(rows[self._unit]).take(starts))
+            units = schema.id_text(schema.whole(rows[self._unit]).take(starts))
         if self._options.trajectory_ids == "per_unit":
             trajectories = pc.binary_join_element_wise(units, trajectories, "/")
         return units, trajectories
 
-    def _lengths(self, rows: pa.Table, starts: Ints, lasts: Ints, cut: Flags) -> Ints:
+    def _lengths(
+        self, rows: pa.Table, starts: schema.Ints, lasts: schema.Ints, cut: schema.Flags
+    ) -> schema.Ints:
         """Count the transitions of trajectories, the last rows of some of which are ``cut``."""
         self._log.refuse(
             rows,
@@ -279,17 +274,17 @@ class TabularReader:
             "two rows or more, a terminated one, or next_observation columns; drop the trajectory",
         )
         if self._options.end == "observed":
-            earned = ~np.isnan(numbers(rows["reward"].take(pa.array(lasts)))) & cut
+            earned = ~np.isnan(schema.numbers(rows["reward"].take(pa.array(lasts)))) & cut
             found = "a reward in the last row of a trajectory that does not terminate"
             allowed = "an empty cell, or options.end: outcome where it scores an outcome"
             self._log.refuse(rows, lasts[earned], found, allowed)
         return lasts - starts + 1 - cut
 
-    def _rewards(self, rows: pa.Table, ended: Flags) -> Floats:
+    def _rewards(self, rows: pa.Table, ended: schema.Flags) -> schema.Floats:
         """Give the rewards, [rows], which must lie within the declared bounds; ``ended`` tells the
         rows that end their trajectory.
         """
-        reward = self._check(rows, numbers(rows["reward"])[:, None], "reward")[:, 0]
+        reward = self._check(rows, schema.numbers(rows["reward"])[:, None], "reward")[:, 0]
         if self._bounds.before_end is not None:
             low, high = self._bounds.before_end
             wrong = ~ended & ((reward < low) | (reward > high))
@@ -302,7 +297,7 @@ class TabularReader:
             self._log.refuse(rows, np.flatnonzero(unnamed), found, allowed)
         return reward
 
-    def _check_order(self, rows: pa.Table, starts: Ints) -> None:
+    def _check_order(self, rows: pa.Table, starts: schema.Ints) -> None:
         order = rows["order"].to_numpy()
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
@@ -318,7 +313,7 @@ class TabularReader:
             found += f", which is in {self._log.paths[other.as_py()]}"
         self._log.refuse(rows, again, found, allowed)
 
-    def _ends(self, rows: pa.Table, lasts: Ints) -> tuple[Flags, Flags]:
+    def _ends(self, rows: pa.Table, lasts: schema.Ints) -> tuple[schema.Flags, schema.Flags]:
         terminated, truncated = np.zeros((2, rows.num_rows), bool)
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             if name in rows.column_names:
@@ -338,7 +333,7 @@ class TabularReader:
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
 
-    def _matrix(self, rows: pa.Table, prefix: str) -> Floats:
+    def _matrix(self, rows: pa.Table, prefix: str) -> schema.Floats:
         # One row a dimension, turned at the end: to write column by column takes three times as
         # long.
         turned = np.zeros((self.spaces.observation_size, rows.num_rows), dtype=np.float32)
@@ -354,19 +349,19 @@ class TabularReader:
             dimension += len(field.categories) or 1
         return np.ascontiguousarray(turned.T)
 
-    def _action(self, rows: pa.Table) -> Array:
+    def _action(self, rows: pa.Table) -> schema.Array:
         fields = [field for field in self._fields if field.name.startswith("action.")]
         parts = np.stack([rows[field.name].to_numpy() for field in fields])
         if self.spaces.discrete_actions:
             allowed = "one in every row but an unfinished trajectory's last"
             self._log.refuse(rows, np.flatnonzero((parts < 0).any(axis=0)), "no action", allowed)
-            codes: Array = parts[0]
+            codes: schema.Array = parts[0]
             for field, part in zip(fields[1:], parts[1:], strict=True):
                 codes = codes * len(field.categories) + part
             return codes
         return self._check(rows, np.ascontiguousarray(parts.T), "action")
 
-    def _check(self, rows: pa.Table, values: Floats, what: str) -> Floats:
+    def _check(self, rows: pa.Table, values: schema.Floats, what: str) -> schema.Floats:
         """Refuse missing numbers [rows, columns]; refuse or clip observations and rewards beyond
         the bounds that the entry declares as numbers.
 

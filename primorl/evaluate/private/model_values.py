@@ -9,20 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from primorl.evaluate.private import results
 from primorl.evaluate.private.problem import Act, Problem, in_float64
 from primorl.evaluate.private.question import estimate
-from primorl.evaluate.private.results import (
-    AS_DRAWN,
-    BEYOND,
-    MEAN_RETURN,
-    ActionUse,
-    Answer,
-    Conduct,
-    Contrast,
-    Of,
-    Outcome,
-    Veto,
-)
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import (
     NOT_FINITE,
@@ -166,18 +155,18 @@ def roll_out(problem: Problem, act: Act, rollouts: int) -> Rollouts:
 
 def values_in_model(
     policy: Rollouts, random: Rollouts, clone: Rollouts | None = None
-) -> tuple[Answer, ...]:
+) -> tuple[results.Answer, ...]:
     """Value the policy, random actions, and the clone if there is one: mean returns of rollouts in
     each member of the released model.
     """
     found = [_value("policy", policy.returns), _value("random", random.returns)]
     if clone is not None:
-        found.append(_value("clone", clone.returns, AS_DRAWN))
+        found.append(_value("clone", clone.returns, results.AS_DRAWN))
         found.append(_beyond(policy.share_beyond(clone), clone.share_beyond(clone)))
     return tuple(found)
 
 
-def _value(of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
+def _value(of: results.Of, returns: Tensor, what: str = results.MEAN_RETURN) -> results.Answer:
     members = returns.mean(1)
     covers = (
         f"no interval: the members of the model say {float(members.min()):.4g} to "
@@ -192,7 +181,7 @@ def _value(of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
     )
 
 
-def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
+def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[results.Veto]:
     """List what the values in the model say against it, for nothing.
 
     A return that nobody can have is a proof against the model, as is a prediction that is no finite
@@ -203,8 +192,8 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
     slack = _SLACK * (high - low)
     known = [each for each in values if each.finite]
     if len(known) < len(values):
-        found.append(Veto(kind="not_finite", reason=NOT_FINITE))
-    of_mean = [each for each in known if each.what in (MEAN_RETURN, AS_DRAWN)]
+        found.append(results.Veto(kind="not_finite", reason=NOT_FINITE))
+    of_mean = [each for each in known if each.what in (results.MEAN_RETURN, results.AS_DRAWN)]
     for each in of_mean:
         ends = each.members or (each.value,)
         beyond = [end for end in ends if not low - slack <= end <= high + slack]
@@ -212,26 +201,26 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
             side = f"above {high:.4g}" if max(beyond) > high else f"below {low:.4g}"
             whose = _WHOSE.get(each.of, "the policy")
             reason = f"of {whose} the model says a mean return {side}, which nobody can have"
-            found.append(Veto(kind="beyond_bounds", reason=reason))
+            found.append(results.Veto(kind="beyond_bounds", reason=reason))
             break
-    today = next((each for each in of_mean if each.what == AS_DRAWN), None)
+    today = next((each for each in of_mean if each.what == results.AS_DRAWN), None)
     chance = next((each for each in of_mean if each.of == "random"), None)
     if today is not None and chance is not None and chance.value >= today.value:
         reason = (
             f"in the model random actions are worth {chance.value:.4g}, at least as much as "
             f"today's practice, {today.value:.4g}"
         )
-        found.append(Veto(kind="random_as_good", reason=reason))
+        found.append(results.Veto(kind="random_as_good", reason=reason))
     return found
 
 
-def _beyond(policy: float, clone: float) -> Answer:
+def _beyond(policy: float, clone: float) -> results.Answer:
     covers = (
         f"no interval: {policy:.4g} of the policy's steps, {clone:.4g} of those of the clone with "
         "drawn actions"
     )
     bias = "states are the model's own, which may be wrong where the policy goes"
-    return estimate(_NAME, "policy", BEYOND, policy - clone, None, covers, bias)
+    return estimate(_NAME, "policy", results.BEYOND, policy - clone, None, covers, bias)
 
 
 _LEAST_SIDE = 0.1  # share of the states that a side of a median must have
@@ -258,7 +247,7 @@ def compare_actions(
     outcomes: Sequence[str] = (),
     *,
     always_ends: bool = False,
-) -> Conduct:
+) -> results.Conduct:
     """Compare what the policy does with today's practice, by rollouts and what was paid for.
 
     Args:
@@ -279,7 +268,7 @@ def compare_actions(
     for place, name in enumerate(done):
         of_clone, of_policy = today.action[:, place], own.action[:, place]
         uses.append(
-            ActionUse(
+            results.ActionUse(
                 name=name,
                 today=None if paid is None else _short(paid.mean[place]),
                 clone=_short(of_clone.mean()),
@@ -292,12 +281,12 @@ def compare_actions(
     told = problem.discount == 1 and all(each.returns.isfinite().all() for each in (own, today))
     shares = zip(_share_outcomes(today, *ends), _share_outcomes(own, *ends), strict=True)
     named = [
-        Outcome(name=name, reward=reward, clone=clone, policy=policy)
+        results.Outcome(name=name, reward=reward, clone=clone, policy=policy)
         for name, reward, (clone, policy) in zip(
             outcomes if told else (), ends, shares, strict=False
         )
     ]
-    return Conduct(
+    return results.Conduct(
         discrete=discrete,
         actions=tuple(uses),
         today_error=None if paid is None else paid.error,
@@ -320,7 +309,7 @@ def _share_outcomes(rollouts: Rollouts, low: float, high: float) -> tuple[float,
 
 def _contrast(
     problem: Problem, today: Rollouts, seen: Sequence[str], done: Sequence[str]
-) -> Contrast | None:
+) -> results.Contrast | None:
     """Find the action, and the side of a column's median, where the policy's mean action differs
     most from today's in the same states; None: it differs little.
     """
@@ -341,7 +330,7 @@ def _contrast(
     everywhere, column = differs.mean(0)[action], side % len(seen)
     alike = abs(everywhere) >= _ALIKE * abs(means[side, action])
     rows = torch.ones(len(sides), dtype=torch.bool) if alike else sides[:, side] > 0
-    return Contrast(
+    return results.Contrast(
         action=done[action],
         column=None if alike else seen[column],
         above=side < len(seen),

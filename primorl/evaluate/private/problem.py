@@ -143,10 +143,8 @@ class Problem:
         if (before := self.bounds.before_end) is None:
             low, high = min(low * steps, 0.0), max(high * steps, 0.0)
         else:
-            low, high = (
-                min(before[0] * steps, 0.0) + min(ends[0], 0.0),
-                max(before[1] * steps, 0.0) + max(ends[1], 0.0),
-            )
+            low = min(before[0] * steps, 0.0) + min(ends[0], 0.0)
+            high = max(before[1] * steps, 0.0) + max(ends[1], 0.0)
         # sums of many rewards are much wider than returns
         several = before is None and self.horizon != 1
         return replace(self, return_low=low, return_high=high, return_is_sum=several)
@@ -158,15 +156,9 @@ class Problem:
         Observations are held within their bounds first; NaN counts as 0.
         """
         maps, bounds, size = self.ensemble.normaliser, self.bounds, self.observation_size
-        low, high, mean, scale = (
-            part.double().to(observation.device)
-            for part in (
-                bounds.observation_low,
-                bounds.observation_high,
-                maps.input_mean[:size],
-                maps.input_scale[:size],
-            )
-        )
+        ends, scales = (bounds.observation_low, bounds.observation_high), maps.input_scale[:size]
+        parts = (*ends, maps.input_mean[:size], scales)
+        low, high, mean, scale = (part.double().to(observation.device) for part in parts)
         bounded = observation.double().nan_to_num(nan=0.0).clamp(low, high)
         return ((bounded - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 

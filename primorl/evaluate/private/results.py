@@ -10,18 +10,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from primorl.base import records
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
-from primorl.base.records import (
-    Hexadecimal,
-    Line,
-    Within,
-    matching,
-    read_record,
-    record,
-    to_json,
-    write_record,
-)
+from primorl.base.records import record
 from primorl.privacy.statement import SpentOnDataset, Statement
 
 MEAN_RETURN = "mean return"
@@ -36,7 +28,7 @@ hardly ever is.
 """
 Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
-Estimator = Annotated[str, matching("[a-z][a-z0-9_]*", 40)]
+Estimator = Annotated[str, records.matching("[a-z][a-z0-9_]*", 40)]
 Of = Literal["behaviour", "clone", "policy", "random", "model"]
 _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct", "return_bounds")
 _FILES = ("model_sha256", "policy_sha256", "clone_sha256")
@@ -52,19 +44,19 @@ class Answer:
     """Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how
     wrong it is.
     """
-    what: Line
+    what: records.Line
     """What the number is; `mean return` for a value."""
     value: float
     """The number."""
     ci95: tuple[float, float] | None
     """Its 95% interval; `null`: the estimator has none."""
-    covers: Line
+    covers: records.Line
     """What the interval covers."""
-    bias: Line
+    bias: records.Line
     """Errors that the interval does not cover."""
-    epsilon: Annotated[float, Within(ge=0)] | None
+    epsilon: records.StatedEpsilon | None
     """ε of the estimator's charge; `null`: it costs nothing."""
-    delta: Annotated[float, Within(gt=0, lt=1)] | None
+    delta: records.StatedDelta | None
     """δ of the same; `null`: it costs nothing."""
     members: tuple[float, ...] | None = None
     """The same number by each member of the released model."""
@@ -85,7 +77,7 @@ class Check:
     """The model's squared error over that of a trivial guess, the larger of rewards and states;
     `null`: infinite.
     """
-    wrong: tuple[Line, ...]
+    wrong: tuple[records.Line, ...]
     """What is surely predicted worse than by the guess."""
     horizons: tuple[int, ...]
     """How many steps ahead was predicted."""
@@ -101,7 +93,7 @@ class Veto:
     `random_as_good`: it says that random actions are worth at least as much as today's practice;
     `warned`: a warning of `primorl plan`.
     """
-    reason: Line
+    reason: records.Line
     """The sign with its numbers, in a clause."""
 
     @property
@@ -143,7 +135,7 @@ class ActionUse:
     discrete one, or the mean of a dimension.
     """
 
-    name: Line
+    name: records.Line
     """Name of the action or the dimension."""
     today: float | None
     """The people's, by a charged query of the model; `null`: it was not asked."""
@@ -161,9 +153,9 @@ class ActionUse:
 class Contrast:
     """Where the policy acts most unlike the clone, in the states that the clone comes to."""
 
-    action: Line
+    action: records.Line
     """Name of the action or the dimension."""
-    column: Line | None
+    column: records.Line | None
     """Column of the observation; `null`: everywhere."""
     above: bool
     """Whether its values lie above `threshold`, or at most there."""
@@ -179,7 +171,7 @@ class Contrast:
 class Outcome:
     """How often trajectories end in a named way, in the released model."""
 
-    name: Line
+    name: records.Line
     """As ``bounds.outcomes`` has it."""
     reward: float
     """What the end earns."""
@@ -212,36 +204,37 @@ class Conduct:
 
 
 @record
-class PrivateEvaluation:
+class PrivateEvaluation(records.FileRecord):
     """The answers of all estimators, their privacy statements, and the total
     (``metrics/private_evaluation.json``).
     """
 
     FORMAT: ClassVar[int] = 2
+    REMEDY: ClassVar[str] = "run `dvc repro evaluate_private`"
 
-    dataset: Line
+    dataset: records.Line
     """Name in params.yaml."""
-    unit: Line
+    unit: records.Line
     """What one unit of privacy is."""
-    units: Annotated[int, Within(ge=1)]
+    units: records.Count
     """K, the number of private units; public."""
-    discount: Annotated[float, Within(gt=0, le=1)]
+    discount: Annotated[float, records.Within(gt=0, le=1)]
     """γ of the values."""
-    horizon: Annotated[int, Within(ge=1)] | None
+    horizon: records.Count | None
     """Steps of a trajectory at most."""
     estimates: tuple[Answer, ...] = ()
     """The answers; empty where nothing was asked."""
     verdict: Verdict | None = None
     """Whether the model can be believed; `null`, as what follows: nothing was asked."""
-    statements: dict[Line, Statement] = field(default_factory=dict)
+    statements: dict[records.Line, Statement] = field(default_factory=dict)
     """Privacy statement of each estimator that was charged, by its name."""
     total: SpentOnDataset | None = None
     """Everything charged on the same units so far."""
-    model_sha256: Hexadecimal | None = None
+    model_sha256: records.Hexadecimal | None = None
     """SHA-256 of the model's file."""
-    policy_sha256: Hexadecimal | None = None
+    policy_sha256: records.Hexadecimal | None = None
     """SHA-256 of the policy's file."""
-    clone_sha256: Hexadecimal | None = None
+    clone_sha256: records.Hexadecimal | None = None
     """SHA-256 of the clone's file; `null`: none was made."""
     conduct: Conduct | None = None
     """What the policy does; `null`: no clone was made, or nothing was asked."""
@@ -277,7 +270,7 @@ class PrivateEvaluation:
 
         Free answers, which no charge of their own binds, are part of every estimator's.
         """
-        content = to_json(self)
+        content = self.to_json()
         free = {answer.estimator for answer in self.estimates} - self.statements.keys()
         bound = free | {estimator}
         own = [each for each in content["estimates"] if each["estimator"] in bound]
@@ -311,16 +304,3 @@ class PrivateEvaluation:
                     f"{path}: {key}: the answers are not about {file}, which is here; run `dvc "
                     "repro`"
                 )
-
-    def write(self, path: Path) -> None:
-        """Write the file, atomically."""
-        write_record(path, self)
-
-    @classmethod
-    def read(cls, path: Path) -> "PrivateEvaluation":
-        """Read the file.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(path, cls, "run `dvc repro evaluate_private`")

@@ -140,14 +140,9 @@ def compose(
     Nothing at all costs 0; one event without a guarantee makes the whole infinite.
     """
     rounds: dict[dp_event.DpEvent, int] = {}
-    for event in flat(events):
-        if isinstance(event, dp_event.NonPrivateDpEvent):
+    for inner, count in _releases(events):
+        if isinstance(inner, dp_event.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
-        inner, count = (
-            (event.event, event.count)
-            if isinstance(event, dp_event.SelfComposedDpEvent)
-            else (event, 1)
-        )
         rounds[inner] = rounds.get(inner, 0) + count
     if not rounds:
         return Spent(0.0, 0.0, delta)
@@ -163,18 +158,19 @@ def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
         yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
-def releases(event: dp_event.DpEvent) -> int:
-    """Count the releases of an event; their number sets how fine the PLD's grid must be."""
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return sum(map(releases, event.events))
-    return int(event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else 1
+def _releases(events: Iterable[dp_event.DpEvent]) -> Iterator[tuple[dp_event.DpEvent, int]]:
+    """Yield the releases of events: the event of one, and how many there are."""
+    for event in flat(events):
+        repeated = isinstance(event, dp_event.SelfComposedDpEvent)
+        yield (event.event, int(event.count)) if repeated else (event, 1)
 
 
 def accountant_near(
     event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
 ) -> pld.PLDAccountant:
     """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
-    accountant = pld.PLDAccountant(relation, grid_interval(event, epsilon, releases(event)))
+    rounds = sum(count for _, count in _releases([event]))
+    accountant = pld.PLDAccountant(relation, grid_interval(event, epsilon, rounds))
     return accountant.compose(event)
 
 
@@ -185,9 +181,11 @@ def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float
     if epsilon == 0:
         return 1e-4
     fine = 0.01 * epsilon / math.sqrt(rounds)
-    affordable = _widest_loss(event) * max(2e-5, 2e-6 * math.sqrt(rounds))
+    parts = [part for part, _ in _releases([event])]
+    affordable = max(map(_widest_loss, parts)) * max(2e-5, 2e-6 * math.sqrt(rounds))
     # A point of a mixture's PLD is found by bisection, which takes ten times as long.
-    return min(1e-2 if _is_mixed(event) else 1e-3, max(fine, affordable))
+    mixed = any(isinstance(part, dp_event.MixtureOfGaussiansDpEvent) for part in parts)
+    return min(1e-2 if mixed else 1e-3, max(fine, affordable))
 
 
 def _widest_loss(event: dp_event.DpEvent) -> float:
@@ -195,10 +193,6 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
     deviations of noise.
     """
     match event:
-        case dp_event.ComposedDpEvent():
-            return max(map(_widest_loss, event.events))
-        case dp_event.SelfComposedDpEvent():
-            return _widest_loss(event.event)
         case dp_event.PoissonSampledDpEvent():
             return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
         case dp_event.GaussianDpEvent():
@@ -212,13 +206,6 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
                 joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0))
             )
     return 0.0
-
-
-def _is_mixed(event: dp_event.DpEvent) -> bool:
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return any(map(_is_mixed, event.events))
-    inner = event.event if isinstance(event, dp_event.SelfComposedDpEvent) else event
-    return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
 
 
 def rdp_epsilon(event: dp_event.DpEvent, delta: float) -> tuple[float, bool]:

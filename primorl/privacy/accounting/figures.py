@@ -17,17 +17,7 @@ from dp_accounting import dp_event
 from scipy import optimize
 
 from primorl.base.files import finite
-from primorl.privacy.accounting.epsilon import (
-    LARGEST_TIGHT,
-    Spent,
-    Training,
-    accountant_near,
-    compose,
-    event_to_json,
-    flat,
-    gaussian_mean,
-    grouped,
-)
+from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.accounting.rounding import at_most, rounded_up
 from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
@@ -72,7 +62,7 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
     Raises:
         ValueError: the event is not of a kind that this project accounts.
     """
-    epsilon = compose([event], delta).epsilon_pld
+    epsilon = accounting.compose([event], delta).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         profile: tuple[tuple[float, float], ...] = ()
         attacks = tuple((rate, 1.0) for rate in FALSE_POSITIVE_RATES)
@@ -81,23 +71,18 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
         profile = tuple(
             sorted([*zip(shares, deltas(event, epsilon, shares), strict=True), (epsilon, delta)])
         )
-        attacks = tuple(
-            zip(
-                FALSE_POSITIVE_RATES,
-                true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES),
-                strict=True,
-            )
-        )
-    groups = tuple(
-        (units, finite(compose([grouped(event, units)], delta, guess=units * epsilon).epsilon_pld))
-        for units in GROUP_SIZES
-    )
-    return Figures(
-        finite(compose([event], delta, "replace_one").epsilon_pld), profile, groups, attacks
-    )
+        rates = true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES)
+        attacks = tuple(zip(FALSE_POSITIVE_RATES, rates, strict=True))
+    groups = []
+    for units in GROUP_SIZES:
+        whole = accounting.grouped(event, units)
+        of_all = accounting.compose([whole], delta, guess=units * epsilon)
+        groups.append((units, finite(of_all.epsilon_pld)))
+    replaced = accounting.compose([event], delta, "replace_one")
+    return Figures(finite(replaced.epsilon_pld), profile, tuple(groups), attacks)
 
 
-def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
+def stated(event: dp_event.DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
     """Compute the keys of a privacy statement that follow from an event; ``spent`` None: nothing is
     guaranteed.
 
@@ -107,10 +92,15 @@ def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
     if spent is None:
         nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
         event = dp_event.NonPrivateDpEvent()
-        return {"event": event_to_json(event), "profile": (), "groups": (), "attacks": ()} | nothing
+        return {
+            "event": accounting.event_to_json(event),
+            "profile": (),
+            "groups": (),
+            "attacks": (),
+        } | nothing
     about = figures(event, spent.delta)
     return {
-        "event": event_to_json(event),
+        "event": accounting.event_to_json(event),
         "epsilon": spent.epsilon_pld,
         "epsilon_rdp": finite(spent.epsilon_rdp),
         "epsilon_replace_one": about.epsilon_replace_one,
@@ -130,7 +120,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     unit. Values below 1e-10 are raised to it, since rounding in the accountant's convolution could
     carry them below the truth.
     """
-    accountant = accountant_near(event, near)
+    accountant = accounting.accountant_near(event, near)
     found = np.atleast_1d(accountant.get_delta(list(epsilons)))
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 
@@ -146,7 +136,7 @@ def true_positive_rates(
     the trade-off function; over a finite part of the profile it is an upper bound.
     """
     furthest = max(4 * near, math.log(1 / min(rates)))
-    epsilons = np.linspace(0.0, min(furthest, LARGEST_TIGHT), _SLOPES)
+    epsilons = np.linspace(0.0, min(furthest, accounting.LARGEST_TIGHT), _SLOPES)
     lines = list(zip(epsilons.tolist(), deltas(event, near, epsilons.tolist()), strict=True))
     return [true_positive_rate(lines, rate) for rate in rates]
 
@@ -182,10 +172,10 @@ def right_guesses(events: Sequence[dp_event.DpEvent]) -> float:
     """
     if len(events) > 1:
         return 50 * (1 + total([cost(event) for event in events]).total_variation())
-    epsilon = compose(events, _COIN_DELTA).epsilon_pld
+    epsilon = accounting.compose(events, _COIN_DELTA).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         return 100.0 if epsilon else 50.0
-    (least,) = deltas(dp_event.ComposedDpEvent(tuple(flat(events))), epsilon, [0.0])
+    (least,) = deltas(dp_event.ComposedDpEvent(tuple(accounting.flat(events))), epsilon, [0.0])
     return min(100.0, 50 * (1 + least))
 
 
@@ -211,10 +201,12 @@ def solve_noise_multiplier(
     _refuse_costly(target_epsilon, delta, queries)
 
     def excess(multiplier: float) -> float:
-        training = Training(sampling_probability, multiplier, rounds, queries)
+        training = accounting.Training(sampling_probability, multiplier, rounds, queries)
         return min(training.spent(delta).epsilon_pld, _INFINITE) - target_epsilon
 
-    left = gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(1 / z**2 for z in queries)
+    left = accounting.gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(
+        1 / z**2 for z in queries
+    )
     near = _noise_of_mean(math.sqrt(max(left, 1e-12)), sampling_probability, rounds)
     multiplier = rounded_up(_root(excess, near) * (1 - _PRECISION), _DIGITS)
     # ε is read on a grid that follows it, so the root is exact to some digits only.
@@ -261,7 +253,7 @@ def solve_rounds(
     _refuse_costly(target_epsilon, delta, queries)
 
     def epsilon(rounds: int) -> float:
-        training = Training(sampling_probability, noise_multiplier, rounds, queries)
+        training = accounting.Training(sampling_probability, noise_multiplier, rounds, queries)
         return training.spent(delta).epsilon_pld
 
     rounds = bisect.bisect_right(range(1, _MOST_ROUNDS + 1), target_epsilon, key=epsilon)
@@ -273,7 +265,7 @@ def solve_rounds(
 
 
 def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ...]) -> None:
-    alone = compose([dp_event.GaussianDpEvent(z) for z in queries], delta).epsilon_pld
+    alone = accounting.compose([dp_event.GaussianDpEvent(z) for z in queries], delta).epsilon_pld
     if alone > target_epsilon:
         raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
 

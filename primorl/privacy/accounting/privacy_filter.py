@@ -87,13 +87,9 @@ class Cost:
         """
         if not any(self.renyi):
             return 0.0
-        return max(
-            0.0,
-            min(
-                cost + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
-                for order, cost in zip(ORDERS, self.renyi, strict=True)
-            ),
-        )
+        pairs = zip(ORDERS, self.renyi, strict=True)
+        found = (c + math.log1p(-1 / n) - math.log(delta * n) / (n - 1) for n, c in pairs)
+        return max(0.0, min(found))
 
     def _gaussian_epsilon(self, delta: float) -> float:
         if self.squared_mean == 0:
@@ -150,7 +146,8 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
     and g that of N(μ, 1) and N(0, 1): h(γ) ≤ g(γ) + `ESCAPED` for all γ ≥ 1, and so for all γ ≥ 0.
     h is read off a PLD that errs upwards.
     """
-    rough = _rough_epsilon(event)
+    # sets how fine the PLD's grid must be
+    rough = Cost(renyi=rdp_values(event, ORDERS)).renyi_epsilon(_ROUGH_DELTA)
     if rough > LARGEST_TIGHT:
         return math.inf
     accountant = accountant_near(event, rough / 2)
@@ -208,11 +205,6 @@ class _Profile:
         gaussian = ndtr(mean / 2 - log / mean) - np.exp(log + log_ndtr(-mean / 2 - log / mean))
         last = self.upper[-1]  # as γ grows, g vanishes
         return max(float((self.upper - at * self.lower - gaussian).max()), float(last))
-
-
-def _rough_epsilon(event: dp_event.DpEvent) -> float:
-    """Estimate ε at `_ROUGH_DELTA`, which sets how fine the PLD's grid must be."""
-    return Cost(renyi=rdp_values(event, ORDERS)).renyi_epsilon(_ROUGH_DELTA)
 
 
 def total(costs: Sequence[Cost]) -> Cost:

@@ -50,7 +50,9 @@ class Roster:
     def of(cls, version: Version) -> "Roster":
         """Make the roster of a version as a client describes it."""
         digests: dict[Side, bytes] = {"private": version.members, "public": version.public}
-        return cls({side: _heads(digests[side]) for side in SIDES})
+        words = {side: np.frombuffer(digests[side], "<u8") for side in SIDES}
+        rows = {side: each.reshape(-1, DIGEST_BYTES // 8) for side, each in words.items()}
+        return cls({side: np.unique(each[:, 0]) for side, each in rows.items()})
 
     def shares(self, side: Side, other: "Roster", its: Side) -> bool:
         """Tell whether one side of this version has a digest in common with side ``its`` of
@@ -70,10 +72,6 @@ class Roster:
     def stored(self) -> dict[Side, bytes]:
         """Encode the roster for the database."""
         return {side: of.astype("<u8").tobytes() for side, of in self.heads.items() if of.size}
-
-
-def _heads(digests: bytes) -> Heads:
-    return np.unique(np.frombuffer(digests, "<u8").reshape(-1, DIGEST_BYTES // 8)[:, 0])
 
 
 def _meet(one: Heads, other: Heads) -> bool:
@@ -179,13 +177,8 @@ def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> float:
 def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
     epsilon = costs.epsilon(delta)
     if len(events) == 1:  # chosen before there was any result, so PLD's ε holds too
-        epsilon = min(epsilon, fixed_epsilon(events, delta))
+        epsilon = min(epsilon, compose(events, delta).epsilon_pld)
     return epsilon
-
-
-def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
-    """Compute ε of all events together by PLD, for settings that were fixed beforehand."""
-    return compose(events, delta).epsilon_pld
 
 
 def same_kind(one: Version | Registered | Charge, other: Version | Registered | Charge) -> bool:

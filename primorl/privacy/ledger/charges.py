@@ -168,35 +168,35 @@ def _resumed(
     file = checkpoints / f"{charge.id}.safetensors"
     if not file.exists():
         raise _refusal(charge, file, "not there")
-    found = read_checkpoint(file, restore, charge.id)
-    if not (found.state.finished and charge.state == "committed"):
+    state, saves = read_checkpoint(file, restore, charge.id)
+    if not (state.finished and charge.state == "committed"):
         if not locks.enter_context(locked(file.with_suffix(".lock"))):
             raise Busy(
                 f"{file}: another process works on charge {charge.id} of {charge.time}, which "
                 f"pays for exactly this result; wait for it; {_ANOTHER_DRAW}"
             )
-        found = read_checkpoint(file, restore, charge.id)  # its owner may have gone on
+        state, saves = read_checkpoint(file, restore, charge.id)  # its owner may have gone on
     # Its owner may have been killed before its rename was durable: what is read here must stay, as
     # the ledger will say that it was reached.
     sync(file.parent)
-    if found.state.finished:  # perhaps killed between the last checkpoint and the commit
-        return Payment(charge, found.state)
-    if charge.state != "reserved" or ledger.progress.behind(charge.id, found.saves):
+    if state.finished:  # perhaps killed between the last checkpoint and the commit
+        return Payment(charge, state)
+    if charge.state != "reserved" or ledger.progress.behind(charge.id, saves):
         raise _refusal(charge, file, "an old copy")
-    if found.state.lost:
+    if state.lost:
         raise PipelineError(
             f"{file}: the run died after a query's noise and before its answer was saved, and "
             f"charge {charge.id} of {charge.time} pays for one answer only; it stays spent; "
             f"{_ANOTHER_DRAW}"
         )
-    mark = ledger.progress.claim(charge.id, secrets.token_hex(16), found.saves)
+    mark = ledger.progress.claim(charge.id, secrets.token_hex(16), saves)
     if mark is None:
         raise _refusal(charge, file, "an old copy")
     _say(
-        f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; "
+        f"{charge.stage}: charge {charge.id} resumes after {state.started} of its rounds; "
         "nothing more is spent"
     )
-    return Payment(charge, found.state, _writer(file, ledger.progress, mark))
+    return Payment(charge, state, _writer(file, ledger.progress, mark))
 
 
 def _reserved(
@@ -221,11 +221,9 @@ def _reserved(
         raise
     mark = ledger.progress.claim(name, secrets.token_hex(16), 0)
     assert mark is not None, "the charge is new and nobody else has its lock"
-    cost = (
-        "no guarantee"
-        if charge.epsilon is None
-        else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
-    )
+    cost = "no guarantee"
+    if charge.epsilon is not None:
+        cost = f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
     _say(f"{request.stage}: charge {name} reserved: {cost}")
     return Payment(charge, begin, _writer(file, ledger.progress, mark))
 

@@ -5,9 +5,8 @@ resume.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -80,19 +79,6 @@ Raises ValueError, KeyError or TypeError if they do not fit.
 """
 
 
-@dataclass(frozen=True)
-class Checkpoint(Generic[S]):
-    """State on disk.
-
-    Attributes:
-        state: of the mechanism.
-        saves: number of saves under this charge (`Progress`).
-    """
-
-    state: S
-    saves: int
-
-
 def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -> None:
     """Replace the checkpoint at ``path`` atomically. It is on the disk when this returns.
 
@@ -111,8 +97,9 @@ def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
 
 
-def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[S]:
-    """Read a file of `write_checkpoint`. Executes nothing from the file.
+def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> tuple[S, int]:
+    """Read a file of `write_checkpoint`: the state, and the number of saves under this charge
+    (`Progress`). Executes nothing from the file.
 
     Raises:
         PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit
@@ -122,7 +109,7 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
         content, header = _content(path)
         if header["charge"] != charge:
             raise ValueError
-        return Checkpoint(restore(load(content), header["facts"]), int(header["saves"]))
+        return restore(load(content), header["facts"]), int(header["saves"])
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
             f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay "

@@ -168,10 +168,6 @@ class Registered:
     public: str
     dataset: str
 
-    def same_version(self, other: "Registered") -> bool:
-        """Tell whether both records describe the same version, for any entry."""
-        return replace(self, dataset=other.dataset) == other
-
 
 @dataclass(frozen=True)
 class Record:
@@ -383,12 +379,8 @@ def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge
     found |= {
         each.name: content.get(each.name) for each in fields(Charge) if each.name not in given
     }
-    return Charge(
-        id=content["charge"],
-        dataset_fingerprint=version.fingerprint,
-        state="reserved",
-        **found,
-    )
+    found |= {"id": content["charge"], "dataset_fingerprint": version.fingerprint}
+    return Charge(state="reserved", **found)
 
 
 def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[tuple[str, str]]:

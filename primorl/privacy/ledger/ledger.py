@@ -9,6 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -16,30 +17,18 @@ from typing import Any, Self
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
 from primorl.base.processes import git_commit, user_name
-from primorl.privacy.accounting.epsilon import event_to_json
+from primorl.privacy.accounting.epsilon import compose, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
+from primorl.privacy.ledger import history
 from primorl.privacy.ledger.account import (
     Account,
     Directory,
     Roster,
     account_of,
-    fixed_epsilon,
     refuse_beyond,
     refuse_other_unit,
     refuse_published,
     refuse_second,
-)
-from primorl.privacy.ledger.history import (
-    BEGUN,
-    Anchor,
-    Budget,
-    Chain,
-    Charge,
-    Head,
-    History,
-    Registered,
-    Request,
-    Version,
 )
 from primorl.privacy.ledger.store import Mark, Progress, Store
 from primorl.privacy.statement import our_accountant
@@ -78,11 +67,11 @@ class Ledger:
     One object belongs to one thread.
     """
 
-    def __init__(self, store: Store, secret: bytes, anchor: Anchor):
+    def __init__(self, store: Store, secret: bytes, anchor: history.Anchor):
         self._store = store
         self._secret = secret
         self._anchor = anchor
-        self._history = History(Chain(secret, store.shown))
+        self._history = history.History(history.Chain(secret, store.shown))
         self._directory = Directory(store, self._history)
         self.progress = Progress(store, secret, lambda charge: charge in self._history.marked)
 
@@ -97,11 +86,11 @@ class Ledger:
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.
         """
-        return cls(Store(url, read_only=read_only), secret, Anchor(anchor))
+        return cls(Store(url, read_only=read_only), secret, history.Anchor(anchor))
 
     def reserve(
-        self, request: Request, budget: Budget | None, charge_id: str | None = None
-    ) -> Charge:
+        self, request: history.Request, budget: history.Budget | None, charge_id: str | None = None
+    ) -> history.Charge:
         """Charge for a run, before it touches anything private.
 
         Args:
@@ -127,7 +116,7 @@ class Ledger:
             "stage": request.stage,
             "identity": request.identity,
             "event": event_to_json(request.event),
-            "epsilon": finite(fixed_epsilon([request.event], request.delta)),
+            "epsilon": finite(compose([request.event], request.delta).epsilon_pld),
             "delta": request.delta,
             "cost": cost(request.event).to_json(),
             "accountant": vars(our_accountant()),
@@ -142,19 +131,20 @@ class Ledger:
             if charge_id is not None:
                 refuse_second(request, self._history)
             roster = Roster.of(request.version)
-            self._refuse(request, budget, roster)
+            account = account_of(self._directory, request.version, roster)
+            refuse_published(request.dataset, request.version, roster, self._directory)
+            refuse_other_unit(request, account)
+            if budget is not None:
+                refuse_beyond(budget, request, account)
             version, registration = self._register(request.dataset, request.version, roster)
             rosters = {version: roster} if registration else {}
-            return (
-                [*registration, {**reservation, "version": version, "time": _now()}],
-                rosters,
-                mark,
-            )
+            content = {**reservation, "version": version, "time": _now()}
+            return [*registration, content], rosters, mark
 
         self._write(decide)
         return self._history.charges[charge]
 
-    def publish(self, dataset: str, version: Version, confirmed: str | None = None) -> None:
+    def publish(self, dataset: str, version: history.Version, confirmed: str | None = None) -> None:
         """Record the units of a version without a charge: no private one is touched, and its public
         ones are used.
 
@@ -172,17 +162,10 @@ class Ledger:
 
         self._write(decide)
 
-    def check_published(self, dataset: str, version: Version) -> None:
+    def check_published(self, dataset: str, version: history.Version) -> None:
         """Raise the errors of `publish` for the units of a version, and write nothing."""
         self._refresh()
         refuse_published(dataset, version, Roster.of(version), self._directory)
-
-    def _refuse(self, request: Request, budget: Budget | None, roster: Roster) -> None:
-        account = account_of(self._directory, request.version, roster)
-        refuse_published(request.dataset, request.version, roster, self._directory)
-        refuse_other_unit(request, account)
-        if budget is not None:
-            refuse_beyond(budget, request, account)
 
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
         """Record that a run ended well, and the files that it made: their SHA-256 by name.
@@ -197,7 +180,12 @@ class Ledger:
         content |= {"made": dict(made)} if made else {}
 
         def decide() -> _Entries | None:
-            charge = self._charge(charge_id)
+            charge = self._history.charges.get(charge_id)
+            if charge is None:
+                raise PipelineError(
+                    f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those "
+                    "that are"
+                )
             if charge.state == "committed":
                 if not made or made in charge.made:
                     return None
@@ -206,19 +194,19 @@ class Ledger:
 
         self._write(decide)
 
-    def charges(self) -> list[Charge]:
+    def charges(self) -> list[history.Charge]:
         """Return every charge, oldest first."""
         self._refresh()
         return list(self._history.charges.values())
 
-    def account(self, version: Version) -> Account:
+    def account(self, version: history.Version) -> Account:
         """Return the charges on versions that share a unit with this one (registered or not),
         oldest first.
         """
         self._refresh()
         return account_of(self._directory, version, Roster.of(version))
 
-    def accounts(self) -> dict[int, tuple[Registered, Account]]:
+    def accounts(self) -> dict[int, tuple[history.Registered, Account]]:
         """Return the account of every version, charged or only published, by the sequence of its
         record.
         """
@@ -243,15 +231,15 @@ class Ledger:
         """
         # before the records, which only grow
         anchored = self._anchor.read()
-        history = History(Chain(self._secret, self._store.shown))
-        history.extend(self._store.read())
-        self._check_head(history.chain, anchored)
-        directory = Directory(self._store, history)
-        for sequence in history.versions:
+        found = history.History(history.Chain(self._secret, self._store.shown))
+        found.extend(self._store.read())
+        self._check_head(found.chain, anchored)
+        directory = Directory(self._store, found)
+        for sequence in found.versions:
             directory.roster(sequence)  # which checks its digests
-        self._history, self._directory = history, directory
-        self.progress.check(history.charges)
-        return len(history.chain.hashes)
+        self._history, self._directory = found, directory
+        self.progress.check(found.charges)
+        return len(found.chain.hashes)
 
     def check_head(self) -> None:
         """Check that the head is there, if there are records: without it a cut at the end would go
@@ -310,12 +298,12 @@ class Ledger:
         if self._history.chain.hashes:
             self.check_head()
         else:
-            self._anchor.advance(BEGUN)
+            self._anchor.advance(history.BEGUN)
         stored = {sequence: roster.stored() for sequence, roster in rosters.items()}
         if not self._store.append(records, stored, mark):
             return False
         self._refresh()
-        self._anchor.advance(self._last())
+        self._anchor.advance(history.Head(records[-1].sequence, records[-1].hash))
         return True
 
     def _refresh(self) -> None:
@@ -324,11 +312,7 @@ class Ledger:
         self._history.extend(self._store.read(len(self._history.chain.hashes)))
         self._check_head(self._history.chain, anchored)
 
-    def _last(self) -> Head:
-        hashes = self._history.chain.hashes
-        return Head(len(hashes), hashes[-1]) if hashes else BEGUN
-
-    def _check_head(self, chain: Chain, anchored: Head | None) -> None:
+    def _check_head(self, chain: history.Chain, anchored: history.Head | None) -> None:
         if anchored is None or anchored.sequence < 1:
             return
         found = chain.hashes[: anchored.sequence]
@@ -339,20 +323,12 @@ class Ledger:
                 "another ledger)",
             )
 
-    def _charge(self, charge_id: str) -> Charge:
-        charge = self._history.charges.get(charge_id)
-        if charge is None:
-            raise PipelineError(
-                f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those that are"
-            )
-        return charge
-
     def _register(
-        self, dataset: str, version: Version, roster: Roster
+        self, dataset: str, version: history.Version, roster: Roster
     ) -> tuple[int, list[dict[str, Any]]]:
         """Return the sequence of a version's record, and the record to append if it is new."""
         digest, stored = self._history.chain.members_digest, roster.stored()
-        wanted = Registered(
+        wanted = history.Registered(
             fingerprint=version.fingerprint,
             unit=version.unit,
             units=version.units,
@@ -362,7 +338,7 @@ class Ledger:
             dataset=dataset,
         )
         for sequence, known in self._history.versions.items():
-            if known.same_version(wanted):
+            if replace(known, dataset=dataset) == wanted:  # registered for any entry
                 return sequence, []
         return len(self._history.chain.hashes) + 1, [
             {"kind": "version", "time": _now(), **vars(wanted)}

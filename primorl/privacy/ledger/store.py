@@ -380,7 +380,10 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
     patience = (
         {"timeout": str(_WAIT_SECONDS)} if sqlite else {"connect_timeout": str(_CONNECT_SECONDS)}
     )
-    own = {"creator": partial(_open_sqlite, str(url.database))} if sqlite and read_only else {}
+    own: dict[str, Any] = {}
+    if sqlite and read_only:  # a file that is there; where it may not be written, SQLite reads it
+        there = f"file:{quote(str(url.database))}?mode=rw"
+        own["creator"] = partial(sqlite3.connect, there, uri=True, timeout=_WAIT_SECONDS)
     try:
         engine = sa.create_engine(
             url.set(query={**patience, **url.query}),
@@ -397,11 +400,6 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
     if read_only:
         sa.event.listen(engine, "connect", _sqlite_reads if sqlite else _postgresql_reads)
     return engine
-
-
-def _open_sqlite(file: str) -> sqlite3.Connection:
-    """Open a file that is there; where it may not be written, SQLite reads it."""
-    return sqlite3.connect(f"file:{quote(file)}?mode=rw", uri=True, timeout=_WAIT_SECONDS)
 
 
 def _sqlite_reads(connection: Any, _: object) -> None:

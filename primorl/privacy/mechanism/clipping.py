@@ -33,7 +33,19 @@ class Clip:
     clipping_norm: float
 
     def __post_init__(self) -> None:
-        _check_norm(self.clipping_norm)
+        """Refuse norms (ValueError) at which squares of vectors to be clipped leave float32.
+
+        A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d
+        numbers lose at most d·2⁻¹⁵⁰ of their sum. `_MARGIN` leaves for that 2⁻¹⁵ of the squared
+        bound of a part, C² / (N·L). So C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and
+        N·L = 1000.
+        """
+        found = self.clipping_norm
+        if not (_LEAST_NORM <= found <= _LARGEST_NORM or found == math.inf):
+            raise ValueError(
+                f"clipping_norm: found {found}, allowed are {_LEAST_NORM:g} to {_LARGEST_NORM:g}, "
+                "or infinity"
+            )
 
     @property
     def sensitivity(self) -> float:
@@ -164,20 +176,6 @@ class EnsembleClip(Clip):
                 factors[:, i].view(-1, *[1] * (update.dim() - 1))
             )
         return updates
-
-
-def _check_norm(clipping_norm: float) -> None:
-    """Refuse norms (ValueError) at which squares of vectors to be clipped leave float32.
-
-    A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers
-    lose at most d·2⁻¹⁵⁰ of their sum. `_MARGIN` leaves for that 2⁻¹⁵ of the squared bound of a
-    part, C² / (N·L). So C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and N·L = 1000.
-    """
-    if not (_LEAST_NORM <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
-        raise ValueError(
-            f"clipping_norm: found {clipping_norm}, allowed are {_LEAST_NORM:g} to "
-            f"{_LARGEST_NORM:g}, or infinity"
-        )
 
 
 def _squares(update: Tensor) -> Tensor:

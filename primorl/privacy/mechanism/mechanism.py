@@ -144,11 +144,9 @@ class Mechanism:
         A number of one contribution is at most 2²⁷ of these, so the sum of up to `MOST_UNITS` is
         exact in float64, in whatever order. Cut towards zero, no contribution's norm grows.
         """
-        return (
-            math.ldexp(1.0, math.frexp(self.clipping_norm)[1] - 27)
-            if math.isfinite(self.clipping_norm)
-            else 0.0
-        )
+        if not math.isfinite(self.clipping_norm):
+            return 0.0
+        return math.ldexp(1.0, math.frexp(self.clipping_norm)[1] - 27)
 
     @property
     def expected_cohort(self) -> float:
@@ -363,13 +361,10 @@ class Fractions:
 
         units = len(bins)
         counted = own.unsqueeze(-1) & (bins >= 0) & (bins < self.bins)
+        of_unit = self.columns * self.bins
         place = torch.arange(self.columns, device=bins.device) * self.bins
-        place = place + torch.arange(units, device=bins.device).view(-1, 1, 1) * (
-            self.columns * self.bins
-        )
-        counts = torch.zeros(
-            units * self.columns * self.bins, dtype=torch.int64, device=bins.device
-        )
+        place = place + torch.arange(units, device=bins.device).view(-1, 1, 1) * of_unit
+        counts = torch.zeros(units * of_unit, dtype=torch.int64, device=bins.device)
         counts.index_add_(0, (place + bins)[counted], counted[counted].long())
         rows = own.sum(1).clamp(min=1).view(-1, 1, 1)
         return (counts.view(units, self.columns, self.bins) * ONE // rows).sum(0)

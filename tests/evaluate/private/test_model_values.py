@@ -195,7 +195,7 @@ def test_an_outcome_is_earned_once() -> None:
     for ensemble, vetoes in (
         (sound, []),
         (unbound, impossible),
-        (sound.without_head(), impossible),
+        (sound.with_ends("none"), impossible),
     ):
         each = replace(asked, ensemble=ensemble)
         own = roll_out(each, each.policy, 400)
