@@ -28,7 +28,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend
-from primorl.evaluate.summary import Summary, repeat
+from primorl.evaluate.summary import NEWER, Summary, data_changed, repeat
 from primorl.model.architecture import Variant
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.composition import check_held, check_parts, held_by_clone, verify
@@ -86,7 +86,6 @@ class VerifiedRun:
         """
         results = Summary.read(SUMMARY) if variant is None else None
         manifest, model = Manifest.load(MANIFEST), Statement.read(MODEL)
-        other_data = model.dataset_fingerprint != manifest.info.dataset_fingerprint
         run = cls(
             manifest=manifest,
             public=open_public(params),
@@ -96,7 +95,7 @@ class VerifiedRun:
             config=PolicyConfig.read(POLICY),
             answers=PrivateEvaluation.read(PRIVATE_EVALUATION),
             results=results,
-            newer_data=allow_newer_data and other_data,
+            newer_data=allow_newer_data and data_changed(),
         )
         if variant is not None and run.config.variant != variant:
             found = f"a policy of variant {run.config.variant!r}, params.yaml asks for {variant!r}"
@@ -178,6 +177,9 @@ class VerifiedRun:
 def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> None:
     """Refuse a file that has another value for a key than the manifest."""
     for key, value in declared.items():
-        if (here := getattr(found, key)) != value:
+        here = getattr(found, key)
+        if here != value and key == "dataset_fingerprint":
+            raise PipelineError(f"{file}: {NEWER}")
+        if here != value:
             found = f"found {here!r}, allowed is {value!r}, as in {MANIFEST}"
             raise PipelineError(f"{file}: {key}: {found}: other data or another split; {_REMEDY}")

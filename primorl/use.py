@@ -5,11 +5,13 @@ no cell.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_file
-from primorl.config.datasets import DecimalPoint
+from primorl.config.datasets import DecimalPoint, TimeUnit
 from primorl.data.sources.logs import header_of
 from primorl.policy.loaded import Policy
 
@@ -34,6 +36,7 @@ def predict(
     *,
     keep: Sequence[str] = (),
     decimal_point: DecimalPoint = ".",
+    carry: "Carry | None" = None,
 ) -> tuple[int, int]:
     """Write one row of actions for every row of observations, in the same order.
 
@@ -46,6 +49,7 @@ def predict(
         out: Parquet or CSV; replaced when it is complete, and untouched if anything fails.
         keep: columns of ``observations`` to carry over. In CSV they are text.
         decimal_point: of a CSV's numbers.
+        carry: how empty cells are filled from earlier rows; None: the policy abstains on them.
 
     Returns:
         The number of rows, and of those on which the policy abstained.
@@ -61,6 +65,8 @@ def predict(
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
     table = read_table(observations)
+    if carry is not None:
+        table = carry.fill(table, policy, observations, decimal_point)
     values = observations_of(table, policy, observations, decimal_point)
     reasons = policy.reasons(values)
     answered = np.array([reason == "" for reason in reasons], dtype=bool)
@@ -106,6 +112,53 @@ def _actions(policy: Policy, values: Matrix) -> dict[str, pa.Array]:
         return found
     names = policy.action_names or tuple(f"action_{place}" for place in range(size))
     return {name: pa.array(own.copy()) for name, own in zip(names, chosen.T, strict=True)}
+
+
+@dataclass(frozen=True)
+class Carry:
+    """Carries the last number of a column ``NAME`` forward within a trajectory, where a policy
+    observes its age, ``NAME_age``, too, and the table has no such column.
+
+    Attributes:
+        by: column of the trajectory.
+        time: column of the time.
+        unit: of ages.
+    """
+
+    by: str
+    time: str
+    unit: TimeUnit = "hours"
+
+    def fill(
+        self, table: pa.Table, policy: Policy, path: Path, decimal_point: DecimalPoint
+    ) -> pa.Table:
+        """Return the table with these numbers, and with their ages, at most those of the public
+        range. Before the first number both are missing.
+
+        Raises:
+            PipelineError: a column is missing, or holds no times.
+        """
+        try:
+            time = pd.to_datetime(_column(table, self.time, path).to_pandas(), format="ISO8601")
+        except (ValueError, TypeError):
+            found = f"column {self.time!r}: found no times"
+            raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
+        who = _column(table, self.by, path).to_pandas().replace("", None)
+        order = time.sort_values(kind="stable").index
+        for index, aged in enumerate(policy.observation_names):
+            name = aged.removesuffix("_age")
+            if name == aged or aged in table.column_names or name not in table.column_names:
+                continue
+            place = table.column_names.index(name)
+            values = pd.Series(_numbers(_column(table, name, path), name, path, decimal_point))
+            since = time.where(values.notna())[order].groupby(who).ffill()
+            age = (time - since) / pd.Timedelta(1, self.unit)
+            if policy.observation_range is not None:
+                age = age.clip(upper=float(policy.observation_range[1][index]))
+            carried = values[order].groupby(who).ffill().sort_index()
+            table = table.set_column(place, name, pa.array(carried, from_pandas=True))
+            table = table.append_column(aged, pa.array(age, from_pandas=True))
+        return table
 
 
 def read_table(path: Path) -> pa.Table:

@@ -5,6 +5,7 @@ answered has no action.
 import csv
 import subprocess
 import sys
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from primorl.base.errors import PipelineError
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
-from primorl.use import predict
+from primorl.use import Carry, observations_of, predict, read_table
 from tests.data.sources.tabular_builders import SECRET, text, write
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 
@@ -86,6 +88,45 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None
     commas = text("age;dose;weight\n0,5;1;5\n", "in.csv")
     assert predict(policy, commas, OUT, decimal_point=",") == (1, 0)
     assert read()[0]["action"] == expected[0]
+
+
+AGES = ("glucose", "glucose_age", "ward")
+DAY = [f"2024-01-01 {hour:02d}:00" for hour in (10, 9, 8, 7, 23)]
+CARRIED: dict[str, tuple[dict[str, Any], list[list[float]]]] = {
+    "within a person": (
+        {"who": ["a", "b", "a", "b", "a"], "glucose": ["", "5", "7", "", ""]},
+        [[7, 2], [5, 0], [7, 0], [nan, nan], [7, 6]],
+    ),
+    "an age of the table is its own": (
+        {"who": ["a"] * 5, "glucose": ["1"] * 5, "glucose_age": ["3"] * 5},
+        [[1, 3]] * 5,
+    ),
+    "nobody is no person": (
+        {"who": ["", "", "a", "", "a"], "glucose": ["", "5", "7", "3", ""]},
+        [[nan, nan], [nan, nan], [7, 0], [nan, nan], [7, 6]],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CARRIED)
+@pytest.mark.parametrize("of", ["in.parquet", "in.csv"])
+def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
+    project: Path, what: str, of: str
+) -> None:
+    """An age is at most the highest of the public range."""
+    changes, expected = CARRIED[what]
+    within = {"observation_range": (torch.zeros(3), torch.tensor([30.0, 6.0, 1.0]))}
+    aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")), **within)
+    given = table({"time": DAY, "ward": ["1"] * 5, **changes}, of)
+    carry = Carry("who", "time")
+    filled = carry.fill(read_table(given), aged, given, ".")
+    np.testing.assert_array_equal(observations_of(filled, aged, given)[:, :2], expected)
+    words = ["predict", "--policy", "aged", "--against-advice", "--observations", str(given)]
+    abstained = int(np.isnan(expected)[:, 0].sum())
+    assert main([*words, "--out", str(OUT), "--carry-by", "who", "--carry-at", "time"]) == 0
+    assert sum(row["abstained"] for row in read()) == abstained
+    refused(aged, given, "column 'ward': found no times", carry=Carry("who", "ward"))
+    assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
 
 
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Path) -> None:

@@ -40,6 +40,7 @@ REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
 STATE = Path(".primorl")
 SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
+UNITS = STATE / "units"
 CHECKPOINTS = STATE / "checkpoints"
 PAID_PLANS = STATE / "plans"
 
@@ -54,6 +55,7 @@ PARENTS = (
     STAGES,
     REPORTS,
     STATE,
+    UNITS,
     CHECKPOINTS,
     PAID_PLANS,
 )

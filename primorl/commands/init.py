@@ -30,31 +30,35 @@ _RULES |= {"InvertedPendulum": "inverted_pendulum", "HalfCheetah": "none", "Pend
 def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The project's folder.")],
     csv: Annotated[str | None, option("FILE", "Your log: .csv, .csv.gz or a folder.")] = None,
+    meds: Annotated[str | None, option("FOLDER", "Your folder in MEDS.")] = None,
     minari: Annotated[str | None, option("ID", "A dataset of Minari, fetched if need be.")] = None,
     d4rl: Annotated[str | None, option("NAME", "A dataset of D4RL.")] = None,
 ) -> None:
-    """Make a project's folder, with the draft of an entry for your own CSV if you name it.
+    """Make a project's folder, with the draft of an entry for your own data if you name them.
 
     Works without a clone of primorl's repository. DIR is new or empty, and lies in no other
     project. In a folder that this command made, it brings dvc.yaml and pipeline/ to the installed
     version, adds the entry, and leaves the rest as it is.
 
-    With --csv, the columns' names are read and nothing else. What a person has to decide is FILL IN
+    With --csv, the columns' names are read and nothing else; with --meds, nothing. What a person
+    has to decide is FILL IN
     in datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced. With
     --minari or --d4rl, the entry has what the dataset declares.
 
     Examples:
       primorl init project                    a project with the default dataset
       primorl init project --csv visits.csv   and an entry that names the columns, to be filled in
+      primorl init project --meds /data/meds  the same of events
       primorl init project --minari mujoco/hopper/medium-v0
       primorl init project --d4rl halfcheetah-medium-v2
       primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
     there = _check_target(target)
-    if sum(each is not None for each in (csv, minari, d4rl)) > 1:
-        raise PipelineError("--csv, --minari, --d4rl: found several; allowed is one")
-    entry = None if csv is None else _draft(given_path(csv), target)
+    own = csv if meds is None else meds
+    if sum(each is not None for each in (csv, meds, minari, d4rl)) > 1:
+        raise PipelineError("--csv, --meds, --minari, --d4rl: found several; allowed is one")
+    entry = None if own is None else _draft(given_path(own), target, events=meds is not None)
     for source, named in (("minari", minari), ("d4rl", d4rl)):
         if named is not None:
             entry = _complete(source, named)
@@ -65,7 +69,7 @@ def init(
         _update(target, entry)
     if entry is not None:
         name, _ = entry
-        if csv is not None:
+        if own is not None:
             print(f"fill in datasets/{name}.yaml, from what is known beforehand, not from the rows")
         if there:
             print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
@@ -73,12 +77,26 @@ def init(
         print("these charge nothing; last: dvc repro, which charges")
 
 
-def _draft(log: Path, target: Path) -> tuple[str, str]:
-    """Return name and text of the dataset's file for a log."""
-    from primorl.data.sources.logs import columns_of, log_files
-
+def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
+    """Return name and text of the dataset's file for a log, or a folder of events."""
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
+    name = _name(log.name.partition(".")[0]) or "log"
+    if name.lower() in template.RESERVED:
+        raise PipelineError(f"{log}: found a log that is called {name!r}; rename it")
+    known, kind = {"name": _written(name), "files": _written(str(log.resolve()))}, "meds"
+    if events and not (log / "data").is_dir():
+        raise PipelineError(f"{log}: found no folder `data` in it; name the one of a MEDS dataset")
+    if not events:
+        known, kind = known | _describe_csv(log), "dataset"
+    draft = files("primorl.commands").joinpath(f"templates/{kind}.yaml")
+    return name, draft.read_text(encoding="utf-8").format(**known)
+
+
+def _describe_csv(log: Path) -> dict[str, str]:
+    """Return the columns' names of a CSV, or of a folder of them, and how it is written."""
+    from primorl.data.sources.logs import columns_of, log_files
+
     parts = log_files(log, (".csv", ".csv.gz")) if log.is_dir() else [log]
     if not parts:
         raise PipelineError(f"{log}: found no .csv or .csv.gz there; name the log's folder or file")
@@ -86,19 +104,12 @@ def _draft(log: Path, target: Path) -> tuple[str, str]:
     for part in parts[1:]:
         if columns_of(part)[1] != names:
             raise PipelineError(f"{part}: found other columns than in {parts[0]}; make them alike")
-    stem = log.name.partition(".")[0]
-    name = _name(stem) or "log"
-    if name.lower() in template.RESERVED:
-        raise PipelineError(f"--csv: found a log that is called {name!r}; rename it")
-    draft = files("primorl.commands").joinpath("templates/dataset.yaml")
-    text = draft.read_text(encoding="utf-8").format(
-        columns=", ".join(map(_written, names)),
-        name=_written(name),
-        files=_written(glob.escape(str(log.resolve()))),
-        delimiter=_written(form.delimiter),
-        decimal_point=_written(form.decimal_point),
-    )
-    return name, text
+    return {
+        "columns": ", ".join(map(_written, names)),
+        "files": _written(glob.escape(str(log.resolve()))),
+        "delimiter": _written(form.delimiter),
+        "decimal_point": _written(form.decimal_point),
+    }
 
 
 def _complete(source: str, named: str) -> tuple[str, str]:

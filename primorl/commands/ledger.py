@@ -110,6 +110,7 @@ def _print_json(ledger: "Ledger", params: "Params") -> None:
 
 
 def _print_table(ledger: "Ledger", params: "Params") -> None:
+    from primorl.data.identity.membership import compare_units
     from primorl.privacy.accounting.rounding import at_most
 
     charges = ledger.charges()
@@ -118,14 +119,18 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
         return
     rows = []
     for each in charges:
-        spent = at_most(each.epsilon, 4), at_most(each.delta)
+        spent = at_most(each.epsilon), at_most(each.delta)
         what = each.time, each.dataset, each.stage, each.state
         rows.append((str(each.sequence), *what, *spent, each.id))
     print(format_table(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
+    before = ""
     for record, (version, account) in ledger.accounts().items():
         # two datasets may name the same rows
         if own := [charge for charge in charges if charge.version == record]:
             print("\n".join(_summary(record, version, account, own, params)))
+            if before and (counts := compare_units(before, version.fingerprint)):
+                print("  since the version before: {} new, {} gone".format(*counts))
+            before = version.fingerprint
 
 
 def _summary(
@@ -150,7 +155,7 @@ def _summary(
     if spent == float("inf"):
         yield "  spent: no finite ε: a run without a guarantee, or on another unit, is among them"
     else:
-        yield f"  spent: ε {at_most(spent, 4)} at δ {at_most(delta)}"
+        yield f"  spent: ε {at_most(spent)} at δ {at_most(delta)}"
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:

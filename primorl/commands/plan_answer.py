@@ -169,9 +169,9 @@ def _mechanism_lines(training: Training, delta: float) -> Iterator[str]:
     if training.queries:
         noise = ", ".join(at_least(multiplier, 6) for multiplier in training.queries)
         yield f"  beside {len(training.queries)} queries of all units, noise multiplier {noise}"
-    by_pld, by_rdp = at_most(spent.epsilon_pld, 4), at_most(spent.epsilon_rdp, 4)
+    by_pld, by_rdp = at_most(spent.epsilon_pld), at_most(spent.epsilon_rdp)
     yield f"  ε {by_pld} if one unit is zeroed out ({by_rdp} by RDP)"
-    yield f"  ε {at_most(replaced.epsilon_pld, 4)} if one unit is replaced by another"
+    yield f"  ε {at_most(replaced.epsilon_pld)} if one unit is replaced by another"
 
 
 # ---- the project's own run
@@ -220,12 +220,16 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
         yield f"dynamics.variant is {plan.model.variant}: a run of it has no guarantee at all"
         return
     together = cost_of(plan, manifest)
-    parts = ", ".join(f"{each.name} {at_most(each.epsilon or 0, 4)}" for each in plan.jobs)
-    yield f"this run costs ε {at_most(together, 4)} at δ {at_most(delta)}: {parts}"
+    parts = ", ".join(f"{each.name} {at_most(each.epsilon or 0)}" for each in plan.jobs)
+    limit = at_most(own.params.privacy.target_epsilon, 6)
+    yield (
+        f"this run costs ε {at_most(together)} at δ {at_most(delta)}, of at most {limit} "
+        f"(privacy.target_epsilon). It is less than the sum of its jobs: {parts}"
+    )
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "
         f"{at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
         f"{singular(manifest.info.unit)} took part (a coin: 50)"
     )
     if together >= _LARGE:
-        yield f"  warning: ε {at_most(together, 4)} is large: this promises little"
+        yield f"  warning: ε {at_most(together)} is large: this promises little"

@@ -34,6 +34,16 @@ def predict(
         Literal[".", ","],
         typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
     ] = ".",
+    carry_by: Annotated[
+        str | None,
+        option("COLUMN", "Carry numbers forward within the trajectories of this column."),
+    ] = None,
+    carry_at: Annotated[
+        str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
+    ] = None,
+    age_unit: Annotated[
+        Literal["seconds", "minutes", "hours", "days"], typer.Option(help="The unit of ages.")
+    ] = "hours",
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
 
@@ -42,18 +52,23 @@ def predict(
           actions of the recommended policy; columns are found by their names
       primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
           those of a released bundle, beside a column of the log
+      primorl predict --observations today.csv --out actions.csv --carry-by patient --carry-at time
+          an empty cell of `glucose` is the last one before, and `glucose_age` is computed
 
     A row with a missing value, no number, an undeclared category or a value far outside the public
     range gets no action: its column `abstained` is true. A clone of today's practice chooses none
     of several discrete actions: their probabilities are written.
     """
     from primorl.policy.loaded import choose, read_policy
-    from primorl.use import predict
+    from primorl.use import Carry, predict
 
+    if (carry_by is None) != (carry_at is None):
+        raise PipelineError("--carry-by, --carry-at: found one; give both, or none")
+    carry = Carry(carry_by, carry_at, age_unit) if carry_by and carry_at else None
     folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
     rows, abstained = predict(
-        loaded, observations, out, keep=keep or (), decimal_point=decimal_point
+        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
     )
     print(f"{out}: {rows} rows, actions of {folder}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)

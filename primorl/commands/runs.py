@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -239,12 +241,14 @@ def summary(
       primorl summary --links           and where the report and MLflow are
       primorl summary --json            metrics/summary.json itself
     """
-    from primorl.evaluate.summary import OnlineSummary, Summary
+    from primorl.evaluate.summary import NEWER, OnlineSummary, Summary, data_changed
     from primorl.evaluate.wording import text
 
     found = Summary.read(SUMMARY)
     if (stale := found.other_files(MODEL, POLICY)) is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
+    if data_changed():
+        print(f"warning: {SUMMARY}: {NEWER}", file=sys.stderr)
     content = found.to_json()
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
@@ -277,8 +281,9 @@ def runs(
 
     Results are those of MLflow: returns that a simulator measured come first. Then come gains over
     today's practice by a model, which do not compare: the newest first. `data` tells versions of
-    the data apart; `in all` is what all runs had spent on the same units by then; `set` are
-    settings that a person wrote and that differ.
+    the data apart, and `units` how many joined and left since the version before; `ε in all` is
+    what all runs had spent on the same units by then; `set` are settings that a person wrote and
+    that differ.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
     δ of at most privacy.delta.
@@ -303,11 +308,26 @@ def runs(
     keys = dict.fromkeys(key for each in found for key in each["given"])
     told = [key for key in keys if len({str(each["given"].get(key)) for each in found}) > 1]
     rows = [_row(each, told) for each in found]
+    changes = _changes(found)
+    for row in rows:
+        row["units"] += changes.get(row["data"], "")
     print(format_table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=_NUMBERS))
 
 
-_SPENT = {"epsilon": "ε", "delta": "δ", "spent": "in all"}
+_SPENT = {"epsilon": "ε of policy", "delta": "δ", "spent": "ε in all"}
 _NUMBERS = ("units", *_SPENT.values(), "return or gain")
+
+
+def _changes(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Say of each version of the data how many units joined and left since the one before."""
+    from primorl.data.identity.membership import compare_units
+
+    versions = dict.fromkeys(each["data"] for each in sorted(found, key=itemgetter("finished")))
+    changes = {}
+    for before, after in pairwise(versions):
+        if (counts := compare_units(before, after)) is not None:
+            changes[after] = " (+{} −{})".format(*counts)
+    return changes
 
 
 def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:

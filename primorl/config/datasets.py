@@ -86,7 +86,11 @@ ActionColumns = Annotated[
 
 
 class TabularColumns(Block):
-    """Meaning of the columns of a log; null: the log has no such column."""
+    """Meaning of the columns of a log; null: the log has no such column.
+
+    Attributes:
+        words_as_ids: whether NA, None, null and the like are ids; if not they are missing ones.
+    """
 
     unit: reading.Column | None = None
     trajectory: reading.Column
@@ -97,6 +101,7 @@ class TabularColumns(Block):
     terminated: reading.Column | None = None
     truncated: reading.Column | None = None
     next_observation: tuple[reading.Column, ...] | None = None
+    words_as_ids: bool = False
 
     def __post_init__(self) -> None:
         following = self.next_observation
@@ -168,10 +173,11 @@ TimeUnit = Literal["seconds", "minutes", "hours", "days"]
 
 
 class MedsValue(Block):
-    """The last number that came with some codes, at or before a decision, and its age.
+    """The last number that came with some codes, at or before a decision, and its age unless
+    ``age`` is false.
 
     Attributes:
-        name: of the dimension; that of the age is ``NAME_age``.
+        name: of the dimension; that of its age is ``NAME_age``.
         codes: of the measurement, all in one unit of measure. Codes of the action count before the
             decision only.
         low: a lower number is an artefact, and counts as missing; a public bound.
@@ -191,16 +197,13 @@ class MedsValue(Block):
     most: records.Positive
     first: records.Finite | None = None
     before: bool = False
-
-    @property
-    def age(self) -> str:
-        """Name of the age's dimension."""
-        return f"{self.name}_age"
+    age: bool = True
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The value and its age."""
-        return (self.name, self.low, self.high), (self.age, 0.0, self.most)
+        both = (self.name, self.low, self.high), (f"{self.name}_age", 0.0, self.most)
+        return both if self.age else both[:1]
 
     def __post_init__(self) -> None:
         first = self.low if self.first is None else self.first

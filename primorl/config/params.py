@@ -423,7 +423,8 @@ def load(path: Path = PARAMS) -> Params:
     Raises:
         PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.
     """
-    return parse(reading.read_yaml(path, "every choice of a run lives in this file"), path)
+    why = "no project is here: go into its folder, or make one, `primorl init DIR`"
+    return parse(reading.read_yaml(path, why), path)
 
 
 def parse(raw: Any, path: Path = PARAMS) -> Params:

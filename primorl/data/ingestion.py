@@ -113,10 +113,14 @@ def _copy_rows(
     print(f"ingest: {found}", file=sys.stderr)
     if taken and (never := set(range(info.spaces.action_size)) - taken):
         names = [info.spaces.action_names[each] for each in sorted(never)]
+        drop = "drop one"
+        if any(", " in name for name in names):
+            drop = "join the columns into one, without a combination,"
         print(
-            f"ingest: warning: no row has {len(names)} of the declared actions, which training "
-            f"pays for, too: {', '.join(names[:12])}. That is private: drop one only "
-            "where it is known beforehand that nobody gets it",
+            f"ingest: warning: no row has {len(names)} of the {info.spaces.action_size} declared "
+            f"actions, which training pays for, too: {'; '.join(names[:12])}"
+            f"{'; …' if len(names) > 12 else ''}. That is private: {drop} only where it is known "
+            "beforehand that nobody gets it",
             file=sys.stderr,
         )
     return fingerprint

@@ -16,8 +16,10 @@ from primorl.data.identity.membership import (
     IdList,
     Membership,
     draw_public,
+    id_digests,
     project_secret,
     read_ids,
+    remember_units,
     secret_check,
 )
 from primorl.data.storage.rows import PartReader, PartWriter
@@ -134,14 +136,16 @@ def _divide(
     reader: PartReader, secret: bytes, choose: Callable[..., Flags], private: _Side, public: _Side
 ) -> None:
     """Write every row to the side of its unit; all must be those that ingest checked."""
-    fingerprint = Fingerprint(reader.info.schema)
+    info, fingerprint, digests = reader.info, Fingerprint(reader.info.schema), bytearray()
     for table in reader.tables():
         fingerprint.update(table)
         units = whole(table["unit_id"]).dictionary_encode()
         chosen = choose(units.dictionary)
+        digests += id_digests(secret, info.population, units.dictionary.to_pylist())
         for side, own in ((public, chosen), (private, ~chosen)):
             side.units += int(own.sum())
             side.write(table.filter(pa.array(own[units.indices.to_numpy()])))
-    if fingerprint.keyed(secret) != reader.info.dataset_fingerprint:
+    if fingerprint.keyed(secret) != info.dataset_fingerprint:
         found = "rows or secret are not the ingested ones"
         raise PipelineError(f"{reader.folder}: {found}; run {REMAKE}")
+    remember_units(info.dataset_fingerprint, bytes(digests))

@@ -128,13 +128,14 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     compared = compare(answers)
     if isinstance(compared, str):
         return Recommendation(answer="more_data", policy=None, reason=_sentences(compared))
+    bars = find_bars(answers)
     if compared.error > MOST_UNSURE * compared.scale:
         unsure = (
             f"people get {compared.people:.4g} today, and the model says {compared.clone:.4g} for "
             "people who act as they do: too uncertain or too far away to compare anything"
         )
-        return Recommendation(answer="more_data", policy=None, reason=_sentences(unsure))
-    bars = find_bars(answers)
+        reason = _sentences(unsure, *bars)
+        return Recommendation(answer="more_data", policy=None, reason=reason)
     low, high = compared.interval
     small = low > 0 and compared.least_gain < LEAST_GAIN * compared.scale
     if small:

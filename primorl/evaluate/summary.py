@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from primorl.base.files import file_sha256, replaced_file
-from primorl.base.paths import ONLINE_CURVE, ONLINE_METRICS
+from primorl.base.files import file_sha256, read_json, replaced_file
+from primorl.base.paths import MANIFEST, MODEL, ONLINE_CURVE, ONLINE_METRICS
 from primorl.base.records import (
     Count,
     FileRecord,
@@ -48,7 +48,11 @@ _REPEATED = (
     "void",
     "spent_on_dataset",
 )
-_REMEDY = "run `dvc repro evaluate`"
+_REMEDY = "run `dvc repro evaluate`, or, in a clone, `dvc pull`"
+NEWER = (
+    f"of other data than {MANIFEST}: people joined, left or withdrew since; `primorl run` makes "
+    "it anew, and says first what that charges"
+)
 
 
 NOTE = (
@@ -192,6 +196,12 @@ class PolicyResult(PolicyValue):
     """Seeds that were trained; one policy is the first one's."""
     recommendation: Recommendation | None = None
     """What to do with the policy; left out where an environment measured it."""
+
+
+def data_changed() -> bool:
+    """Tell whether the partitions are of other data than the model."""
+    files, key = (MANIFEST, MODEL / "privacy.json"), "dataset_fingerprint"
+    return len({read_json(file).get(key) for file in files if file.exists()}) > 1
 
 
 @record

@@ -112,7 +112,7 @@ def list_explained(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, each in zip((*names, "reward"), found, strict=False):
         share = "not known: the noise hides it"
         if each is not None:
-            share = f"{each['share']:.0%} ± {at_most(100 * each['error'], 1)}%"
+            share = f"{each['share']:.0%} ± {at_most(100 * each['error'], 2)}%"
         rows.append((name, share))
     return [*rows[-1:], *rows[:-1]]
 

@@ -74,6 +74,11 @@ def refuse_small_buffer(buffer_size: int, rollout_batch: int, horizon: int) -> N
 
 
 FILE, BEHAVIOUR_FILE, SPREAD = "config.json", "behaviour.json", "spread.safetensors"
+GET_POLICY = (
+    "name a policy's folder (--policy DIR); in a project `dvc repro optimize_policy` makes "
+    "models/policy, and in a clone of one `dvc pull` fetches it"
+)
+"""What to do where no policy is there."""
 NO_BEHAVIOUR = (
     "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
 )
@@ -111,7 +116,7 @@ class PolicyConfig(records.FileRecord):
 
     FORMAT: ClassVar[int] = 1
     FILE_NAME: ClassVar[str] = FILE
-    REMEDY: ClassVar[str] = "name a policy's folder, or run `dvc repro optimize_policy`"
+    REMEDY: ClassVar[str] = GET_POLICY
 
     variant: Variant
     """`dynamics.variant` of params.yaml."""

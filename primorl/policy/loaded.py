@@ -22,7 +22,7 @@ from primorl.base.files import file_sha256, read_json
 from primorl.base.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.base.records import printable
 from primorl.policy.config import FILE as CONFIG
-from primorl.policy.config import PolicyConfig
+from primorl.policy.config import GET_POLICY, PolicyConfig
 
 FINAL, EPOCHS = "policy.safetensors", "epochs.safetensors"
 SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
@@ -285,9 +285,7 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
             categories=tuple(range(first, first + size) for first, size in config.one_hot or ()),
         )
     except FileNotFoundError:
-        raise PipelineError(
-            f"{path}: not there; name a policy's folder, or run `dvc repro optimize_policy`"
-        ) from None
+        raise PipelineError(f"{path}: not there; {GET_POLICY}") from None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
         reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
         raise PipelineError(

@@ -498,7 +498,7 @@ def environment(package: str, **options: Any) -> Environment:
 
 
 def _figure(number: float | None, *, down: bool = False) -> str:
-    """Write four digits, rounded to the side on which the promise is weaker."""
+    """Round to the side on which the promise is weaker."""
     if number is None:
         return "none"
-    return at_least(number, 4) if down else at_most(number, 4)
+    return at_least(number, 4) if down else at_most(number)

@@ -291,7 +291,8 @@ def evaluation_record(
     lines = [*config.warnings]
     if config.termination != problem.ensemble.termination:
         lines.append(
-            "how the model ends episodes is not supported, so its rollouts do not end by it"
+            "how the model ends episodes is not supported, so its rollouts do not end by it; "
+            "where they end at a time, the time since their beginning has to be observed"
         )
     warned = [Veto(kind="warned", reason=line) for line in lines]
     vetoes = (*model_values.signs_against(problem, free), *warned)

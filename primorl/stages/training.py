@@ -364,7 +364,7 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     if rare := setup.find_rare_actions(trained.answers):
         actions = spaces.action_names or range(spaces.action_size)
         _warn(
-            f"too few people took {', '.join(str(actions[each]) for each in rare)} to tell them "
+            f"too few people took {'; '.join(str(actions[each]) for each in rare)} to tell them "
             "from none beside the noise; no clone, and no policy near one, takes these"
         )
     loss = trained.public_loss

@@ -74,7 +74,7 @@ class Bill:
             )
         line = (
             f"the next `dvc repro` charges {name_charges(self.unpaid)}: ε "
-            f"{_shown(self.spent)} is spent, {_shown(self.after)} afterwards"
+            f"{at_most(self.spent)} is spent, {at_most(self.after)} afterwards"
         )
         if self.budget is None:
             return f"{line}, without a budget{self.online}"
@@ -144,9 +144,9 @@ class Bill:
             return
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
-            f"{at_most(self.spent, 6)} is spent and {left_of(self.budget.epsilon, self.spent, 6)} "
+            f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} "
             f"is left; with {name_charges(self.unpaid)} it would be about "
-            f"{at_most(self.after, 4)}; ask for a smaller ε. Nothing was charged"
+            f"{at_most(self.after)}; ask for a smaller ε. Nothing was charged"
         )
 
 
@@ -155,7 +155,7 @@ def name_charges(requests: Sequence[Request]) -> str:
     names = []
     for each in requests:
         epsilon = spent(each.event, each.delta).epsilon_pld
-        price = f" ({at_most(epsilon, 4)})" if math.isfinite(epsilon) else ""
+        price = f" ({at_most(epsilon)})" if math.isfinite(epsilon) else ""
         names.append(f"{each.stage}{price}")
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
@@ -183,7 +183,3 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
     if not (params.online.asked and changed):
         return bill
     return replace(bill, online="; the stage `online` charges its users, an account of their own")
-
-
-def _shown(epsilon: float) -> str:
-    return at_most(epsilon, 4) if math.isfinite(epsilon) else "infinite"

@@ -25,6 +25,7 @@ from primorl.data.storage.rows import PartReader
 from tests.commands.conftest import Call
 from tests.data.builders import create
 from tests.data.sources.minari_builders import box_episode, box_spaces
+from tests.data.sources.minari_hub import publish, serving
 from tests.projects import ROOT
 
 HEADER = "when,who,visit,glucose,ward,dose,reward\n"
@@ -121,6 +122,27 @@ def test_a_draft_that_is_filled_in_passes_the_checker_and_a_real_ingest(
     assert made.info.spaces.observation_names == ("glucose", "ward=north", "ward=south")
 
 
+def test_a_draft_for_events_is_refused_until_it_is_filled_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    """It has all that the page's entry has; no event is read."""
+    (folder / "ward/data").mkdir(parents=True)
+    assert "found no folder `data`" in primorl("init", "project", "--meds", ".")[2]
+    assert init("--meds", "ward") == 0
+    drafted = entry("ward")
+    page = (ROOT / "docs/datasets/meds.md").read_text(encoding="utf-8")
+    whole = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    assert drafted.keys() == whole.keys()
+    assert drafted["options"].keys() == whole["options"].keys()
+    assert drafted["options"]["folder"] == str(folder / "ward")
+    monkeypatch.chdir("project")
+    for key in ("horizon", "options.begins", "options.action", "bounds.reward"):
+        assert key in primorl("check")[2]
+    text = yaml.safe_dump(whole | {"options": whole["options"] | {"folder": str(folder / "ward")}})
+    Path("datasets/ward.yaml").write_text(text, encoding="utf-8")
+    assert primorl("check")[::2] == (0, "")
+
+
 def test_how_a_csv_is_written_is_found_and_names_stay_text(folder: Path, primorl: Call) -> None:
     """For this project and for DVC, which reads YAML 1.2."""
     european = (HEADER + rows()).replace(",", ";").replace(".", ",")
@@ -134,6 +156,14 @@ def test_how_a_csv_is_written_is_found_and_names_stay_text(folder: Path, primorl
     assert yaml.safe_load(settings)["dataset"] == "1e5"
     assert YAML(typ="safe").load(settings)["dataset"] == "1e5"
     assert "is there already" in primorl("init", "project", "--csv", "1e5.csv.gz")[2]
+
+
+def test_a_column_of_numbers_of_rows_has_no_name(primorl: Call) -> None:
+    """As pandas and R write it; a line of cells is none all the same."""
+    Path("log.csv").write_text(f",{HEADER}0,{CANARIES}", encoding="utf-8")
+    assert init("--csv", "log.csv") == 0
+    Path("log.csv").write_text(f"{HEADER.replace('ward', '')}{CANARIES}", encoding="utf-8")
+    assert "names no columns" in primorl("init", "other", "--csv", "log.csv")[2]
 
 
 def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
@@ -223,6 +253,43 @@ def test_a_dataset_of_minari_is_an_entry_in_one_step(
     assert made["score"] == {"low": -1.0, "high": 2.0, "scale": 100.0}
     monkeypatch.chdir("project")
     assert primorl("check")[0] == int(horizon == "FILL IN")
+
+
+ON_THE_MIRROR = {
+    "hopper/medium-v0": "",  # in a namespace, as since Minari 0.5
+    "D4RL/door/human-v2": "",
+    "door-human-v1": "could not be fetched",  # beside namespaces: Minari's own client finds none
+    "hopper/expert-v0": "could not be fetched",
+}
+
+
+@pytest.mark.parametrize("dataset_id", ON_THE_MIRROR)
+def test_a_mirror_gives_a_dataset_by_its_id_and_collect_finds_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dataset_id: str
+) -> None:
+    """By Minari's own client, over HTTP. A copy in Minari's folder is read in either layout."""
+    mirror, mine = folder / "mirror", folder / "mine"
+    for each in (mirror, mine):
+        each.mkdir()
+    for each in list(ON_THE_MIRROR)[:3]:
+        publish(mirror, each)
+    command = [sys.executable, "-m", "primorl.commands.main", "init", "project", "--minari"]
+    with serving(mirror) as found:
+        for name, value in {**found, "MINARI_DATASETS_PATH": str(mine)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        done = subprocess.run([*command, dataset_id], capture_output=True, text=True)
+    says = ON_THE_MIRROR[dataset_id]
+    assert (done.returncode == 0, says in done.stderr) == (not says, True), done.stderr
+    if says == "" or dataset_id == "door-human-v1":
+        publish(mine, dataset_id) if says else None
+        assert says == "" or init("--minari", dataset_id) == 0
+        monkeypatch.chdir("project")
+        content = Path("params.yaml").read_text(encoding="utf-8")
+        name = dataset_id.replace("/", "-")
+        assert f"dataset: {name}" in content
+        collect.body(load(), StageLog())
+        assert Path(f"data/raw/{dataset_id}/data/metadata.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,10 @@ def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
     assert primorl("check")[2].startswith("error: params.yaml: ")
     Path("params.yaml").unlink()
     (folder / "dvc.yaml").unlink()
-    assert "params.yaml: not there" in primorl("check")[2]
+    for words in (["check"], ["report"], ["runs"], ["run"], ["ledger", "show"], ["release", "x"]):
+        assert "params.yaml: not there; no project is here" in primorl(*words)[2]
+    given = ("--observations", "in.csv", "--out", "out.csv")
+    assert "not there; name a policy's folder (--policy DIR)" in primorl("predict", *given)[2]
 
 
 @pytest.fixture
@@ -165,6 +168,9 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     before = snapshot(project)
     status, out, err = primorl("check")
     assert (status, err) == (0, "")
+    given = ("--observations", "a.csv", "--out", "b.csv")
+    for words in (["summary"], ["report"], ["predict", *given]):
+        assert "in a clone" in primorl(*words)[2], words
     assert snapshot(project) == before
     monkeypatch.setenv("PATH", "/nowhere")
     _, out, err = primorl("check")

@@ -82,7 +82,8 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     assert "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory\n" in out
     model.write_bytes(b"another")
     policy.unlink()
-    said = "models/dynamics and models/policy is another or gone; run `dvc repro evaluate`"
+    said = "models/dynamics and models/policy is another or gone; run `dvc repro evaluate`, or, in "
+    said += "a clone, `dvc pull`"
     status, out, err = primorl("summary", "--json")
     assert (status, json.loads(out)) == (0, SUMMARY)
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
@@ -138,6 +139,8 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     def listed(*words: str) -> list[str]:
         status, out, err = primorl("runs", *words)
         assert (status, err) == (0, "")
+        assert "ε of policy" in out
+        assert "ε in all" in out
         return [line.split()[2] for line in out.splitlines()[1:]]
 
     ranked = ["baseline", "visits", "weak", "large", "good", "small"]

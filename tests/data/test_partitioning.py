@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +16,10 @@ from primorl.data.identity.membership import (
     DIGEST_BYTES,
     NOBODY,
     DuplicateCheck,
+    Fingerprint,
     IdList,
     Membership,
+    compare_units,
     draw_public,
     project_secret,
     read_ids,
@@ -33,6 +36,7 @@ from tests.data.builders import (
     episode,
     episodes,
     snapshot,
+    table,
     write_parts,
     write_raw,
 )
@@ -43,6 +47,27 @@ dataset environment unit population trajectories_per_person spaces horizon termi
 dataset_fingerprint observation_size action_size private_units public_units public_by secret_check
 """
 MANIFEST = Path("partitions/manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("later", "counts"),
+    [(range(20), (0, 0)), (range(2, 25), (5, 2)), (range(20, 40), (20, 20)), (range(3), (0, 17))],
+)
+def test_who_joined_and_who_left_between_two_versions_is_counted(
+    project: Path, later: range, counts: tuple[int, int]
+) -> None:
+    """Of all units, public ones too; of a version that was split elsewhere nothing is known."""
+    versions = []
+    for name, units in (("one", range(20)), ("two", later)):
+        people = [f"p{unit:02d}" for unit in units]
+        content = [episode(2, 100 + unit) for unit in units]
+        rows, fingerprint = table(content, names=people), Fingerprint(INFO.schema)
+        fingerprint.update(rows)
+        versions.append(fingerprint.keyed(project_secret()))
+        write_parts(Path(name), rows, info=replace(INFO, dataset_fingerprint=versions[-1]))
+        partition(Path(name), Path("partitions"), public_fraction=0)
+    assert compare_units(versions[0], versions[1][:6]) == counts
+    assert compare_units(versions[0], "0" * 6) is None
 
 
 @pytest.fixture

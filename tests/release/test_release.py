@@ -122,7 +122,7 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
     (
         lambda: edit(Path("data/partitions/manifest.json"), dataset_fingerprint="1" * 64),
-        "models/dynamics/privacy.json: dataset_fingerprint: found",
+        "models/dynamics/privacy.json: of other data than",
     ),
     (lambda: edit_statements(charge="f" * 16), f"charge {'f' * 16} is not in the ledger"),
     (lambda: assumed(f"DVC's {MD5}.dir"), UNKEYED),

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, read_text, workspace
-from primorl.base.paths import SECRET
+from primorl.base.files import home, read_text, replaced_file, workspace
+from primorl.base.paths import SECRET, UNITS
 from primorl.data.storage.schema import (
     IDS,
     Flags,
@@ -192,6 +192,22 @@ def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
     """
     digests = _digester(secret, b"unit id", _within(population))(one.encode() for one in ids)
     return np.sort(_split(digests)).tobytes()
+
+
+def remember_units(fingerprint: str, digests: bytes) -> None:
+    """Keep the `id_digests` of a version of the data in the project's state, to compare others."""
+    with replaced_file(home() / UNITS / fingerprint) as fresh:
+        fresh.write_bytes(digests)
+
+
+def compare_units(before: str, after: str) -> tuple[int, int] | None:
+    """Count the units that joined and that left between two versions of the data, which are named
+    by the begin of their fingerprints; None: one was not split in this project.
+    """
+    folder = home() / UNITS
+    files = [next(folder.glob(f"{version}*"), None) for version in (before, after)]
+    one, other = (set() if file is None else set(_split(file.read_bytes())) for file in files)
+    return (len(other - one), len(one - other)) if one and other else None
 
 
 def population_digest(secret: bytes, population: str) -> str:

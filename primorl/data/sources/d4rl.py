@@ -156,11 +156,13 @@ class D4rlReader:
             with h5py.File(self.path, "r") as file:
                 names = (*_NEEDED, *(name for name in _OPTIONAL if name in file))
                 arrays = {name: np.asarray(file[name][()]) for name in names}
-        except (OSError, RuntimeError, KeyError, TypeError, AttributeError, MemoryError) as broken:
-            found = f"truncated, corrupt, or without {', '.join(_NEEDED)}"
-            raise PipelineError(
-                f"{self.path}: {found} ({type(broken).__name__}); run `dvc repro collect` again"
-            ) from None
+        except KeyError:
+            found = f"found not all of {', '.join(_NEEDED)}"
+            allowed = "D4RL's flat arrays over all steps; d3rlpy's own files have other ones"
+            raise PipelineError(f"{self.path}: {found}; allowed are {allowed}") from None
+        except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
+            found = f"truncated or corrupt ({type(broken).__name__})"
+            raise PipelineError(f"{self.path}: {found}; run `dvc repro collect` again") from None
         yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 
     def _check(self, arrays: dict[str, Array]) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -41,6 +41,7 @@ from primorl.config.datasets import (
 from primorl.data.storage.schema import Ints, id_text
 
 ROWS_PER_BATCH = 2**16
+_FIRST_YEAR, _LAST_YEAR = 1678, 2262
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
 _AGAIN = "repair the log and run `dvc repro -f collect`"
@@ -48,10 +49,12 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.er
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
-_NO_ID = r"^\s*(|n/?a|#n/a|<na>|nan|null|none|\d([.,]\d+)?e\+\d+)\s*$"
+_NO_NAME = r"^\s*(|\d([.,]\d+)?e\+\d+)\s*$"
+_WORDS = r"n/?a|#n/a|<na>|nan|null|\(null\)|none|undefined|#(ref|value)!|\\n|\.|-+|\?+"
+_NO_ID = _NO_NAME.replace("|", f"|{_WORDS}|", 1)
 """Ids that different people may share: other programs write missing ones, or fewer digits, so."""
 
-Kind = Literal["id", "order", "number", "flag", "category"]
+Kind = Literal["id", "name", "order", "number", "flag", "category"]
 Refuse = Callable[[pa.Array, str, str], None]
 
 
@@ -59,7 +62,8 @@ Refuse = Callable[[pa.Array, str, str], None]
 class Field:
     """One thing that a row says, and the log's column that says it.
 
-    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say,
+    ``id``, ``name`` (an id that may be a word such as null) and ``order`` find a row's place.
+    ``number`` and ``flag`` are as their names say,
     ``category`` is one of ``categories``.
     """
 
@@ -73,9 +77,13 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     """List the fields of a row: ``trajectory``, ``order``, ``unit`` (if there is one),
     ``observation.0`` and so on.
     """
-    fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
+    named: Kind = "name" if columns.words_as_ids else "id"
+    fields = [
+        Field("trajectory", columns.trajectory, named),
+        Field("order", columns.order, "order"),
+    ]
     if columns.unit is not None:
-        fields.append(Field("unit", columns.unit, "id"))
+        fields.append(Field("unit", columns.unit, named))
     for index, entry in enumerate(columns.observation):
         name = f"observation.{index}"
         if isinstance(entry, str):
@@ -136,6 +144,7 @@ class LogFiles:
         if not self.paths:
             raise PipelineError(f"{folder}: found none of {', '.join(ENDINGS)}; {_AGAIN}")
         self._names: dict[Path, list[str]] = {}  # of all columns of a file
+        self._words = {field.column: _KINDS[field.kind].words for field in self._fields}
         self._types = [self._columns(path) for path in self.paths]
         columns = [(field.name, self._type(field)) for field in self._fields]
         self.schema = pa.schema([*columns, ("file", pa.int32()), ("row", pa.int64())])
@@ -157,7 +166,7 @@ class LogFiles:
 
     def _first_id(self, path: Path, types: dict[str, pa.DataType], field: Field) -> int | str:
         """Read the id of a file's first row, as `batches` gives it; "" where there is no row."""
-        with _decoding(path, self._names[path]):
+        with _decoding(path, self._names[path], self._words):
             rows = next(self._open(path, {field.column: types[field.column]}), None)
         if rows is None or rows.num_rows == 0:
             return ""
@@ -202,10 +211,10 @@ class LogFiles:
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
         """Find the type of each mapped column in one file."""
-        with _decoding(path, ()):
+        with _decoding(path, (), {}):
             parquet = path.suffix == ".parquet"
             schema = pq.read_schema(path) if parquet else self._open_csv(path, {}).schema
-        self._names[path], types = schema.names, {}
+            self._names[path], types = schema.names, {}
         places = self._find_columns(schema.names, path)
         for field, place in zip(self._fields, places, strict=True):
             kind, found = _KINDS[field.kind], schema.field(place).type
@@ -230,6 +239,8 @@ class LogFiles:
         for field in self._fields:
             if (count := names.count(field.column)) != 1:
                 said = f"column {field.column!r} is {'there twice' if count else 'missing'}"
+                if f"/{field.column}=" in str(path):
+                    said += ", and the name of a folder is none: write it into the files"
                 raise PipelineError(f"{path}: {said}; correct options.columns or file")
         return [names.index(field.column) for field in self._fields]
 
@@ -238,17 +249,20 @@ class LogFiles:
 
         Where these are of several forms, it is that of the first, so that the error names a row.
         """
-        if pa.types.is_string(seen):
-            rows = self._open_csv(path, {column: seen}).read_next_batch()
-            first = rows[column][0].as_py()
-            with suppress(ValueError):
-                zone = datetime.fromisoformat(first).tzinfo
-                return pa.timestamp("ns", zone and "UTC")
-            with suppress(ValueError):
-                float(first)
-                return pa.float64()
-            return seen
-        return pa.timestamp("ns", _zone(seen)) if pa.types.is_temporal(seen) else pa.float64()
+        if not (pa.types.is_string(seen) or pa.types.is_temporal(seen)):
+            return pa.float64()
+        first = self._open_csv(path, {column: pa.string()}).read_next_batch()[column][0].as_py()
+        with suppress(ValueError):
+            time = datetime.fromisoformat(first)
+            # nanoseconds end in 2262; dates that were shifted to hide them may be later
+            unit = "ns" if _FIRST_YEAR < time.year < _LAST_YEAR else "us"
+            return pa.timestamp(unit, time.tzinfo and "UTC")
+        if pa.types.is_temporal(seen):
+            return pa.timestamp("ns", _zone(seen))
+        with suppress(ValueError):
+            float(first)
+            return pa.float64()
+        return seen
 
     def _type(self, field: Field) -> pa.DataType:
         """Give the type of a field, the same for all files."""
@@ -256,7 +270,7 @@ class LogFiles:
             return canonical
         found = [types[field.column] for types in self._types]
         whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
-        if field.kind == "id":
+        if field.kind in ("id", "name"):
             return pa.int64() if whole else pa.string()
         forms = [_form(one) for one in found]
         for path, form in zip(self.paths, forms, strict=True):
@@ -268,7 +282,7 @@ class LogFiles:
         return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        with _decoding(path, self._names[path]):
+        with _decoding(path, self._names[path], self._words):
             if path.suffix != ".parquet":
                 self._check_quotes(path)
             yield from self._open(path, types)
@@ -331,6 +345,9 @@ class LogFiles:
                 include_columns=list(types),
                 column_types=types,
                 decimal_point=self._form.decimal_point,
+                true_values=["1", "1.0", "true", "True", "TRUE"],
+                false_values=["0", "0.0", "false", "False", "FALSE"],
+                null_values=[*pacsv.ConvertOptions().null_values, "\\N"],
             ),
         )
 
@@ -358,13 +375,14 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
             if pa.types.is_decimal(array.type):  # Arrow has no way straight to float32
                 array = array.cast(pa.float64())
             return array.cast(canonical, safe=False)
-        case "id":
-            ids = array.cast(canonical)
+        case "id" | "name":
+            ids, pattern = array.cast(canonical), _NO_NAME if field.kind == "name" else _NO_ID
             empty = ids.is_null()
             if pa.types.is_string(canonical):
-                empty = pc.match_substring_regex(ids.fill_null(""), _NO_ID, ignore_case=True)
+                empty = pc.match_substring_regex(ids.fill_null(""), pattern, ignore_case=True)
             found = "a missing id (also NA, null or nan), or one in scientific notation"
-            refuse(empty, found, "a name in every row; fill it in, or drop the rows")
+            allowed = "a name in every row; fill it in, or drop the rows; or, where NA or null is "
+            refuse(empty, found, f"{allowed}a true id, columns.words_as_ids: true")
             return id_text(ids) if pa.types.is_string(canonical) else ids
         case "order":
             if pa.types.is_temporal(array.type):
@@ -401,7 +419,7 @@ def _refuse_first(
 
 
 @contextmanager
-def _decoding(path: Path, columns: Sequence[str]) -> Iterator[None]:
+def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> Iterator[None]:
     """Turn an error of decoding into one line: about the row of a CSV that Arrow names, or about
     the file.
     """
@@ -412,13 +430,18 @@ def _decoding(path: Path, columns: Sequence[str]) -> Iterator[None]:
     except _UNREADABLE as broken:
         if (place := _CSV_PLACE.match(str(broken))) is not None:
             column, row = place.groups()
-            found = "found another number of fields than in the header"
+            found = (
+                "found another number of fields than in the header (as a line before it, or one "
+                "after the rows)"
+            )
+            allowed = "as in every row; correct log or options.csv"
             if column is not None:
                 value = "a time with a zone after times without, or the reverse"
                 if "zone offset" not in str(broken):
                     value = "a value that is not of its type"
+                    allowed = f"{words.get(columns[int(column)])}; {allowed}"
                 found = f"column {columns[int(column)]!r}: found {value}"
-            _refuse_row(path, int(row) - 2, found, "as in every row; correct log or options.csv")
+            _refuse_row(path, int(row) - 2, found, allowed)
         form = "Parquet" if path.suffix == ".parquet" else "CSV in UTF-8 with a header"
         raise PipelineError(
             f"{path}: not readable as {form}: truncated, corrupt or empty; {_AGAIN}"
@@ -443,8 +466,10 @@ class _FieldKind(NamedTuple):
 
 
 _TEXT, _REAL = "string large_string string_view integer", "integer floating"
+_ID = _FieldKind(_TEXT, "text or whole numbers", pa.string(), None)
 _KINDS = {
-    "id": _FieldKind(_TEXT, "text or whole numbers", pa.string(), None),
+    "id": _ID,
+    "name": _ID,
     "category": _FieldKind(
         f"{_TEXT} boolean", "text, whole numbers or truth values", pa.string(), pa.int32()
     ),
@@ -476,6 +501,8 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
         else:
             _refuse_unread(path, endings)
             found.add(path)
+    for folder in {above for path in found for above in path.parents}:
+        _refuse_table(folder)
     return Path(*fixed), sorted(found, key=_in_order)
 
 
@@ -503,11 +530,23 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
         if real in seen:
             raise PipelineError(f"{where}: {real} is there twice, by a link; remove the link")
         seen.add(real)
+        _refuse_table(Path(where))
         below[:] = [name for name in below if name[0] not in "._"]
         found += [Path(where) / name for name in names if name[0] not in "._"]
     for path in found:
         _refuse_unread(path, endings)
     return sorted(found, key=_in_order)
+
+
+def _refuse_table(folder: Path) -> None:
+    """Refuse a folder of a table that keeps rows in files which no longer count: deleted people
+    would come back.
+    """
+    signs = [folder / name for name in ("_delta_log", ".hoodie", "_spark_metadata")]
+    signs = [sign for sign in signs if sign.exists()] or [*folder.glob("metadata/*.metadata.json")]
+    if signs:
+        found = f"found {signs[0].name}, of a table whose files hold deleted rows, too"
+        raise PipelineError(f"{folder}: {found}; write its present rows into files of their own")
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:
@@ -557,7 +596,7 @@ def record_files(
     if not files:
         raise PipelineError(
             f"datasets/{name}.yaml: {key}: found no file at {named!r}, from the project's root; "
-            f"allowed are {', '.join(endings)}"
+            f"allowed are {', '.join(endings)}; in MEDS the folder is that above `data`"
         )
     known: dict[str, dict[str, Any]] = {}
     first: dict[str, Path] = {}  # by content
@@ -647,7 +686,8 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
             f"{path}: not readable as CSV in UTF-8 ({type(broken).__name__}); convert or repair it"
         ) from None
     delimiter, names = header_of("".join(head))
-    if len(set(names)) < max(_FEWEST, len(names)) or any(map(_is_cell, names)):
+    named = names[1:] if names[:1] == [""] else names  # of pandas' and R's numbers of rows
+    if len(set(names)) < max(_FEWEST, len(names)) or any(map(_is_cell, named)):
         raise PipelineError(
             f"{path}: the first line names no columns; allowed are {_FEWEST} or more names, none "
             f"twice, with one of {' '.join(map(repr, DELIMITERS))} between them"

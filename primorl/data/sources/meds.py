@@ -188,7 +188,8 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, read_dictionary=["code"])
         if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
-            raise PipelineError(f"{path}: found no column {', '.join(map(repr, missing))}")
+            found = f"found no column {', '.join(map(repr, missing))}"
+            raise PipelineError(f"{path}: {found}; convert it to MEDS 0.3 or later")
         table = file.read(list(_TYPES), use_threads=False).combine_chunks()
         # 7.2 and 7.8, or "7" and "07", would be one person
         ids = table["subject_id"]
@@ -473,7 +474,7 @@ class Decisions:
         first = np.float32(np.nan if entry.first is None else entry.first)
         return {
             entry.name: np.where(there, value, first),
-            entry.age: np.where(there, age, entry.most),
+            f"{entry.name}_age": np.where(there, age, entry.most),
         }
 
     def _rewards(self, columns: dict[str, Array], events: Events, rows: Rows) -> Array:

@@ -33,7 +33,7 @@ def at_least(value: float, digits: int = 3) -> str:
     return _written(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
-def left_of(limit: float, spent: float, digits: int = 4) -> str:
+def left_of(limit: float, spent: float, digits: int = 3) -> str:
     """Return the rest of ``limit`` after ``spent``, rounded down; 0 where nothing is left."""
     if not math.isfinite(spent):
         return "0"

@@ -296,12 +296,8 @@ def refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
         spent = account.epsilon(budget.delta)
         limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
         raise BudgetExceeded(
-            f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_show(spent)} is "
-            f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent, 6)} "
-            f"is left; with {request.stage} it would be {_show(wanted)}; ask for a smaller ε in "
+            f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {at_most(spent)} is "
+            f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent)} "
+            f"is left; with {request.stage} it would be {at_most(wanted)}; ask for a smaller ε in "
             "params.yaml"
         )
-
-
-def _show(epsilon: float) -> str:
-    return at_most(epsilon, 6) if epsilon < float("inf") else "∞ (no guarantee)"

@@ -223,7 +223,7 @@ def _reserved(
     assert mark is not None, "the charge is new and nobody else has its lock"
     cost = "no guarantee"
     if charge.epsilon is not None:
-        cost = f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
+        cost = f"ε {at_most(charge.epsilon)} at δ {at_most(charge.delta)}"
     _say(f"{request.stage}: charge {name} reserved: {cost}")
     return Payment(charge, begin, _writer(file, ledger.progress, mark))
 

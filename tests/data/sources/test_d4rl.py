@@ -136,7 +136,8 @@ def test_other_forms_of_the_same_arrays_are_accepted(project: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (without(FULL, "rewards"), "truncated, corrupt, or without"),
+        (without(FULL, "rewards"), "found not all of .*; allowed are D4RL's flat arrays"),
+        ({f"observations_{n}": np.zeros((3, 3)) for n in (0, 1)}, "found not all .*d3rlpy's own"),
         (FULL | {"actions": FULL["actions"][:-1]}, "actions: "),
         (FULL | {"terminals": np.where(np.arange(15) == 6, np.nan, 0)}, "terminals: "),
         (FULL | dict.fromkeys(("terminals", "timeouts"), np.zeros(15)), "found no end"),

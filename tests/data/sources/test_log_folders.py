@@ -29,6 +29,38 @@ from tests.data.sources.tabular_builders import (
     write,
 )
 
+TABLES = {
+    "Delta Lake": "log/_delta_log/00000000000000000000.json",
+    "Hudi": "log/.hoodie/hoodie.properties",
+    "Spark's streams": "log/_spark_metadata/0",
+    "Iceberg": "log/metadata/v1.metadata.json",
+}
+
+
+@pytest.mark.parametrize("named", ["log", "log/**/*.parquet"])
+@pytest.mark.parametrize("table", TABLES)
+def test_files_of_a_table_are_no_log_as_they_keep_deleted_rows(
+    folder: Path, table: str, named: str
+) -> None:
+    """Of somebody who was deleted there the whole file may still lie in the folder."""
+    write(rows()[:6], "log/kept.parquet")
+    write(rows()[6:], "log/deleted.parquet")
+    sign = Path(TABLES[table])
+    sign.parent.mkdir(parents=True)
+    sign.write_text("{}", encoding="utf-8")
+    with pytest.raises(PipelineError, match="whose files hold deleted rows"):
+        run(entry(files=named, sorted=False))
+
+
+def test_a_column_that_is_a_folders_name_alone_is_told_so(project: Path) -> None:
+    """As Spark's and Polars' partitions write it."""
+    for user in (2, 10):
+        own = [each for each in rows() if each["user"] == user]
+        table = pa.Table.from_pylist(own).drop_columns("user")
+        Path(f"log/user={user}").mkdir(parents=True)
+        write(table, f"log/user={user}/part-0.parquet")
+    assert "column 'user' is missing, and the name of a folder is none" in refusal(entry())
+
 
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
     table = pa.Table.from_pylist(rows()[2:])

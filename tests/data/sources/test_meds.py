@@ -3,6 +3,7 @@ finds.
 """
 
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert " ".join(spaces.observation_names) == names
     assert spaces.observation_high == (30, 12, 20, 2, 1, 24)
     assert spaces.action_names == ("up to 0", "0 to 4", "above 4")
+    ageless = run(entry({"observation": [{**each, "age": False} for each in OBSERVED[:2]]}))
+    assert [each["observation"] for each in ageless[:2]] == [[8, 3], [12, 3]]
     dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
     clock = {"clock": "hour", "unit": "hours", "most": 6}
     hourly = {"observation": [dose, clock], "reward": OPTIONS["reward"][1:]}
@@ -123,6 +126,30 @@ def test_collect_tells_in_one_line_whom_and_what_it_left_out(
         "collect: 1 of 2 subjects in 2 shards have a decision and are kept; values left out beyond "
         "bounds: 3 of 5 glucose"
     ]
+
+
+OLDER: dict[str, tuple[Callable[[], object], str]] = {
+    "MEDS 0.2 named patients": (
+        lambda: pq.write_table(
+            pq.read_table(SHARD).rename_columns({"subject_id": "patient_id"}), SHARD
+        ),
+        "found no column 'subject_id'; convert it to MEDS 0.3",
+    ),
+    "the folder below": (
+        lambda: Path("meds").rename("inner") and Path("meds/data").mkdir(parents=True),
+        "in MEDS the folder is that above `data`",
+    ),
+}
+SHARD = Path("meds/data/train/0.parquet")
+
+
+@pytest.mark.parametrize("what", OLDER)
+def test_other_forms_of_the_folder_name_the_remedy(project: Path, what: str) -> None:
+    write(STAY)
+    change, says = OLDER[what]
+    change()
+    with pytest.raises(PipelineError, match=says):
+        run(entry())
 
 
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_number_of_choices_is_an_action_and_names_survive_ingest(project: Path
 
 
 @pytest.mark.parametrize(
-    ("chosen", "never"), [((0, 1, 2), ""), ((0, 2), ": 1."), ((1,), ": 0, 2.")]
+    ("chosen", "never"), [((0, 1, 2), ""), ((0, 2), ": 1."), ((1,), ": 0; 2.")]
 )
 def test_actions_that_nobody_got_are_told_before_anybody_is_charged(
     project: Path, capsys: pytest.CaptureFixture[str], chosen: tuple[int, ...], never: str
@@ -400,6 +400,12 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "a column twice": (HEADER.replace("left", "left,x").encode(), "column 'x' is there twice"),
     "a row too short": (START + b"2,0,1\n", "row 2: "),
     "a word": (START + f"2,0,1,1,A,{SECRET},1,0,1\n".encode(), "row 2: column 'dose'"),
+    "Excel's first line": (b"sep=,\r\n" + START, r"row 1: .*\(as a line before it"),
+    "a line after the rows": (START + b"\n# 1 row\n", r"row 2: .*one after the rows\)"),
+    "a total": (START + b"Total,,,,,,9,,\n", "row 2: column 'visit': found a missing id"),
+    "percent": (START.replace(b"0.5", b"50%"), r"column 'dose': .*allowed: numbers; "),
+    "yes": (START.replace(b"0,0\n", b"No,No\n"), "column 'died': .*allowed: truth values, or 0"),
+    "a workbook": (b"PK\x03\x04\x88\x99,\n" * 9, "not readable as CSV"),
     "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "row 1: "),
 }
 
@@ -409,6 +415,26 @@ def test_bad_csv(project: Path, kind: str) -> None:
     content, message = BAD_CSV[kind]
     text(content)
     assert re.search(message, refusal(entry()))
+
+
+WRITTEN: dict[str, Callable[[str], str]] = {
+    "pandas with a column that was missing somewhere": lambda text: re.sub(
+        r"(true|false)", lambda flag: {"true": "1.0", "false": "0.0"}[flag[0]], text
+    ),
+    "pandas with its index": lambda text: re.sub("^", lambda _: ",", text, flags=re.MULTILINE),
+    "MySQL": lambda text: text.replace(",,", ",\\N,").replace(",,", ",\\N,"),
+    "old Mac": lambda text: text.replace("\n", "\r"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITTEN)
+def test_a_csv_of_these_writers_is_read(project: Path, writer: str) -> None:
+    lines = [HEADER.strip()]
+    for each in rows():
+        cells = ("" if value is None else str(value).lower() for value in each.values())
+        lines.append(",".join(cells).replace(",a,", ",A,").replace(",b,", ",B,"))
+    text(WRITTEN[writer]("\n".join(lines)))
+    arrives()
 
 
 NOTED = HEADER.replace("left", "left,note")
@@ -470,8 +496,17 @@ FORMS = {  # times of a CSV, the row of another form than the first, and what is
     "another order": (["2024-01-02 08:00", "2024-01-02 09:00", "01/02/2024 10:00"], 3, "its type"),
     "a number": (["2024-01-02 08:00", "3"], 2, "its type"),
     "a second header": (["1", "2", "time"], 3, "its type"),
+    "midnight as 24": (["2024-01-02 08:00", "2024-01-02 24:00"], 2, "its type"),
     "a word": (["2024-01-02 08:00", SECRET], 2, "its type"),
 }
+
+
+@pytest.mark.parametrize("year", [1600, 2024, 2300, 9999])
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_years_that_hide_the_true_ones_are_read(project: Path, year: int, zone: str) -> None:
+    times = [f"{year}-01-02 08:00:00.{part}{zone}" for part in ("1", "25")]
+    text(HEADER + "".join(f"2,0,{time},1,A,0.5,1,0,0\n" for time in times))
+    assert len(run(entry(NO_FLAGS, end="last_row"))) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -611,7 +646,25 @@ def test_other_ids_are_other_people(project: Path) -> None:
     assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)
 
 
-SHARED_IDS = ["NA", "n/a", "#N/A", "<NA>", "NULL", "nan", "None", " ", "1.58291E+17", "2,5e+12"]
+SHARED_IDS = [
+    "\\N",
+    ".",
+    "--",
+    "?",
+    "(null)",
+    "undefined",
+    "#REF!",
+    "NA",
+    "n/a",
+    "#N/A",
+    "<NA>",
+    "NULL",
+    "nan",
+    "None",
+    " ",
+    "1.58291E+17",
+    "2,5e+12",
+]
 
 
 @pytest.mark.parametrize("shared", SHARED_IDS)
@@ -626,6 +679,16 @@ def test_ids_that_different_people_may_share_are_refused(
         write(content, name)
         said = refusal(entry(sorted=False))
         assert re.search(f"row 7: column '{column}': found a missing id", said)
+        assert said.endswith("columns.words_as_ids: true")
+        content[7] |= {column: shared}
+        write(content, name)
+        content[7] |= {column: str(rows()[7][column])}
+        names = entry({"words_as_ids": True}, sorted=False)
+        if re.search(r"\d|^ $", shared):
+            assert "row 7" in refusal(names)
+        else:
+            ids = {"user": "unit_id", "visit": "trajectory_id"}[column]
+            assert any(shared in each for each in run(names)[ids].to_pylist())
         shutil.rmtree("log")
 
 
