@@ -133,7 +133,7 @@ class VerifiedRun:
         if CURVES.exists() and file_sha256(CURVES) != found.curve_sha256:
             raise PipelineError(f"{CURVES}: not that of {SUMMARY}; run `dvc repro evaluate`")
         repeated = repeat(self.policy, self.answers)
-        repeated["recommendation"] = None if found.env_id else recommend(self.answers)
+        repeated["recommendation"] = None if found.env_id is not None else recommend(self.answers)
         for key, value in repeated.items():
             if getattr(found, key) != value:
                 other = f"not what {POLICY / FILE} or {PRIVATE_EVALUATION} says"

@@ -132,14 +132,18 @@ class Carry:
     def fill(
         self, table: pa.Table, policy: Policy, path: Path, decimal_point: DecimalPoint
     ) -> pa.Table:
-        """Return the table with these numbers, and with their ages, at most those of the public
-        range. Before the first number both are missing.
+        """Return the table with these numbers in empty cells, and with their ages, at most those
+        of the public range. Before the first number, and in a cell that is no number, both are
+        missing.
 
         Raises:
             PipelineError: a column is missing, or holds no times.
         """
+        written = _column(table, self.time, path).to_pandas()
         try:
-            time = pd.to_datetime(_column(table, self.time, path).to_pandas(), format="ISO8601")
+            if written.astype(str).str.fullmatch(r"\s*\d+\s*").any():  # not a year
+                raise ValueError
+            time = pd.to_datetime(written, format="ISO8601")
         except (ValueError, TypeError):
             found = f"column {self.time!r}: found no times"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
@@ -150,12 +154,15 @@ class Carry:
             if name == aged or aged in table.column_names or name not in table.column_names:
                 continue
             place = table.column_names.index(name)
-            values = pd.Series(_numbers(_column(table, name, path), name, path, decimal_point))
+            column = _column(table, name, path)
+            values = pd.Series(_numbers(column, name, path, decimal_point))
+            empty = column.to_pandas().fillna("").astype(str).str.strip() == ""
             since = time.where(values.notna())[order].groupby(who).ffill()
-            age = (time - since) / pd.Timedelta(1, self.unit)
+            age = ((time - since) / pd.Timedelta(1, self.unit)).where(empty | values.notna())
             if policy.observation_range is not None:
                 age = age.clip(upper=float(policy.observation_range[1][index]))
             carried = values[order].groupby(who).ffill().sort_index()
+            carried = carried.where(empty | who.isna(), values)
             table = table.set_column(place, name, pa.array(carried, from_pandas=True))
             table = table.append_column(aged, pa.array(age, from_pandas=True))
         return table

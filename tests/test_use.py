@@ -97,6 +97,10 @@ CARRIED: dict[str, tuple[dict[str, Any], list[list[float]]]] = {
         {"who": ["a", "b", "a", "b", "a"], "glucose": ["", "5", "7", "", ""]},
         [[7, 2], [5, 0], [7, 0], [nan, nan], [7, 6]],
     ),
+    "a cell that is no number is not an empty one": (
+        {"who": ["a"] * 5, "glucose": ["", "<1", "7", "5", " "]},
+        [[7, 2], [nan, nan], [7, 0], [5, 0], [7, 6]],
+    ),
     "an age of the table is its own": (
         {"who": ["a"] * 5, "glucose": ["1"] * 5, "glucose_age": ["3"] * 5},
         [[1, 3]] * 5,

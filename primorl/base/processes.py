@@ -25,7 +25,7 @@ def collect_garbage_rarely() -> None:
     """Spare a short process a quarter of its time, in which the collector looks through what it
     imported.
     """
-    gc.set_threshold(1_000_000)
+    gc.set_threshold(100_000)
     # Or the interpreter looks through all of it again as it ends. Files must be closed: one in a
     # cycle loses its rest.
     atexit.register(gc.freeze)

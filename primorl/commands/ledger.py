@@ -123,14 +123,16 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
         what = each.time, each.dataset, each.stage, each.state
         rows.append((str(each.sequence), *what, *spent, each.id))
     print(format_table(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
-    before = ""
+    before: dict[str, str] = {}  # the last version of each population
     for record, (version, account) in ledger.accounts().items():
         # two datasets may name the same rows
         if own := [charge for charge in charges if charge.version == record]:
             print("\n".join(_summary(record, version, account, own, params)))
-            if before and (counts := compare_units(before, version.fingerprint)):
+            of = version.population or ""
+            last, now = before.get(of, ""), version.fingerprint
+            if last != now and (counts := compare_units(last, now)):
                 print("  since the version before: {} new, {} gone".format(*counts))
-            before = version.fingerprint
+            before[of] = now
 
 
 def _summary(

@@ -46,7 +46,7 @@ class OwnRun:
     @classmethod
     def read(cls, status: Status | None = None) -> "OwnRun":
         """Read the run's plan, or decide it where DVC will make another; nothing is written or
-        charged. DVC starts meanwhile, and its answer is asked for last.
+        charged. DVC starts while the project is read.
 
         Raises:
             PipelineError: the data are not here, or the settings do not fit them.
@@ -222,9 +222,10 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
     together = cost_of(plan, manifest)
     parts = ", ".join(f"{each.name} {at_most(each.epsilon or 0)}" for each in plan.jobs)
     limit = at_most(own.params.privacy.target_epsilon, 6)
+    less = ", which add up to less" if len(plan.jobs) > 1 else ""
     yield (
         f"this run costs ε {at_most(together)} at δ {at_most(delta)}, of at most {limit} "
-        f"(privacy.target_epsilon). It is less than the sum of its jobs: {parts}"
+        f"(privacy.target_epsilon): {parts}{less}"
     )
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "

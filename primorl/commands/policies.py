@@ -36,7 +36,7 @@ def predict(
     ] = ".",
     carry_by: Annotated[
         str | None,
-        option("COLUMN", "Carry numbers forward within the trajectories of this column."),
+        option("COLUMN", "Fill empty cells by earlier ones of the same trajectory (stay)."),
     ] = None,
     carry_at: Annotated[
         str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
@@ -52,7 +52,7 @@ def predict(
           actions of the recommended policy; columns are found by their names
       primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
           those of a released bundle, beside a column of the log
-      primorl predict --observations today.csv --out actions.csv --carry-by patient --carry-at time
+      primorl predict --observations today.csv --out actions.csv --carry-by stay --carry-at time
           an empty cell of `glucose` is the last one before, and `glucose_age` is computed
 
     A row with a missing value, no number, an undeclared category or a value far outside the public

@@ -104,7 +104,7 @@ def _split(
         _Side(folders[0], reader.info, secret) as private,
         _Side(folders[1], reader.info, secret, by_rows) as shown,
     ):
-        _divide(reader, secret, choose, private, shown)
+        digests = _divide(reader, secret, choose, private, shown)
         if ids is not None:
             ids.check_all_met()
         _refuse_empty(fraction, public, private.units, shown.units)
@@ -117,6 +117,7 @@ def _split(
         )
     by = "hash" if ids is None else "file"
     manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
+    remember_units(reader.info.dataset_fingerprint, digests)
     return manifest, private.members.to_bytes(), shown.members.to_bytes()
 
 
@@ -134,8 +135,10 @@ def _refuse_empty(fraction: float | None, file: str | None, private: int, public
 
 def _divide(
     reader: PartReader, secret: bytes, choose: Callable[..., Flags], private: _Side, public: _Side
-) -> None:
-    """Write every row to the side of its unit; all must be those that ingest checked."""
+) -> bytes:
+    """Write every row to the side of its unit; all must be those that ingest checked. Return the
+    digests of the units' ids.
+    """
     info, fingerprint, digests = reader.info, Fingerprint(reader.info.schema), bytearray()
     for table in reader.tables():
         fingerprint.update(table)
@@ -148,4 +151,4 @@ def _divide(
     if fingerprint.keyed(secret) != info.dataset_fingerprint:
         found = "rows or secret are not the ingested ones"
         raise PipelineError(f"{reader.folder}: {found}; run {REMAKE}")
-    remember_units(info.dataset_fingerprint, bytes(digests))
+    return bytes(digests)

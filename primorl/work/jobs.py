@@ -295,6 +295,7 @@ def digest(content: Mapping[str, Any]) -> str:
 _DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
 _FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
 _FREE_BOUNDS = ("angles", "outcomes")  # no paid number depends on them
+_LATER = ("words_as_ids", False), ("age", True)  # keys that came later, with their defaults
 
 
 def digest_of_settings(params: Params) -> str:
@@ -316,7 +317,18 @@ def digest_of_settings(params: Params) -> str:
         for key, value in facts["bounds"].items()
         if key not in _FREE_BOUNDS and value is not None
     }
+    facts["options"] = _without_later(facts["options"])
     return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
+
+
+def _without_later(options: Any) -> Any:
+    """Leave out later keys at their defaults, so that plans that were kept before are found."""
+    if isinstance(options, dict):
+        kept = ((key, value) for key, value in options.items() if (key, value) not in _LATER)
+        return {key: _without_later(value) for key, value in kept}
+    if isinstance(options, (list, tuple)):
+        return [_without_later(each) for each in options]
+    return options
 
 
 def paid_plan(params: Params, partitions: "Partitions") -> Path:

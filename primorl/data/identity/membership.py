@@ -197,6 +197,7 @@ def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
 def remember_units(fingerprint: str, digests: bytes) -> None:
     """Keep the `id_digests` of a version of the data in the project's state, to compare others."""
     with replaced_file(home() / UNITS / fingerprint) as fresh:
+        fresh.touch(mode=0o600)
         fresh.write_bytes(digests)
 
 
@@ -204,6 +205,8 @@ def compare_units(before: str, after: str) -> tuple[int, int] | None:
     """Count the units that joined and that left between two versions of the data, which are named
     by the begin of their fingerprints; None: one was not split in this project.
     """
+    if not (before and after):
+        return None
     folder = home() / UNITS
     files = [next(folder.glob(f"{version}*"), None) for version in (before, after)]
     one, other = (set() if file is None else set(_split(file.read_bytes())) for file in files)

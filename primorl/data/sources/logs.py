@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -50,8 +50,7 @@ _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+)
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
 _NO_NAME = r"^\s*(|\d([.,]\d+)?e\+\d+)\s*$"
-_WORDS = r"n/?a|#n/a|<na>|nan|null|\(null\)|none|undefined|#(ref|value)!|\\n|\.|-+|\?+"
-_NO_ID = _NO_NAME.replace("|", f"|{_WORDS}|", 1)
+_WORD = r"^\s*(n/?a|#n/a|<na>|nan|null|\(null\)|none|undefined|#(ref|value)!|\\n|\.|-+|\?+)\s*$"
 """Ids that different people may share: other programs write missing ones, or fewer digits, so."""
 
 Kind = Literal["id", "name", "order", "number", "flag", "category"]
@@ -376,13 +375,17 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
                 array = array.cast(pa.float64())
             return array.cast(canonical, safe=False)
         case "id" | "name":
-            ids, pattern = array.cast(canonical), _NO_NAME if field.kind == "name" else _NO_ID
-            empty = ids.is_null()
+            ids = array.cast(canonical)
+            empty, allowed = ids.is_null(), "a name in every row; fill it in, or drop the rows"
             if pa.types.is_string(canonical):
-                empty = pc.match_substring_regex(ids.fill_null(""), pattern, ignore_case=True)
-            found = "a missing id (also NA, null or nan), or one in scientific notation"
-            allowed = "a name in every row; fill it in, or drop the rows; or, where NA or null is "
-            refuse(empty, found, f"{allowed}a true id, columns.words_as_ids: true")
+                names = ids.fill_null("")
+                empty = pc.match_substring_regex(names, _NO_NAME, ignore_case=True)
+                words = pc.match_substring_regex(names, _WORD, ignore_case=True)
+                if field.kind == "id":
+                    found = "a word that stands for a missing id, such as NA, null or nan"
+                    true = "or, if it is a true one and none is missing, columns.words_as_ids: true"
+                    refuse(words, found, f"{allowed}; {true}")
+            refuse(empty, "a missing id, or one in scientific notation", allowed)
             return id_text(ids) if pa.types.is_string(canonical) else ids
         case "order":
             if pa.types.is_temporal(array.type):
@@ -501,8 +504,7 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
         else:
             _refuse_unread(path, endings)
             found.add(path)
-    for folder in {above for path in found for above in path.parents}:
-        _refuse_table(folder)
+    _refuse_tables(found)
     return Path(*fixed), sorted(found, key=_in_order)
 
 
@@ -530,23 +532,24 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
         if real in seen:
             raise PipelineError(f"{where}: {real} is there twice, by a link; remove the link")
         seen.add(real)
-        _refuse_table(Path(where))
         below[:] = [name for name in below if name[0] not in "._"]
         found += [Path(where) / name for name in names if name[0] not in "._"]
+    _refuse_tables(found)
     for path in found:
         _refuse_unread(path, endings)
     return sorted(found, key=_in_order)
 
 
-def _refuse_table(folder: Path) -> None:
-    """Refuse a folder of a table that keeps rows in files which no longer count: deleted people
-    would come back.
+def _refuse_tables(found: Iterable[Path]) -> None:
+    """Refuse files of a table that keeps rows in files which no longer count, as a folder above
+    them tells: deleted people would come back.
     """
-    signs = [folder / name for name in ("_delta_log", ".hoodie", "_spark_metadata")]
-    signs = [sign for sign in signs if sign.exists()] or [*folder.glob("metadata/*.metadata.json")]
-    if signs:
-        found = f"found {signs[0].name}, of a table whose files hold deleted rows, too"
-        raise PipelineError(f"{folder}: {found}; write its present rows into files of their own")
+    for folder in sorted({above for path in found for above in path.resolve().parents}):
+        signs = [folder / name for name in ("_delta_log", ".hoodie", "_spark_metadata")]
+        signs = [sign for sign in signs if sign.exists()]
+        if signs := signs or [*folder.glob("metadata/*.metadata.json")]:
+            said = f"found {signs[0].name}, of a table whose files hold deleted rows, too"
+            raise PipelineError(f"{folder}: {said}; write its present rows into files of their own")
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:

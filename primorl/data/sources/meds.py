@@ -472,10 +472,11 @@ class Decisions:
         there, value, at = found
         age = ((rows.time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
         first = np.float32(np.nan if entry.first is None else entry.first)
-        return {
+        both = {
             entry.name: np.where(there, value, first),
             f"{entry.name}_age": np.where(there, age, entry.most),
         }
+        return both if entry.age else {entry.name: both[entry.name]}
 
     def _rewards(self, columns: dict[str, Array], events: Events, rows: Rows) -> Array:
         reward = np.zeros(len(rows.time))

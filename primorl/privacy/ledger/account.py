@@ -10,6 +10,7 @@ a request against the account and the history as they were read; they write noth
 """
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -298,6 +299,7 @@ def refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
         raise BudgetExceeded(
             f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {at_most(spent)} is "
             f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent)} "
-            f"is left; with {request.stage} it would be {at_most(wanted)}; ask for a smaller ε in "
+            f"is left; with {request.stage} it would be {at_most(wanted)}"
+            f"{'' if math.isfinite(wanted) else ' (no guarantee)'}; ask for a smaller ε in "
             "params.yaml"
         )

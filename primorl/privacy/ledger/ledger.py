@@ -303,7 +303,8 @@ class Ledger:
         if not self._store.append(records, stored, mark):
             return False
         self._refresh()
-        self._anchor.advance(history.Head(records[-1].sequence, records[-1].hash))
+        hashes = self._history.chain.hashes  # with what others appended meanwhile
+        self._anchor.advance(history.Head(len(hashes), hashes[-1]))
         return True
 
     def _refresh(self) -> None:

@@ -37,14 +37,15 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("named", ["log", "log/**/*.parquet"])
+@pytest.mark.parametrize("named", ["log", "log/**/*.parquet", "log/year=2024"])
 @pytest.mark.parametrize("table", TABLES)
 def test_files_of_a_table_are_no_log_as_they_keep_deleted_rows(
     folder: Path, table: str, named: str
 ) -> None:
     """Of somebody who was deleted there the whole file may still lie in the folder."""
-    write(rows()[:6], "log/kept.parquet")
-    write(rows()[6:], "log/deleted.parquet")
+    Path("log/year=2024").mkdir()
+    write(rows()[:6], "log/year=2024/kept.parquet")
+    write(rows()[6:], "log/year=2024/deleted.parquet")
     sign = Path(TABLES[table])
     sign.parent.mkdir(parents=True)
     sign.write_text("{}", encoding="utf-8")
