@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.base.paths import MODEL, MODELS
 from primorl.config.params import load
@@ -35,6 +36,7 @@ class Learned(DataclassState):
     d: Tensor
     level: Tensor
     started: int = 0
+    answered: bool = False
     finished: bool = False
 
     @property
@@ -118,7 +120,15 @@ def learn(
 ) -> Learned:
     """Run the rounds that are left. A block of rounds, and the question in the first, is spent from
     the moment it is announced.
+
+    Raises:
+        PipelineError: the question was asked, and its answer was lost with a process that died.
     """
+    if state.started and not state.answered:
+        raise PipelineError(
+            f"{FOLDER}: the answer to mean_return was lost with a process that died, and is not "
+            "asked again; --project with another ε pays for another one"
+        )
     algorithm, log = replace(dptd.ALGORITHM, members=1), None
     while state.started < mechanism.rounds:
         first = state.started
@@ -126,7 +136,9 @@ def learn(
         paid.save(state)
         log = log or read(paid.open_rows(mechanism))
         if first == 0:
-            state = replace(state, level=torch.tensor([dptd.ask_level(mechanism, log)]))
+            level = torch.tensor([dptd.ask_level(mechanism, log)])
+            state = replace(state, level=level, answered=True)
+            paid.save(state)
         for done in range(first, state.started):
             total = dptd.contributed(mechanism, network, state.values, log, state.level)
             (released,) = mechanism.release((total,))

@@ -184,6 +184,7 @@ def _own_as_json(own: OwnRun) -> dict[str, Any]:
         "why": plan.reason,
         "settings": {key: asdict(each) for key, each in plan.settings.items()},
         "jobs": [asdict(each) for each in plan.jobs],
+        "changed": sorted(own.changed),  # stages that DVC will run before, or again
     }
 
 

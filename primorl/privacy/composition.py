@@ -257,7 +257,10 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
         for query in part.queries:
             alone = Training(1.0, query.noise_multiplier, 1).spent(delta).epsilon_pld
             refuse_less(path, f"{query.what}: epsilon", query.epsilon, alone, statement.accountant)
-    event = event_from_json(statement.event)
+    try:
+        event = event_from_json(statement.event)
+    except (TypeError, ValueError) as broken:
+        raise PipelineError(f"{path}: event: no mechanism: {broken}") from None
     if statement.mechanisms:
         if event != joint_event([part.event for part in statement.mechanisms]):
             raise PipelineError(f"{path}: event: not that of its mechanisms together")
@@ -287,8 +290,9 @@ def _check_curves(path: Path, statement: Statement, event: dp_event.DpEvent, del
     replaced = statement.epsilon_replace_one
     refuse_less(path, "epsilon_replace_one", replaced, found.epsilon_replace_one, accountant)
     epsilons = [point.epsilon for point in statement.profile]
-    if len(epsilons) != len(found.profile) or (epsilons and epsilons[0] != 0):
-        raise PipelineError(f"{path}: profile: points are missing; run `dvc repro`")
+    whole = len(epsilons) == len(found.profile) and epsilons == sorted(epsilons)
+    if not whole or (epsilons and epsilons[0] != 0):
+        raise PipelineError(f"{path}: profile: points are missing or in disorder; run `dvc repro`")
     own = compose([event], delta).epsilon_pld
     known = deltas(event, own, epsilons) if epsilons else []
     # δ at its own ε, which is the accountant's to the last digit, is the stated one.

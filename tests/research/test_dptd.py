@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from primorl.base.errors import PipelineError
 from primorl.config.params import Params
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -120,3 +121,7 @@ def test_a_projects_value_is_paid_once(
     assert [each.what for each in statement.queries] == ["mean_return"]
     assert abs(json.loads(found)["value"]) < 1e3
     assert "of the mean return alone" in capsys.readouterr().out
+    with killed(1, "answer"):
+        dptd_project.evaluate(1.0)
+    with pytest.raises(PipelineError, match="was lost with a process that died"):
+        dptd_project.evaluate(1.0)
