@@ -20,7 +20,7 @@ from primorl.base.reporting import StageLog, exit_status
 from primorl.base.template import check_version
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.data.sources.logs import changed
+from primorl.data.sources.log_paths import changed
 
 Body = Callable[[Params, StageLog], None]
 Idle = Callable[[Params], bool]

@@ -1,4 +1,4 @@
-"""Each extra alone does what README and docs promise of it: `python tests/extras.py [NAME ...]`.
+"""Each extra alone does what README and docs promise of it: `python -m tests.extras [NAME ...]`.
 
 Every one gets a virtual environment with the wheel and that extra; the nightly job runs it, as
 packages of gigabytes are installed.
@@ -12,10 +12,9 @@ import tomllib
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from tests.wheels import build  # noqa: E402
+from tests.wheels import build
 
+ROOT = Path(__file__).resolve().parents[1]
 _PRIMORL = "import sys; from primorl.commands.main import main; sys.exit(main({words!r}))"
 _MADE = "import gymnasium, {module}; gymnasium.make({name!r}).reset(seed=0)"
 USES: dict[str, tuple[str, str]] = {  # a program, and what it says

@@ -41,9 +41,8 @@ def init(
     version, adds the entry, and leaves the rest as it is.
 
     With --csv, the columns' names are read and nothing else; with --meds, nothing. What a person
-    has to decide is FILL IN
-    in datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced. With
-    --minari or --d4rl, the entry has what the dataset declares.
+    has to decide is FILL IN in datasets/NAME.yaml, NAME being the file's; nothing trains before it
+    is replaced. With --minari or --d4rl, the entry has what the dataset declares.
 
     Examples:
       primorl init project                    a project with the default dataset
@@ -95,7 +94,8 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
 
 def _describe_csv(log: Path) -> dict[str, str]:
     """Return the columns' names of a CSV, or of a folder of them, and how it is written."""
-    from primorl.data.sources.logs import columns_of, log_files
+    from primorl.data.sources.log_paths import log_files
+    from primorl.data.sources.logs import columns_of
 
     parts = log_files(log, (".csv", ".csv.gz")) if log.is_dir() else [log]
     if not parts:

@@ -136,7 +136,7 @@ def _warn_of_a_changed_source(command: str) -> None:
     if command in ("check", "run") or not (PARAMS.exists() and COPIES.exists()):
         return
     from primorl.config.params import load
-    from primorl.data.sources.logs import changed
+    from primorl.data.sources.log_paths import changed
 
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
         params = load()

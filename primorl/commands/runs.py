@@ -93,7 +93,7 @@ def _settings(params: "Params") -> Iterator[str]:
 def _log(params: "Params") -> Iterator[str]:
     """Check the files of a log: as they were collected, and with the columns of the entry."""
     from primorl.config.datasets import TabularDataset
-    from primorl.data.sources.logs import changed
+    from primorl.data.sources.log_paths import changed
 
     if (said := changed(params.dataset, params.chosen)) is not None:
         raise PipelineError(said)

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -281,14 +281,19 @@ SHARES_OF_A_SIMULATOR: Shares = {"model": 1.0}
 BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
 """Blocks of which a dataset's recipe may hold keys."""
 _NESTED = {*BLOCKS, "privacy.budget", "dynamics.early_stopping", "evaluation.private", "online"}
-_BY_RULES: dict[str, Any] = {"privacy": Privacy, "dynamics": Dynamics, "policy": Policy}
-RULED = {
-    f"{block}.{each.name}"
-    for block, kind in _BY_RULES.items()
-    for each in fields(kind)
-    if each.default is None
-} - {"policy.seeds", "policy.target_rate"}
-"""Keys that a rule decides where nobody sets them: without another default."""
+RULED = frozenset(
+    f"{block}.{key}"
+    for block, keys in {
+        "privacy": "sampling_probability rounds clipping_norm",
+        "dynamics": "model ensemble_size degree hidden log_variance_bounds beta_nll learning_rate "
+        "max_transitions_per_unit server_momentum server_averaging start",
+        "policy": "uncertainty penalty horizon starts reset_fraction discount hidden "
+        "learning_rate epochs updates_per_epoch rollout_batch buffer_size target_entropy "
+        "reward_scale",
+    }.items()
+    for key in keys.split()
+)
+"""Keys that a rule decides where nobody sets them."""
 RULE, DEFAULT, PUBLIC = "rule", "default", "who is public"
 """The origins of keys that no file gives."""
 _ALONE = {  # decided in params.yaml alone, with the reason

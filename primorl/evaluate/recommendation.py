@@ -116,6 +116,11 @@ class Comparison:
         return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
 
+def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
+    """Recommend by the answers; None: an environment measured the policy."""
+    return recommend(answers) if environment is None else None
+
+
 def recommend(answers: PrivateEvaluation) -> Recommendation:
     """Recommend by the answers of private evaluation.
 

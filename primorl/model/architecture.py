@@ -149,7 +149,6 @@ END_SCALE = 0.25
 episodes have some fifteen steps.
 """
 _RARE_LOGIT = math.log(0.01 / 0.99)
-_LOG_VARIANCES = ("log_variance_low", "log_variance_high")
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,16 @@ class Architecture:
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
         """Read the sizes that a stored model states."""
-        names = ("observation_size", "action_size", "members", "hidden")
-        sizes = {each: getattr(config, each) for each in (*names, *_LOG_VARIANCES)}
-        learned = config.termination == LEARNED
-        return cls(**sizes, learned_termination=learned, features=config.features)
+        return cls(
+            config.observation_size,
+            config.action_size,
+            config.members,
+            config.hidden,
+            config.log_variance_low,
+            config.log_variance_high,
+            config.termination == LEARNED,
+            config.features,
+        )
 
     @property
     def inputs(self) -> int:

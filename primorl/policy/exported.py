@@ -174,8 +174,9 @@ def save(
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stack(epochs)), folder / EPOCHS)
-    ends = [tuple(side.tolist()) for side in observation_range or ()]
-    low, high = ends or (None, None)
+    low, high = None, None
+    if observation_range is not None:
+        low, high = (tuple(side.tolist()) for side in observation_range)
     PolicyConfig(
         policy=policy or "models/policy",
         observation_size=last.observation_size,

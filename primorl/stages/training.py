@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -67,28 +67,11 @@ def prepare_training(
         PipelineError: the clone takes the scales of a released model, which is missing or another
             one.
     """
-    manifest = partitions.manifest
-    spaces = manifest.info.spaces
-    columns = ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
-    shared: dict[str, Any] = {
-        "mechanism": job.build_mechanism(manifest),
-        "bounds": model_bounds(job.bounds, manifest, partitions.public),
-        "columns": columns,
-        "normaliser": job.normaliser,
-        "local": job.local,
-        "server": job.server,
-        "seed": job.seed,
-        "execution": choose_execution(compute),
-    }
+    execution = choose_execution(compute)
     if isinstance(job, ModelJob):
-        assert job.normaliser != "model", "a model's scales are its own"
-        sizes, horizon = job.architecture(manifest), manifest.info.horizon
-        setup = TrainingSetup(architecture=sizes, horizon=horizon, **shared)
+        setup = _prepare_model(job, partitions, execution)
     else:
-        if job.normaliser == "model":
-            shared["normaliser"] = _released_scales(job.scaled_by, partitions)
-        network = job.network(manifest)
-        setup = CloningSetup(architecture=network, taught=job.taught, **shared)
+        setup = _prepare_clone(job, partitions, execution)
     if job.start != "public":
         return setup
     public = partitions.public
@@ -96,6 +79,49 @@ def prepare_training(
     view, beta = setup.view(public), job.local.beta_nll
     start = make_start(setup.architecture, normaliser, view, job.seed, beta)
     return replace(setup, start=start)
+
+
+def _prepare_model(job: ModelJob, partitions: Partitions, execution: Execution) -> TrainingSetup:
+    manifest = partitions.manifest
+    assert job.normaliser != "model", "a model's scales are its own"
+    return TrainingSetup(
+        mechanism=job.build_mechanism(manifest),
+        architecture=job.architecture(manifest),
+        bounds=model_bounds(job.bounds, manifest, partitions.public),
+        columns=_observation_columns(manifest),
+        normaliser=job.normaliser,
+        local=job.local,
+        server=job.server,
+        seed=job.seed,
+        execution=execution,
+        horizon=manifest.info.horizon,
+    )
+
+
+def _prepare_clone(job: CloneJob, partitions: Partitions, execution: Execution) -> CloningSetup:
+    manifest = partitions.manifest
+    scales: Literal["public", "private"] | Normaliser
+    if job.normaliser == "model":
+        scales = _released_scales(job.scaled_by, partitions)
+    else:
+        scales = job.normaliser
+    return CloningSetup(
+        mechanism=job.build_mechanism(manifest),
+        architecture=job.network(manifest),
+        bounds=model_bounds(job.bounds, manifest, partitions.public),
+        columns=_observation_columns(manifest),
+        normaliser=scales,
+        local=job.local,
+        server=job.server,
+        seed=job.seed,
+        execution=execution,
+        taught=job.taught,
+    )
+
+
+def _observation_columns(manifest: Manifest) -> ObservationColumns:
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
 def choose_execution(compute: Compute) -> Execution:
@@ -114,8 +140,15 @@ def model_bounds(declared: DeclaredBounds, manifest: Manifest, public: UnitStore
         rewards = public.flat()[1][:, public.observation_size]
         reward = (float(rewards.min()), float(rewards.max()))
     actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
-    facts: dict[str, Any] = {key: getattr(declared, key) for key in ("before_end", "angles")}
-    return Bounds(low, high, *actions, *reward, spaces.discrete_actions, **facts)
+    return Bounds(
+        low,
+        high,
+        *actions,
+        *reward,
+        discrete_actions=spaces.discrete_actions,
+        before_end=declared.before_end,
+        angles=declared.angles,
+    )
 
 
 def _released_scales(model: str | None, partitions: Partitions) -> Normaliser:

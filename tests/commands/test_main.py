@@ -23,7 +23,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.reporting import StageLog, explained
 from primorl.commands import plan_answer, runs
 from primorl.config import params
-from primorl.data.sources.logs import changed
+from primorl.data.sources.log_paths import changed
 from primorl.work.data import open_to_charge
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot

@@ -1,25 +1,21 @@
-"""Log files in Parquet or CSV: found, watched for changes, and read in batches with columns of one
-meaning and one type for all files.
+"""Log files in Parquet or CSV, read in batches with columns of one meaning and one type for all
+files.
 
 Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and
 nothing of the first line either: if the header was forgotten, that line is data.
 """
 
 import csv
-import glob
-import gzip
 import io
 import itertools
-import os
 import re
-import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, cast
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +24,14 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, home, read_json, write_json
-from primorl.base.paths import COPIES
-from primorl.config.datasets import (
-    AnyDataset,
-    BoxActions,
-    CsvFormat,
-    MedsDataset,
-    TabularColumns,
-    TabularDataset,
+from primorl.config.datasets import BoxActions, CsvFormat, TabularColumns
+from primorl.data.sources.log_paths import (
+    ENDINGS,
+    UNREADABLE,
+    has_rows,
+    log_files,
+    open_bytes,
+    refuse_unread,
 )
 from primorl.data.storage.schema import Ints, id_text
 
@@ -45,7 +40,6 @@ _FIRST_YEAR, _LAST_YEAR = 1678, 2262
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
 _AGAIN = "repair the log and run `dvc repro -f collect`"
-_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error)
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
@@ -62,8 +56,7 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id``, ``name`` (an id that may be a word such as null) and ``order`` find a row's place.
-    ``number`` and ``flag`` are as their names say,
-    ``category`` is one of ``categories``.
+    ``number`` and ``flag`` are as their names say, ``category`` is one of ``categories``.
     """
 
     name: str
@@ -137,7 +130,7 @@ class LogFiles:
         self._form = form
         found = log_files(folder) if paths is None else list(paths)
         self.found = len(found)
-        self.paths = [path for path in found if _has_rows(path)] or found
+        self.paths = [path for path in found if has_rows(path)] or found
         for empty in (path for path in found if path not in self.paths):
             self._find_columns(self._header(empty), empty)
         if not self.paths:
@@ -230,7 +223,7 @@ class LogFiles:
         """Read the names of the columns of a part without rows."""
         if path.suffix == ".parquet":
             return list(pq.read_schema(path).names)
-        with io.TextIOWrapper(_open_bytes(path), "utf-8-sig", "replace") as lines:
+        with io.TextIOWrapper(open_bytes(path), "utf-8-sig", "replace") as lines:
             return next(csv.reader(lines, delimiter=self._form.delimiter))
 
     def _find_columns(self, names: Sequence[str], path: Path) -> list[int]:
@@ -308,11 +301,11 @@ class LogFiles:
         Raises:
             PipelineError: names the file and the row in which the quote is opened.
         """
-        with _open_bytes(path) as file:
+        with open_bytes(path) as file:
             if not any(b'"' in block for block in iter(lambda: file.read(_CSV_BLOCK_BYTES), b"")):
                 return
         row, line, mark = -1, 0, self._form.delimiter
-        with io.TextIOWrapper(_open_bytes(path), "utf-8", "replace", newline="") as text:
+        with io.TextIOWrapper(open_bytes(path), "utf-8", "replace", newline="") as text:
             lines = csv.reader(text, delimiter=mark, strict=True)
             try:
                 for fields in lines:
@@ -349,10 +342,6 @@ class LogFiles:
                 null_values=[*pacsv.ConvertOptions().null_values, "\\N"],
             ),
         )
-
-
-def _open_bytes(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 
 def _zone(kind: pa.DataType) -> str | None:
@@ -430,7 +419,7 @@ def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> I
         yield
     except MemoryError:  # Arrow's own error is one too
         raise
-    except _UNREADABLE as broken:
+    except UNREADABLE as broken:
         if (place := _CSV_PLACE.match(str(broken))) is not None:
             column, row = place.groups()
             found = (
@@ -484,186 +473,6 @@ _KINDS = {
 }
 
 
-ENDINGS = (".parquet", ".csv", ".csv.gz")
-
-
-def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, list[Path]]:
-    """Find the files that ``options.files`` names, and the folder that their names begin in.
-
-    Raises:
-        PipelineError: something there cannot be read as a log: people would be left out unsaid.
-    """
-    wanted = home() / Path(named).expanduser()
-    if wanted.is_dir():
-        return wanted, log_files(wanted, endings)
-    fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
-    found: set[Path] = set()
-    for path in _match(wanted):
-        if path.is_dir():
-            found.update(log_files(path, endings))
-        else:
-            _refuse_unread(path, endings)
-            found.add(path)
-    _refuse_tables(found)
-    return Path(*fixed), sorted(found, key=_in_order)
-
-
-def _match(wanted: Path) -> list[Path]:
-    """Find what a pattern names; refuse folders on the way that cannot be listed."""
-    for depth, part in enumerate(wanted.parts):
-        above = str(Path(*wanted.parts[:depth]))
-        for folder in glob.iglob(above, recursive=True) if glob.has_magic(part) else ():  # noqa: PTH207
-            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-                _refuse_folder(PermissionError(0, "Permission denied", folder))
-    return [Path(found) for found in glob.iglob(str(wanted), recursive=True)]  # noqa: PTH207
-
-
-def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
-    """List the log files under ``folder``, also behind links, without names that begin with a dot
-    or underscore.
-
-    Raises:
-        PipelineError: a folder or file cannot be read, is there twice, or is no log.
-    """
-    found: list[Path] = []
-    seen: set[Path] = set()
-    for where, below, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
-        real = Path(where).resolve()
-        if real in seen:
-            raise PipelineError(f"{where}: {real} is there twice, by a link; remove the link")
-        seen.add(real)
-        below[:] = [name for name in below if name[0] not in "._"]
-        found += [Path(where) / name for name in names if name[0] not in "._"]
-    _refuse_tables(found)
-    for path in found:
-        _refuse_unread(path, endings)
-    return sorted(found, key=_in_order)
-
-
-def _refuse_tables(found: Iterable[Path]) -> None:
-    """Refuse files of a table that keeps rows in files which no longer count, as a folder above
-    them tells: deleted people would come back.
-    """
-    for folder in sorted({above for path in found for above in path.resolve().parents}):
-        signs = [folder / name for name in ("_delta_log", ".hoodie", "_spark_metadata")]
-        signs = [sign for sign in signs if sign.exists()]
-        if signs := signs or [*folder.glob("metadata/*.metadata.json")]:
-            said = f"found {signs[0].name}, of a table whose files hold deleted rows, too"
-            raise PipelineError(f"{folder}: {said}; write its present rows into files of their own")
-
-
-def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Sort ``part-2`` before ``part-10``."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(int(part) if part.isdecimal() else 0, part) for part in parts]
-
-
-def _refuse_folder(refused: OSError) -> NoReturn:
-    found = f"cannot be read ({refused.strerror}); make it readable, or move it"
-    raise PipelineError(f"{refused.filename}: {found}") from None
-
-
-def _refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
-    """Raise the error about a file that would not be read."""
-    if not os.access(path, os.R_OK) or not path.is_file():
-        raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
-    if not path.name.endswith(endings) or path.name[0] in "._":
-        raise PipelineError(
-            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename or "
-            "convert it, or let a pattern (FOLDER/**/*.csv) leave it out"
-        )
-
-
-def _source_of(
-    dataset: TabularDataset | MedsDataset,
-) -> tuple[str, str, tuple[str, ...]]:
-    """Give what the entry of files of one's own names, its key, and how their names may end."""
-    if isinstance(dataset, TabularDataset):
-        return dataset.options.files, "options.files", ENDINGS
-    return f"{dataset.options.folder}/data", "options.folder", (".parquet",)
-
-
-def record_files(
-    name: str, dataset: TabularDataset | MedsDataset, raw: Path
-) -> tuple[Path, list[Path]]:
-    """Find the files of a log, as `find_files` does, and write what they are into ``raw``; call it
-    before they are read.
-
-    `log_files` leaves that file out.
-
-    Raises:
-        PipelineError: there is none.
-    """
-    named, key, endings = _source_of(dataset)
-    folder, files = find_files(named, endings)
-    if not files:
-        raise PipelineError(
-            f"datasets/{name}.yaml: {key}: found no file at {named!r}, from the project's root; "
-            f"allowed are {', '.join(endings)}; in MEDS the folder is that above `data`"
-        )
-    known: dict[str, dict[str, Any]] = {}
-    first: dict[str, Path] = {}  # by content
-    for file in files:
-        digest = file_sha256(file)
-        if (other := first.setdefault(digest, file)) != file and _has_rows(file):
-            raise PipelineError(f"{file}: found the same content as in {other}; remove one of them")
-        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": digest}
-    write_json(raw / COPIES.name, {"dataset": name, "files": known})
-    return folder, files
-
-
-def _has_rows(file: Path) -> bool:
-    """Say whether a file is no empty part, which is a header alone: these are alike and tell no
-    types. True of a broken one, which `LogFiles` refuses.
-    """
-    with suppress(*_UNREADABLE):
-        if file.suffix == ".parquet":
-            return bool(pq.read_metadata(file).num_rows)
-        with _open_bytes(file) as lines:
-            first = b"".join(itertools.islice(lines, 2))
-            return len(first.splitlines()) != 1
-    return True
-
-
-def changed(name: str, dataset: AnyDataset) -> str | None:
-    """Say how the files of a log differ from those that ``data/raw`` was made of.
-
-    None: they do not; or nothing of this dataset was collected; or no file is where the entry says,
-    as with a log that was moved away; or one cannot be read.
-    """
-    if not isinstance(dataset, TabularDataset | MedsDataset) or not COPIES.exists():
-        return None
-    named, key, endings = _source_of(dataset)
-    try:
-        copied = read_json(COPIES)
-        folder, files = find_files(named, endings)
-        if copied["dataset"] != name or not files:
-            return None
-        before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
-        edited = {
-            each
-            for each in before.keys() & now.keys()
-            if not before[each].items() >= _stamp(now[each]).items()
-            and before[each]["digest"] != file_sha256(now[each])
-        }
-    except OSError:
-        return None
-    except PipelineError as refused:
-        return str(refused)
-    if not (other := edited | (before.keys() ^ now.keys())):
-        return None
-    return (
-        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {len(other)} of "
-        f"{len(before.keys() | now.keys())} files changed, are gone or new; to read them again: "
-        "`dvc repro -f collect`, then `dvc repro`, which charges the people in them anew"
-    )
-
-
-def _stamp(file: Path) -> dict[str, int]:
-    found = file.stat()
-    return {"size": found.st_size, "time": found.st_mtime_ns}
-
-
 _HEAD_LINES = 1000
 DELIMITERS = ",;\t|"
 _FEWEST = 3  # columns of a log; fewer are one line whose delimiter is another
@@ -680,11 +489,11 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
         PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first
             line is quoted.
     """
-    _refuse_unread(path, (".csv", ".csv.gz"))
+    refuse_unread(path, (".csv", ".csv.gz"))
     try:
-        with io.TextIOWrapper(_open_bytes(path), "utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_bytes(path), "utf-8-sig", newline="") as file:
             head = list(itertools.islice(file, _HEAD_LINES))
-    except _UNREADABLE as broken:
+    except UNREADABLE as broken:
         raise PipelineError(
             f"{path}: not readable as CSV in UTF-8 ({type(broken).__name__}); convert or repair it"
         ) from None

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
 from primorl.config import datasets
-from primorl.data.sources.logs import record_files
+from primorl.data.sources.log_paths import record_files
 from primorl.data.sources.tabular import TabularReader
 from primorl.data.storage.schema import Array, Flags, Floats, Ints, whole
 

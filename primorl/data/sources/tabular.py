@@ -14,13 +14,8 @@ import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import BoxActions, DeclaredBounds, TabularDataset
-from primorl.data.sources.logs import (
-    ROWS_PER_BATCH,
-    LogFiles,
-    fields_of,
-    find_files,
-    record_files,
-)
+from primorl.data.sources.log_paths import find_files, record_files
+from primorl.data.sources.logs import ROWS_PER_BATCH, LogFiles, fields_of
 from primorl.data.sources.spaces import declared
 from primorl.data.storage import schema
 from primorl.data.storage.rows import whole_units

@@ -156,9 +156,10 @@ class Problem:
         Observations are held within their bounds first; NaN counts as 0.
         """
         maps, bounds, size = self.ensemble.normaliser, self.bounds, self.observation_size
-        ends, scales = (bounds.observation_low, bounds.observation_high), maps.input_scale[:size]
-        parts = (*ends, maps.input_mean[:size], scales)
-        low, high, mean, scale = (part.double().to(observation.device) for part in parts)
+        held = bounds.observation_low, bounds.observation_high
+        scales = maps.input_mean[:size], maps.input_scale[:size]
+        device = observation.device
+        low, high, mean, scale = (part.double().to(device) for part in (*held, *scales))
         bounded = observation.double().nan_to_num(nan=0.0).clamp(low, high)
         return ((bounded - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 

@@ -14,7 +14,7 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.data.sources import source_of
-from primorl.data.sources.logs import find_files, log_files
+from primorl.data.sources.log_paths import find_files, log_files
 from tests.data.sources.tabular_builders import (
     HEADER,
     NO_FLAGS,

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from examples import insulin_log
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MedsDataset, checked
-from primorl.data.sources import logs, meds, source_of
+from primorl.data.sources import log_paths, meds, source_of
 from tests.data.builders import collected, ingested
 from tests.projects import project_settings
 
@@ -155,9 +155,9 @@ def test_other_forms_of_the_folder_name_the_remedy(project: Path, what: str) -> 
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
     write(STAY)
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
-    assert logs.changed("log", entry()) is None
+    assert log_paths.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "1 of 1 files changed" in str(logs.changed("log", entry()))
+    assert "1 of 1 files changed" in str(log_paths.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "out of order"),
