@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import yaml
 
@@ -14,12 +15,21 @@ import primorl
 from primorl.base.dvc import hint
 from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
-from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, stage_log
+from primorl.base.paths import (
+    CHECKPOINTS,
+    CONSENT,
+    PARAMS,
+    PIPELINE,
+    STATE,
+    WITHDRAWALS,
+    stage_log,
+)
 from primorl.base.processes import place_among_processes
 from primorl.base.reporting import StageLog, exit_status
 from primorl.base.template import check_version
 from primorl.config import params
 from primorl.config.params import Params
+from primorl.config.reading import read_yaml
 from primorl.data.sources.log_paths import changed
 
 Body = Callable[[Params, StageLog], None]
@@ -66,23 +76,54 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)
-    checked = params.load(PARAMS)
+    before, checked = _read_followed(name), params.load(PARAMS)
     check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         print(f"{name}: warning: {said}", file=sys.stderr)
     started, log = time.perf_counter(), StageLog()
     if idle is None or not idle(checked):
         body(checked, log)
+    now = _read_followed(name)
+    # DVC records what they are when the stage has ended, and would never run it for an edit.
+    if edited := [key for key in before | now if before.get(key) != now.get(key)]:
+        raise PipelineError(f"{edited[0]}: edited while {name} ran; run `dvc repro` again")
     seconds = round(time.perf_counter() - started, 3)
     write_json(stage_log(name), {"seconds": seconds, "metrics": log.metrics})
 
 
-def _outputs(stage: str) -> list[Path]:
-    """The outputs that ``dvc.yaml`` lists for a stage; none outside a DVC project."""
+def _listed(stage: str) -> dict[str, Any]:
+    """What ``dvc.yaml`` says of a stage; nothing outside a DVC project."""
     try:
-        listed = yaml.safe_load(PIPELINE.read_text(encoding="utf-8"))["stages"][stage]
+        stages: dict[str, dict[str, Any]] = yaml.safe_load(PIPELINE.read_text("utf-8"))["stages"]
     except (FileNotFoundError, KeyError):
-        return []
+        return {}
+    return stages.get(stage, {})
+
+
+def _read_followed(stage: str) -> dict[str, Any]:
+    """Read what a stage follows and a person may edit: its settings, and lists of people."""
+    listed = _listed(stage)
+    found: dict[str, Any] = {
+        str(file): file.read_bytes()
+        for folder in {str(WITHDRAWALS), str(CONSENT)} & {*listed.get("deps", ())}
+        for file in Path(folder).rglob("*")
+        if file.is_file()
+    }
+    for each in listed.get("params", ()):
+        for named, keys in each.items() if isinstance(each, dict) else ((str(PARAMS), [each]),):
+            file = named.replace("${dataset}", params.load(PARAMS).dataset)
+            content = read_yaml(Path(file), "run `dvc repro`")
+            for key in keys or content:
+                value = content
+                for part in key.split("."):
+                    value = value.get(part) if isinstance(value, dict) else None
+                found[f"{file}: {key}"] = value
+    return found
+
+
+def _outputs(stage: str) -> list[Path]:
+    """The outputs that ``dvc.yaml`` lists for a stage."""
+    listed = _listed(stage)
     outputs = [*listed.get("outs", []), *listed.get("metrics", []), *listed.get("plots", [])]
     return [
         Path(path)

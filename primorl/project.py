@@ -240,8 +240,9 @@ def _set(given: Mapping[str, Any]) -> None:
         PipelineError: DVC has no commit to begin an experiment from.
     """
     if git_commit() is None:
-        needed = "no commit yet, which an experiment of DVC begins from"
-        raise PipelineError(f"{Path.cwd()}: {needed}; run `git add --all` and `git commit` there")
+        found = "git gives no commit, which an experiment of DVC begins from"
+        remedy = "run `git add --all` and `git commit` there, or what `git log` asks for"
+        raise PipelineError(f"{Path.cwd()}: {found}; {remedy}")
     form = YAML()  # of the version and layout that DVC writes
     content = form.load(paths.PARAMS)
     _change(content, given)

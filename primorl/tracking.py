@@ -187,12 +187,20 @@ def _connected(uri: str) -> Iterator["MlflowClient"]:
 
 
 def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
+    server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go
     if (found := client.get_experiment_by_name(name)) is not None:
         if found.lifecycle_stage == "deleted":
             remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or choose another"
             raise PipelineError(f"tracking.experiment: {name!r} was deleted in MLflow; {remedy}")
+        address = urlsplit(found.artifact_location)
+        folder = Path(unquote(address.path)).parent
+        if address.scheme == "file" and not (server or folder.is_dir()):
+            remedy = f"name another, or `ln -s {home()} {folder}`"
+            raise PipelineError(
+                f"tracking.experiment: {name!r} has its files in {folder}, which is not there, as "
+                f"where a project was moved; {remedy}"
+            )
         return str(found.experiment_id)
-    server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go
     place = None if server else (home() / "mlruns").as_uri()
     return str(client.create_experiment(name, artifact_location=place, tags=_KIND))
 

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_file
 from primorl.config.datasets import DecimalPoint, TimeUnit
-from primorl.data.sources.logs import header_of
+from primorl.data.sources.logs import check_quotes, header_of
 from primorl.policy.loaded import Policy
 
 _LARGEST_HEADER = 2**22  # bytes
+_OF_NUMBERS = ("integer", "floating", "decimal", "boolean", "null")
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 
 Matrix = npt.NDArray[np.float64]
@@ -175,13 +176,15 @@ def read_table(path: Path) -> pa.Table:
         PipelineError: the file is not there, or not readable.
     """
     if not path.is_file():
-        raise PipelineError(f"{path}: not there; give a .parquet or .csv file")
+        found = "found a folder" if path.is_dir() else "not there"
+        raise PipelineError(f"{path}: {found}; give one .parquet or .csv file")
     try:
         if path.suffix == ".parquet":
-            return pq.read_table(path)
+            return pq.read_table(path, coerce_int96_timestamp_unit="us")
         with path.open("rb") as file:
             header = file.readline(_LARGEST_HEADER).decode("utf-8-sig", "replace")
         delimiter, fields = header_of(header)
+        check_quotes(path, delimiter)
         parsing = pacsv.ParseOptions(
             delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=len(fields) > 1
         )
@@ -227,7 +230,9 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.Array:
     if (count := table.column_names.count(name)) != 1:
         raise PipelineError(f"{path}: column {name!r}: found {count} times, allowed is once")
     found = table[name].combine_chunks()
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+    if pa.types.is_dictionary(found.type):
+        found = found.dictionary_decode()
+    return found.cast(pa.string()) if pa.types.is_string_view(found.type) else found
 
 
 def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint) -> Matrix:
@@ -239,7 +244,7 @@ def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint
         fits = pc.match_substring_regex(text, pattern)
         plain = pc.replace_substring(text, decimal_point, ".")
         array = pc.if_else(fits, plain, pa.scalar(None, plain.type))
-    elif pa.types.is_nested(kind) or pa.types.is_temporal(kind):
+    elif not any(getattr(pa.types, f"is_{fit}")(kind) for fit in _OF_NUMBERS):
         raise PipelineError(f"{path}: column {name!r}: found {kind}; allowed: numbers")
     numbers: Matrix = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return numbers

@@ -127,7 +127,7 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
         here.run(epsilon=5.0)
     assert (tmp_path / PARAMS).read_bytes() == before
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
-    with pytest.raises(PipelineError, match="no commit yet"):
+    with pytest.raises(PipelineError, match="git gives no commit"):
         here.run(seed=1)
     with pytest.raises(PipelineError, match="no project; allowed is a folder with params"):
         Project(tmp_path.parent)

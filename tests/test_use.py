@@ -85,6 +85,10 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None
     assert [row["reason"] for row in found] == [number] * 8 + [far] * 2 + [None] * 4
     expected = policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]])
     assert [row["action"] for row in found[10:]] == expected.tolist()
+    views = pa.array(["0.5", "n/a"], pa.string_view())  # as Polars writes text
+    given = table({"age": views, "dose": [1.0] * 2, "weight": [5.0] * 2})
+    assert predict(policy, given, OUT) == (2, 1)
+    assert read()[0]["action"] == expected[0]
     commas = text("age;dose;weight\n0,5;1;5\n", "in.csv")
     assert predict(policy, commas, OUT, decimal_point=",") == (1, 0)
     assert read()[0]["action"] == expected[0]
@@ -153,10 +157,15 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
         ("in.csv", content, "./in.csv", [], "--out: found the file of --observations"),
         ("in.csv", "age,dose,weight,action\n1,1,5,1\n", "out.csv", ["action"], "action twice"),
         ("in.csv", "age,weight\n1,5\n", "out.csv", [], "found no column 'dose'"),
+        ("in.csv", 'note,age,dose,weight\n"a,1,1,5\n"b",1,1,5\n', "out.csv", [], "row 1: .* quote"),
+        ("in.csv", 'id,age,note\n8,1,"a\n9,1,"b"\n', "out.csv", [], "row 1: found a quote"),
     ):
         refused(policy, text(given, name), says, out, keep=keep)
     plain = {"age": [1.0], "dose": [1.0], "weight": [5.0], "tags": [["a"]]}
     refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<")
+    refused(policy, table(plain | {"dose": [b"1"]}), r"column 'dose': found binary")
+    Path("folder.parquet").mkdir()
+    refused(policy, Path("folder.parquet"), "folder.parquet: found a folder")
     refused(policy, table(plain), "--keep: found columns that", keep=["tags"])
     named = loaded(Path("named"), **OF_THE_LOG)
     refused(named, table({"x": [1.0], "ward": [1.5]}), r"column 'ward': found double")

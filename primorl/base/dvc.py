@@ -108,8 +108,9 @@ class Status:
         except ValueError:
             lines = (line for line in err.splitlines() if line.startswith("ERROR"))
             said = next(lines, "no answer")
-            if " is busy, " in said:
-                said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended"
+            if " is busy, " in said or "RWLock" in said:
+                said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended; "
+                said += "if there is none, delete that file"
             raise PipelineError(f"`dvc status` fails: {said.removeprefix('ERROR: ')}") from None
 
 

@@ -144,7 +144,8 @@ def _divide(
         fingerprint.update(table)
         units = whole(table["unit_id"]).dictionary_encode()
         chosen = choose(units.dictionary)
-        digests += id_digests(secret, info.population, units.dictionary.to_pylist())
+        # of any population: it may be named anew, and these are only compared with each other
+        digests += id_digests(secret, "", units.dictionary.to_pylist())
         for side, own in ((public, chosen), (private, ~chosen)):
             side.units += int(own.sum())
             side.write(table.filter(pa.array(own[units.indices.to_numpy()])))

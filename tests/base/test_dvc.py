@@ -37,6 +37,10 @@ def test_what_changed_and_what_is_gone_are_told() -> None:
     assert changed_stages() == {"make"}
     shutil.rmtree("made")
     assert hint() == "missing: made; `dvc checkout` brings them back"
+    Path(".dvc/tmp/rwlock").write_text("")  # as a kill may leave it
+    with pytest.raises(PipelineError, match=r"rwlock.*if there is none, delete that file"):
+        changed_stages()
+    Path(".dvc/tmp/rwlock").unlink()
     Path("dvc.yaml").write_text("stages: [")
     with pytest.raises(PipelineError, match="`dvc status` fails: "):
         changed_stages()

@@ -56,7 +56,9 @@ MANIFEST = Path("partitions/manifest.json")
 def test_who_joined_and_who_left_between_two_versions_is_counted(
     project: Path, later: range, counts: tuple[int, int]
 ) -> None:
-    """Of all units, public ones too; of a version that was split elsewhere nothing is known."""
+    """Of all units, public ones too, whatever their population is called; of a version that was
+    split elsewhere nothing is known.
+    """
     versions = []
     for name, units in (("one", range(20)), ("two", later)):
         people = [f"p{unit:02d}" for unit in units]
@@ -64,7 +66,8 @@ def test_who_joined_and_who_left_between_two_versions_is_counted(
         rows, fingerprint = table(content, names=people), Fingerprint(INFO.schema)
         fingerprint.update(rows)
         versions.append(fingerprint.keyed(project_secret()))
-        write_parts(Path(name), rows, info=replace(INFO, dataset_fingerprint=versions[-1]))
+        info = replace(INFO, dataset_fingerprint=versions[-1], population=name)
+        write_parts(Path(name), rows, info=info)
         partition(Path(name), Path("partitions"), public_fraction=0)
     assert compare_units(versions[0], versions[1][:6]) == counts
     assert compare_units(versions[0], "0" * 6) is None

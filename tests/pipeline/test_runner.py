@@ -90,6 +90,41 @@ def test_any_stage_deletes_what_was_left(
     assert shown.splitlines()[-1] == line
 
 
+EDITS = {
+    "a setting": ("params.yaml", "seed: 0", "seed: 1", "params.yaml: seed"),
+    "of the entry": (
+        "datasets/pendulum-replay.yaml",
+        "population: ",
+        "population: x",
+        "population",
+    ),
+    "who withdrew": ("data/withdrawals/w.txt", "", "17", "data/withdrawals/w.txt"),
+    "another stage's": ("params.yaml", "epochs: ", "epochs: 1", ""),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_what_is_edited_while_a_stage_runs_that_follows_it_is_not_taken_for_done(
+    project: Params, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    """DVC would record the edited values as those that the stage ran with."""
+    file, before, after, says = EDITS[what]
+    followed = "[dataset, seed, {'datasets/${dataset}.yaml': [population, score]}]"
+    listed = f"collect:\n    params: {followed}\n    deps: [data/withdrawals]"
+    Path("dvc.yaml").write_text(PIPELINE.replace("collect:", listed))
+    Path("data/withdrawals").mkdir(parents=True)
+    Path("data/withdrawals/w.txt").touch()
+
+    def edit(params: Params, log: StageLog) -> None:
+        text = Path(file).read_text()
+        assert before in text
+        Path(file).write_text(text.replace(before, after, 1))
+
+    assert runner.run_stage("collect", "a stage", edit) == bool(says)
+    said = capsys.readouterr().err
+    assert said == "" if not says else f"{says}: edited while collect ran; run `dvc repro`" in said
+
+
 def test_an_output_that_cannot_be_written_is_refused(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

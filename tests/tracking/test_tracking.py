@@ -142,6 +142,20 @@ def test_a_store_that_fails_names_the_remedy(what: str) -> None:
         raise OSError(said)
 
 
+def test_files_of_a_project_that_was_moved_are_not_written_where_it_was(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow keeps the whole path of an experiment's files."""
+    log_run(chosen, RunContent({}, {}, []), [])
+    moved = project.rename(project.with_name("moved"))
+    monkeypatch.chdir(moved)
+    with pytest.raises(PipelineError, match=f"tracking.experiment: .* `ln -s {moved} {project}`"):
+        log_run(chosen, RunContent({}, {}, []), [])
+    project.symlink_to(moved)
+    log_run(chosen, RunContent({}, {}, []), [])
+    assert len(logged(moved)[1]) == 2
+
+
 @pytest.mark.parametrize("name", ["a%20b", "100% why?#b"])
 def test_the_store_lies_in_the_project_whatever_its_name(
     project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch, name: str

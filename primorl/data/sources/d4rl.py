@@ -5,6 +5,7 @@ path.
 import csv
 import http.client
 import itertools
+import math
 import os
 import shutil
 import urllib.request
@@ -26,6 +27,7 @@ from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
+_REPACK = "write all rows into one file with gzip (`h5repack -f GZIP=4`)"
 NAMES = Path(__file__).with_suffix(".csv")
 """D4RL's names, addresses and reference scores."""
 _FILE = "data.hdf5"
@@ -108,8 +110,8 @@ def _fetch(address: str, path: Path) -> None:
 
 
 def check_parts(path: Path) -> None:
-    """Refuse an HDF5 file whose rows lie in other files, which HDF5 reads as zeros where they are
-    not there. A broken file is left to its reader.
+    """Refuse an HDF5 file whose rows lie in other files or were never written, which HDF5 reads as
+    zeros. A broken file is left to its reader.
 
     Raises:
         PipelineError: names the file and the part.
@@ -117,22 +119,27 @@ def check_parts(path: Path) -> None:
     with suppress(OSError, RuntimeError, KeyError), h5py.File(path, "r") as file:
         found = file.visititems_links(partial(_find_foreign, file))
         if found is not None:
-            remedy = "write all rows into one file with gzip (`h5repack -f GZIP=4`)"
-            raise PipelineError(f"{path}: {printable(found)}; {remedy}")
+            raise PipelineError(f"{path}: {printable(found)}")
 
 
 def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
     """Say why this file alone does not give the rows of one link; None: it does."""
     if isinstance(link, h5py.ExternalLink):
-        return f"{name}: found a link to another file"
+        return f"{name}: found a link to another file; {_REPACK}"
     if not isinstance(link, h5py.HardLink) or not isinstance(part := file[name], h5py.Dataset):
         return None
     layout = part.id.get_create_plist()
     if layout.get_layout() == h5py.h5d.VIRTUAL or layout.get_external_count():
-        return f"{name}: found rows that lie in another file"
+        return f"{name}: found rows that lie in another file; {_REPACK}"
+    chunks = zip(part.shape or (), part.chunks or (), strict=False)
+    needed = math.prod(-(-size // chunk) for size, chunk in chunks)
+    there = part.id.get_num_chunks() if part.chunks else part.id.get_storage_size()
+    if part.size and there < needed:
+        return f"{name}: found rows that were never written, and are zeros; write the file again"
     numbers = [layout.get_filter(place)[0] for place in range(layout.get_nfilters())]
     missing = [number for number in numbers if not h5py.h5z.filter_avail(number)]
-    return f"{name}: found HDF5's filters {missing}, which are not installed" if missing else None
+    found = f"{name}: found HDF5's filters {missing}, which are not installed; {_REPACK}"
+    return found if missing else None
 
 
 class D4rlReader:

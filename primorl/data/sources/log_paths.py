@@ -34,7 +34,7 @@ def find_files(named: str, endings: tuple[str, ...] = ENDINGS) -> tuple[Path, li
         return wanted, log_files(wanted, endings)
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
     found: set[Path] = set()
-    for path in _match(wanted):
+    for path in [wanted] if wanted.is_file() else _match(wanted):  # its name may have brackets
         if path.is_dir():
             found.update(log_files(path, endings))
         else:
@@ -77,10 +77,13 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
 
 
 def _refuse_tables(found: Iterable[Path]) -> None:
-    """Refuse files of a table that keeps rows in files which no longer count, as a folder above
-    them tells: deleted people would come back.
+    """Refuse files of a table that keeps rows in files which no longer count, and of a write that
+    did not end, as a folder above them tells: deleted people would come back, others be missing.
     """
     for folder in sorted({above for path in found for above in path.resolve().parents}):
+        if (folder / "_temporary").exists():
+            said = "found _temporary, so not all of its files were written"
+            raise PipelineError(f"{folder}: {said}; write them again, into an empty folder")
         signs = [folder / name for name in ("_delta_log", ".hoodie", "_spark_metadata")]
         signs = [sign for sign in signs if sign.exists()]
         if signs := signs or [*folder.glob("metadata/*.metadata.json")]:

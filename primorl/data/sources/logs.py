@@ -276,7 +276,7 @@ class LogFiles:
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         with _decoding(path, self._names[path], self._words):
             if path.suffix != ".parquet":
-                self._check_quotes(path)
+                check_quotes(path, self._form.delimiter)
             yield from self._open(path, types)
 
     def _open(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -289,40 +289,12 @@ class LogFiles:
             page_checksum_verification=True,
             pre_buffer=False,
             buffer_size=_PARQUET_BUFFER_BYTES,
+            coerce_int96_timestamp_unit="us",  # nanoseconds end in 2262, and then begin in 1677
         )
         batches: Iterator[pa.RecordBatch] = file.iter_batches(
             ROWS_PER_BATCH, columns=sorted(types), use_threads=False
         )
         return batches
-
-    def _check_quotes(self, path: Path) -> None:
-        """Refuse a field that holds rows: Arrow reads up to the next quote, whatever follows it.
-
-        Raises:
-            PipelineError: names the file and the row in which the quote is opened.
-        """
-        with open_bytes(path) as file:
-            if not any(b'"' in block for block in iter(lambda: file.read(_CSV_BLOCK_BYTES), b"")):
-                return
-        row, line, mark = -1, 0, self._form.delimiter
-        with io.TextIOWrapper(open_bytes(path), "utf-8", "replace", newline="") as text:
-            lines = csv.reader(text, delimiter=mark, strict=True)
-            try:
-                for fields in lines:
-                    several = lines.line_num > line + 1
-                    # A row that was read as a field ends in what comes before that field.
-                    if several and any(
-                        place > 1
-                        and len(parts := field.splitlines()) > 1
-                        and parts[-1].count(mark) == place
-                        for place, field in enumerate(fields)
-                    ):
-                        raise csv.Error
-                    row, line = row + bool(fields), lines.line_num
-            except csv.Error:
-                found = "a quote that is not closed in its row, a character after a closing quote"
-                allowed = "quotes around whole fields, doubled inside, and cells up to 131072 long"
-                _refuse_row(path, row, f"found {found}, or an endless cell", allowed)
 
     def _open_csv(self, path: Path, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
         """Open a CSV with columns of these types; without any, of all columns as they seem."""
@@ -342,6 +314,37 @@ class LogFiles:
                 null_values=[*pacsv.ConvertOptions().null_values, "\\N"],
             ),
         )
+
+
+def check_quotes(path: Path, delimiter: str) -> None:
+    """Refuse a field of a CSV that holds rows: Arrow reads up to the next quote, whatever follows
+    it.
+
+    Raises:
+        PipelineError: names the file and the row in which the quote is opened.
+    """
+    with open_bytes(path) as file:
+        if not any(b'"' in block for block in iter(lambda: file.read(_CSV_BLOCK_BYTES), b"")):
+            return
+    row, line = -1, 0
+    with io.TextIOWrapper(open_bytes(path), "utf-8", "replace", newline="") as text:
+        lines = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            for fields in lines:
+                several = lines.line_num > line + 1
+                # A row that was read as a field ends in what comes before that field.
+                if several and any(
+                    len(parts := field.splitlines()) > 1
+                    and parts[-1].count(delimiter) == place
+                    and (place > 1 or parts[-1].endswith(delimiter))
+                    for place, field in enumerate(fields)
+                ):
+                    raise csv.Error
+                row, line = row + bool(fields), lines.line_num
+        except csv.Error:
+            found = "a quote that is not closed in its row, a character after a closing quote"
+            allowed = "quotes around whole fields, doubled inside, and cells up to 131072 long"
+            _refuse_row(path, row, f"found {found}, or an endless cell", allowed)
 
 
 def _zone(kind: pa.DataType) -> str | None:

@@ -72,9 +72,15 @@ class Meds:
             found = "found a subject in two places; allowed is each in one shard"
             raise PipelineError(f"{files[0].parent}: {found}")
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
+        late = ""
+        if logs.late:
+            late = (
+                f"; {logs.late} trajectories begin after their subject terminated, which is left "
+            )
+            late += "out: give a death its time, or the end of its day"
         print(
             f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
-            f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}",
+            f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}{late}",
             file=sys.stderr,
         )
         if unseen := ", ".join(map(repr, codes.unseen)):
@@ -186,7 +192,8 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
         PipelineError: it is unreadable, lacks a column or is not sorted.
     """
     try:
-        file = pq.ParquetFile(path, pre_buffer=False, read_dictionary=["code"])
+        form = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
+        file = pq.ParquetFile(path, read_dictionary=["code"], **form)
         if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
             found = f"found no column {', '.join(map(repr, missing))}"
             raise PipelineError(f"{path}: {found}; convert it to MEDS 0.3 or later")
@@ -206,8 +213,11 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
         raise PipelineError(f"{path}: {found}; repair it") from None
     time = pc.fill_null(times, _STATIC).to_numpy()
     new = subject[1:] != subject[:-1]
-    if ((time[1:] < time[:-1]) & ~new).any():
-        raise PipelineError(f"{path}: found a subject's rows out of order; sort them by time")
+    back = np.flatnonzero((time[1:] < time[:-1]) & ~new)
+    if len(back):
+        found = "found a time before that of the row before, of the same subject"
+        remedy = "sort each subject's rows by time, those without one first (NULLS FIRST)"
+        raise PipelineError(f"{path}: row {back[0] + 2}: {found}; {remedy}")
     # The last row is for events without a code.
     roles = np.vstack([codes.roles_of(code.dictionary.to_pylist()), codes.roles_of([None])])
     roles = roles[pc.fill_null(code.indices, -1).to_numpy()]
@@ -337,10 +347,13 @@ class Decisions:
     Attributes:
         schema: of the rows.
         outside: for each value observed, how many outside its bounds, of how many; private.
+        late: how many times a trajectory begins when its subject has terminated, as where a death
+            has no time of day; private.
     """
 
     def __init__(self, dataset: datasets.MedsDataset, codes: Codes):
         self.outside: dict[str, tuple[int, int]] = {}
+        self.late = 0
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
         level = pa.dictionary(pa.int32(), pa.string())
         kind = pa.float32() if self._options.action[0].bins is None else level
@@ -404,6 +417,7 @@ class Decisions:
         if self._options.begins is None:
             begins = everything.first_of(everything.who)
         who, begin = begins.who, begins.time
+        self.late += int(np.sum(deaths.first(who, np.full_like(begin, _STATIC)) <= begin))
         number = np.arange(len(who)) - np.searchsorted(who, who)
         # A trajectory lasts until something ends it, the next one begins, or the record ends.
         following = begins.first(who, begin, after=True)

@@ -159,7 +159,16 @@ def map_virtually(file: h5py.File, name: str) -> None:
     file.create_virtual_dataset(name, layout)
 
 
-@pytest.mark.parametrize("write", [link_folder_out, map_virtually])
+def write_nothing(file: h5py.File, name: str) -> None:
+    file.create_dataset(name, FULL[name].shape, FULL[name].dtype)
+
+
+def write_a_part(file: h5py.File, name: str) -> None:
+    """As a program that was killed leaves it."""
+    file.create_dataset(name, FULL[name].shape, FULL[name].dtype, chunks=(4,))[:7] = FULL[name][:7]
+
+
+@pytest.mark.parametrize("write", [link_folder_out, map_virtually, write_nothing, write_a_part])
 def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
     project: Path, write: Callable[[h5py.File, str], None]
 ) -> None:
@@ -170,7 +179,7 @@ def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
             other[array] = values
         write(file, name)
     named = "rest" if write is link_folder_out else name
-    with pytest.raises(PipelineError, match=rf"data.hdf5: {named}: found .*h5repack"):
+    with pytest.raises(PipelineError, match=rf"data.hdf5: {named}: found .*write "):
         ingested(chosen)
 
 

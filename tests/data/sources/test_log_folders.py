@@ -34,6 +34,7 @@ TABLES = {
     "Hudi": "log/.hoodie/hoodie.properties",
     "Spark's streams": "log/_spark_metadata/0",
     "Iceberg": "log/metadata/v1.metadata.json",
+    "a write of Spark that was cut off": "log/_temporary/0/part-2.parquet",
 }
 
 
@@ -42,14 +43,17 @@ TABLES = {
 def test_files_of_a_table_are_no_log_as_they_keep_deleted_rows(
     folder: Path, table: str, named: str
 ) -> None:
-    """Of somebody who was deleted there the whole file may still lie in the folder."""
+    """Of somebody who was deleted there the whole file may still lie in the folder; others are
+    missing where its writing was cut off.
+    """
     Path("log/year=2024").mkdir()
     write(rows()[:6], "log/year=2024/kept.parquet")
     write(rows()[6:], "log/year=2024/deleted.parquet")
     sign = Path(TABLES[table])
     sign.parent.mkdir(parents=True)
     sign.write_text("{}", encoding="utf-8")
-    with pytest.raises(PipelineError, match="whose files hold deleted rows"):
+    says = "whose files hold deleted rows|not all of its files were written"
+    with pytest.raises(PipelineError, match=says):
         run(entry(files=named, sorted=False))
 
 
@@ -127,6 +131,12 @@ def test_files_that_are_none(project: Path) -> None:
     write(rows())
     text("{}", "log/part.json")
     assert "log/part.json: found a name" in refusal(entry(files="log/*"))
+
+
+def test_a_name_that_looks_like_a_pattern_may_be_a_files(project: Path) -> None:
+    """As browsers name a second download."""
+    write(rows(), "log/log[1].parquet")
+    assert len(run(entry(files="log/log[1].parquet"))) == 6
 
 
 B = Path("log/b")

@@ -128,6 +128,32 @@ def test_collect_tells_in_one_line_whom_and_what_it_left_out(
     ]
 
 
+@pytest.mark.parametrize("year", [2150, 2262, 9000])
+def test_times_that_spark_wrote_are_the_same(
+    project: Path, year: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nanoseconds, as which they are read by default, end in the night after this day."""
+    monkeypatch.setattr(f"{__name__}.BEGAN", datetime(year, 4, 11, 20))
+    write([*STAY[:-1], (7, 9, "MEDS_DEATH", None), STAY[-1]])
+    made = run(entry())
+    pq.write_table(pq.read_table(SHARD), SHARD, use_deprecated_int96_timestamps=True)
+    assert run(entry()) == made
+
+
+@pytest.mark.parametrize(("hour", "late"), [(-10, True), (0, True), (9, False)])
+def test_a_death_before_the_stay_that_it_ended_is_told(
+    project: Path, hour: int, late: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where it has a day and no time."""
+    write(
+        sorted([*STAY, (7, hour, "MEDS_DEATH", None)], key=lambda e: -99 if e[1] is None else e[1])
+    )
+    made = run(entry())
+    assert made[-1]["terminated"] != late
+    said = "1 trajectories begin after their subject terminated, which is left out"
+    assert (said in capsys.readouterr().err) == late
+
+
 OLDER: dict[str, tuple[Callable[[], object], str]] = {
     "MEDS 0.2 named patients": (
         lambda: pq.write_table(
@@ -160,7 +186,8 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
     assert "1 of 1 files changed" in str(log_paths.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
-        ([STAY[3], STAY[2]], "out of order"),
+        ([STAY[3], STAY[2]], "row 2: found a time before"),
+        ([*STAY[1:], STAY[0]], r"row 10: .*NULLS FIRST"),  # as DuckDB sorts
         ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two places"),
     ):
         write(events)

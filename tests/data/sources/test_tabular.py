@@ -457,6 +457,8 @@ def test_a_quote_swallows_no_row_and_is_text_where_it_is_closed(project: Path) -
     for notes in OPEN_QUOTES.values():
         text(noted(notes))
         assert "row 1: found a quote" in refusal(entry())
+    text("note," + HEADER + ',2,0,0,1,A,0,1,0,0\n,"2,0,1,1,A,0,1,0,0\n,",0,2,1,A,0,1,0,1\n')
+    assert "row 2: found a quote" in refusal(entry()), "the next quote begins the second field"
     Path("log/log.csv").unlink()
     for notes in CLOSED_QUOTES.values():
         text(gzip.compress(noted(notes).encode()), "log/log.csv.gz")
@@ -507,6 +509,17 @@ def test_years_that_hide_the_true_ones_are_read(project: Path, year: int, zone: 
     times = [f"{year}-01-02 08:00:00.{part}{zone}" for part in ("1", "25")]
     text(HEADER + "".join(f"2,0,{time},1,A,0.5,1,0,0\n" for time in times))
     assert len(run(entry(NO_FLAGS, end="last_row"))) == 1
+
+
+def test_spark_writes_years_beyond_those_of_nanoseconds(project: Path) -> None:
+    """Its older form of times, INT96, is read as nanoseconds by default: 2262 comes before 2024."""
+    years = (2300, 2024, 9999, 2262, 2261)
+    content = [row(2, 0, datetime(year, 12, 31), x=float(year)) for year in years]
+    table, path = pa.Table.from_pylist(content), Path("log/log.parquet")
+    path.parent.mkdir()
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    made = run(entry(NO_FLAGS, sorted=False, end="last_row"))
+    assert [int(each[0]) for each in made["observation"].to_pylist()] == [2024, 2261, 2262, 2300]
 
 
 @pytest.mark.parametrize("form", FORMS)
