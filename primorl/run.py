@@ -103,6 +103,7 @@ class VerifiedRun:
         run._check_other_runs()
         run._check_statements()
         run._check_data()
+        run._check_labels(params)
         return run
 
     @property
@@ -172,6 +173,21 @@ class VerifiedRun:
         _refuse_other(PRIVATE_EVALUATION, self.answers, {"horizon": info.horizon})
         if self.results is not None:
             _refuse_other(SUMMARY, self.results, {"dataset": info.dataset})
+
+    def _check_labels(self, params: Params) -> None:
+        """Refuse declared words for a column or an action that the data do not have."""
+        if params.dataset != self.manifest.info.dataset:
+            return
+        spaces = self.manifest.info.spaces
+        names = [*spaces.observation_names, *spaces.action_names, "reward"]
+        parts = [part.partition("=")[0] for name in names for part in name.split(", ")]
+        known = dict.fromkeys([*names, *parts])
+        for name in params.chosen.card.labels:
+            if name not in known:
+                raise PipelineError(
+                    f"datasets/{params.dataset}.yaml: card.labels: found {name!r}, which is no "
+                    f"column and no action; allowed are {', '.join(known)}"
+                )
 
 
 def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> None:

@@ -500,12 +500,14 @@ class CardTexts(Block):
         purpose: permitted uses.
         contact: for questions and mistakes.
         licence: of the data.
+        labels: words for columns and actions, by their names: with the unit of measure.
     """
 
     owner: reading.Sentence | None = None
     purpose: reading.Sentence | None = None
     contact: reading.Sentence | None = None
     licence: reading.Sentence | None = None
+    labels: dict[reading.Category, reading.Sentence] = field(default_factory=dict)
 
 
 class DatasetCommon(Block):
@@ -544,10 +546,10 @@ class DatasetCommon(Block):
     recipe: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def texts(self) -> dict[str, str]:
+    def texts(self) -> dict[str, Any]:
         """The texts that are given, by key."""
         own = {"reward_meaning": self.reward_meaning, "left_out": self.left_out}
-        return {key: text for key, text in {**vars(self.card), **own}.items() if text is not None}
+        return {key: text for key, text in {**vars(self.card), **own}.items() if text}
 
     @property
     def cuts_last_rows(self) -> bool:

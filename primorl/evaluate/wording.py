@@ -4,6 +4,7 @@ table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from primorl.evaluate.private.results import MEAN_RETURN, Check, Verdict
@@ -35,6 +36,8 @@ WHOSE = {
 }
 """Names for `Answer.of`, in the order in which answers are listed."""
 
+_NORMAL = NormalDist()
+_LEAST_ARM = 10  # people, below which the normal approximation says little
 # how the assumption ends without which the ε of a whole run holds
 _FIXED_BEFORE = "; else spent_on_dataset holds"
 
@@ -92,17 +95,58 @@ class Shown:
     of_policy: bool = False
 
 
-def stop_rule(advice: Mapping[str, Any], today: Shown | None, units: str) -> str:
-    """Say when to stop a trial; empty where none is recommended, or today's interval is unknown."""
+def describe_trial(summary: Mapping[str, Any], today: Shown | None) -> str:
+    """Say when to stop a trial, and how many people one needs; empty where none is recommended, or
+    today's interval is unknown.
+
+    Their number is that of a two-sided test of two equal arms at 5% with 80% power, for normal
+    returns that spread in both as people's do today.
+    """
+    advice, units = summary["recommendation"], plural(summary["unit"])
     if advice["answer"] != "trial" or today is None or today.ends is None:
         return ""
-    return (
+    text = (
         f"Agree beforehand after how many {units} to look, and stop the trial if their mean return "
         f"is then below {today.ends[0]:.4g}, the lower end of the interval of today's mean return."
     )
+    spread = _spread_of_returns(summary)
+    if not spread:
+        return text
+    gains = advice["gain"], advice["interval"][0]
+    needed, most = (_count_in_arm(each, spread) for each in gains)
+    return (
+        f"{text} A trial with about {needed} {units} in each of two arms finds a gain of "
+        f"{gains[0]:.3g} in four cases of five; a gain of {gains[1]:.3g} needs about {most}."
+    )
 
 
-def list_explained(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _spread_of_returns(summary: Mapping[str, Any]) -> float:
+    """Return how far apart the ends are within which 80% of the people's returns surely lie; 0
+    where it is unknown.
+    """
+    answers = summary.get("private_evaluation") or ()
+    found = {each["what"]: each["ci95"] for each in answers if each["of"] == "behaviour"}
+    lowest, highest = (found.get(f"quantile {p} of the return") for p in (0.1, 0.9))
+    return 0.0 if lowest is None or highest is None else highest[1] - lowest[0]
+
+
+def _count_in_arm(gain: float, spread: float) -> str:
+    """Count the people of one arm, to two digits, for returns of which 80% lie within a spread."""
+    deviation = spread / (_NORMAL.inv_cdf(0.9) - _NORMAL.inv_cdf(0.1))
+    surely = _NORMAL.inv_cdf(0.975) + _NORMAL.inv_cdf(0.8)
+    count = 2 * (surely * deviation / gain) ** 2
+    return f"{max(_LEAST_ARM, float(f'{count:.2g}')):,.0f}"
+
+
+def label(name: str, labels: Mapping[str, str]) -> str:
+    """Name a column or an action in declared words; in ``meal=snack`` and the like, the column."""
+    if name in labels:
+        return labels[name]
+    parts = [part.partition("=") for part in name.split(", ")]
+    return ", ".join(labels.get(column, column) + sign + value for column, sign, value in parts)
+
+
+def list_explained(model: Mapping[str, Any], labels: Mapping[str, str]) -> list[tuple[str, str]]:
     """List the share of each column's variance that a model explains, the reward first, by the
     content of its ``config.json``; empty where nobody was asked.
     """
@@ -113,7 +157,7 @@ def list_explained(model: Mapping[str, Any]) -> list[tuple[str, str]]:
         share = "not known: the noise hides it"
         if each is not None:
             share = f"{each['share']:.0%} ± {at_most(100 * each['error'], 2)}%"
-        rows.append((name, share))
+        rows.append((label(name, labels), share))
     return [*rows[-1:], *rows[:-1]]
 
 

@@ -144,6 +144,8 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         content[contents.EVALUATION],
     )
     answers, clone = content.get(contents.ANSWERS), content.get(contents.CLONE)
+    declared = content.get(contents.DECLARED, {})
+    labels = declared.get("labels", {})
     asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
     verdict = Verdict.of(answers.get("verdict")) if answers else None
     believed = verdict is None or verdict.believed
@@ -159,14 +161,12 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     for name, own in (answers["statements"] if answers else {}).items():
         mechanisms.append((f"private evaluation: {name}", own))
     compared: Sequence[str] = ()
-    today, stop = None, ""
+    today, trial = None, ""
     if summary.get("recommendation"):
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
         compared = write_practice(beside, discount).points
         today = next(iter(wording.comparable(beside, discount)), None)
-        stop = wording.stop_rule(
-            summary["recommendation"], today, wording.plural(statement["unit"])
-        )
+        trial = wording.describe_trial(beside, today)
     return {
         "statement": statement,
         "model": content[contents.MODEL[1]],
@@ -174,10 +174,11 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "summary": summary,
         "ledger": content[contents.LEDGER],
         "answers": answers,
-        "declared": content.get(contents.DECLARED, {}),
+        "declared": declared,
+        "labels": labels,
         "units": wording.plural(statement["unit"]),
-        "observation_names": _given_names(policy.get("observation_names")),
-        "action_names": _given_names(policy.get("action_names")),
+        "observation_names": _describe_names(policy.get("observation_names"), labels),
+        "action_names": _describe_names(policy.get("action_names"), labels),
         "estimates": estimates,
         "doubts": doubts,
         "mechanisms": mechanisms,
@@ -187,7 +188,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "unprotected": wording.describe_public(statement) if statement["private"] else "",
         "compared": compared,
         "today": today,
-        "stop": stop,
+        "trial": trial,
         "today_note": wording.today_note({"private_evaluation": asked}),
         **_list_uses(
             answers.get("conduct") if answers else None, content[contents.MODEL[1]], today
@@ -247,6 +248,7 @@ def write_conduct(
     model: Content,
     today: wording.Shown | None,
     units: str,
+    labels: Mapping[str, str],
     *,
     believed: bool,
 ) -> Section:
@@ -258,11 +260,13 @@ def write_conduct(
         model: ``config.json`` of the model, which names actions that nobody takes.
         today: the people's mean return; None: not known.
         units: of privacy, in the plural.
+        labels: declared words for columns and actions.
         believed: whether outcomes in the model may be shown.
     """
     if conduct is None:
         return Section([], [], [])
-    return _section("conduct", **_list_uses(conduct, model, today), units=units, believed=believed)
+    uses = _list_uses(conduct, model, today)
+    return _section("conduct", **uses, units=units, labels=labels, believed=believed)
 
 
 def _list_uses(
@@ -298,12 +302,12 @@ def _share_outcomes(
     ]
 
 
-def list_columns(policy: Content) -> list[Row]:
-    """List the names of observations and actions with their public ranges; empty where the data
-    name none.
+def list_columns(policy: Content, labels: Mapping[str, str]) -> list[Row]:
+    """List the names of observations and actions with their declared words and public ranges; empty
+    where the data name none.
     """
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
-    if not _given_names((*seen, *done)):
+    if not labels and not _given_names((*seen, *done)):
         return []
     ends = (policy.get(f"observation_{end}") or [None] * len(seen) for end in ("low", "high"))
     rows: list[Row] = []
@@ -313,6 +317,8 @@ def list_columns(policy: Content) -> list[Row]:
     rows += [
         (name, "an action" if policy["discrete_actions"] else "set by the policy") for name in done
     ]
+    if labels:
+        rows = [(name, wording.label(name, labels), what) for name, what in rows]
     left = len(rows) - _MOST_COLUMNS
     if left > 0:
         return [*rows[:_MOST_COLUMNS], (f"and {left} more", "see config.json of the policy")]
@@ -324,6 +330,13 @@ def _given_names(names: Sequence[str] | None) -> Sequence[str]:
     ``observation_3``.
     """
     return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
+
+
+def _describe_names(names: Sequence[str] | None, labels: Mapping[str, str]) -> list[str]:
+    """List names, each with its declared words behind it; nothing where neither are given."""
+    given = (names or ()) if labels else _given_names(names)
+    pairs = [(name, wording.label(name, labels)) for name in given]
+    return [name if text == name else f"{name} ({text})" for name, text in pairs]
 
 
 # The guarantee as a whole
@@ -473,7 +486,7 @@ def environment(package: str, **options: Any) -> Environment:
         **options,
     )
     figures = (at_most, at_least, percent_at_most)
-    for write in (*figures, wording.singular, wording.plural, wording.source):
+    for write in (*figures, wording.label, wording.singular, wording.plural, wording.source):
         made.filters[write.__name__] = write
     made.filters |= {
         "count": lambda number, what: f"{number:,} {what if number == 1 else wording.plural(what)}",

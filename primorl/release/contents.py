@@ -7,7 +7,7 @@ mechanism's output, params.yaml, the environment, the public split, declared fac
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -149,6 +149,8 @@ class Declared:
     """What one point of the return means."""
     left_out: Line | None = None
     """What the declared bounds leave out, as is known beforehand."""
+    labels: dict[Line, Line] = field(default_factory=dict)
+    """Words for columns and actions, by their names."""
 
 
 @record

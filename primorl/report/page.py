@@ -77,7 +77,7 @@ class Facts:
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
-    declared: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
     discount: float = 1.0
     day: date = field(default_factory=date.today)
     link: str = f"../{PRIVATE_EVALUATION}"
@@ -164,6 +164,7 @@ def write_page(facts: Facts) -> str:
         (row for row in wording.comparable(summary, facts.discount) if not row.of_policy), None
     )
     declared, named = facts.declared, card.DECLARED_TEXTS.items()
+    labels = declared.get("labels", {})
     lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
     return template.render(
@@ -179,7 +180,7 @@ def write_page(facts: Facts) -> str:
         public_facts=wording.public_facts(statement.to_json()),
         today=today,
         today_note=wording.today_note(summary),
-        stop="" if advised is None else wording.stop_rule(advised, today, units),
+        trial="" if advised is None else wording.describe_trial(summary, today),
         gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         lengths_known=lengths or bool(stated.get("public_units")),
         checked=None if verdict is None else wording.model_check(verdict),
@@ -190,11 +191,12 @@ def write_page(facts: Facts) -> str:
             facts.model,
             today,
             units,
+            labels,
             believed=believed and wording.can_compare(summary),
         ),
         responsible=[(said, declared.get(key, "not stated")) for key, said in named],
-        columns=card.list_columns(facts.policy),
-        explained=wording.list_explained(facts.model),
+        columns=card.list_columns(facts.policy, labels),
+        explained=wording.list_explained(facts.model, labels),
         curve=card.trace_curve(facts.released) if facts.sound else (),
         version=primorl.__version__,
         **_list_spending(facts),

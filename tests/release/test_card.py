@@ -123,7 +123,7 @@ def with_texts(text: str) -> str:
         {"environment": text, "variant": text} | named,
         {"dataset": text, "env_id": text} | PUBLIC,
         {"records": [RECORD | {"stage": text, "day": text}]},
-        dict.fromkeys(("owner", "purpose", "contact", "licence"), text),
+        dict.fromkeys(("owner", "purpose", "contact", "licence"), text) | {"labels": {text: text}},
     )
 
 

@@ -209,15 +209,18 @@ def test_the_bundle_says_what_was_declared() -> None:
     """Twins: without the texts there is no such file, which a log needs: there `release` names all
     that is missing.
     """
-    declare(DECLARATION)
+    labels = {"observation_0": "cosine of the angle"}
+    declare(DECLARATION | {"labels": labels})
     folder = made("with")
-    assert read_json(folder / DECLARED) == DECLARATION | {"format": 1}
+    assert read_json(folder / DECLARED) == DECLARATION | {"format": 1, "labels": labels}
     card = (folder / CARD).read_text(encoding="utf-8")
-    assert all(text in card for text in DECLARATION.values())
+    assert all(text in card for text in (*DECLARATION.values(), *labels.values()))
     declare({})
     assert not (made("without") / DECLARED).exists()
     declare(DECLARATION | {"contact": "see /home/jane/notes.txt"})
     refused_at_home("datasets/pendulum-replay.yaml: card: holds a path")
+    declare(DECLARATION | {"labels": {"angel": "a column that is not there"}})
+    refused_at_home("card.labels: found 'angel', which is no column and no action; allowed are obs")
 
 
 def test_a_unit_that_was_charged_as_private_never_becomes_public(

@@ -103,10 +103,13 @@ def log_of(**advice: Any) -> dict[str, Any]:
     asked |= {"of": "clone", "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
     today = dict.fromkeys(("of", "estimator"), "behaviour") | {"ci95": [3.0, 3.75], "epsilon": 0.5}
     today |= {"covers": "chance", "bias": "Some lie beyond."}
+    ends = ((0.1, [0.5, 1.0]), (0.9, [6.0, 6.25]))
+    spread = [asked | {"of": "behaviour", "what": f"quantile {p} of the return"} for p, _ in ends]
+    spread = [each | {"ci95": own} for each, (_, own) in zip(spread, ends, strict=True)]
     log = SUMMARY | dict.fromkeys(("return_mean", "return_ci95", "normalized_score", "env_id"))
     log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "recommendation": advice}
     learned = asked | {"of": "policy", "value": 5.71875}
-    return log | {"private_evaluation": [asked | today | {"value": 3.375}, asked, learned]}
+    return log | {"private_evaluation": [asked | today | {"value": 3.375}, asked, learned, *spread]}
 
 
 @pytest.mark.parametrize(
@@ -134,9 +137,27 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     assert f"{gain} over today" in text
     stop = "below 3, the lower end of the interval of today's mean return"
     assert (stop in page) == (answer == "trial")
+    # 2 (2.8016 * 5.75 / 2.5631 / gain)^2, for 80% of returns within 5.75
+    needed = "about 13 trajectories in each of two arms finds a gain of 2.5"
+    assert (needed in page) == (answer == "trial")
+    assert ("a gain of 0.5 needs about 320" in page) == (answer == "trial")
     for number in ("5.71875", "5.719", "5.625", "5.875"):
         assert number not in page
         assert number not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("meal=snack", "last meal=snack"),
+        ("meal=snack, 3", "last meal=snack, units of insulin"),
+        ("a, b", "both"),
+        ("pulse", "pulse"),
+    ],
+)
+def test_columns_and_actions_are_called_as_declared(name: str, said: str) -> None:
+    labels = {"meal": "last meal", "3": "units of insulin", "a, b": "both"}
+    assert wording.label(name, labels) == said
 
 
 def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
@@ -146,6 +167,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     conduct = {"discrete": True, "actions": [use], "today_error": 0.01}
     conduct |= {"contrast": where | {"clone": 0.03, "policy": 0.49}}
     conduct |= {"clone_ended": 0.65, "policy_ended": 0.96}
+    words = {"labels": {"pressure": "arterial pressure, mmHg"}}
     said = log_of(answer="keep", reason="So.", interval=None)
     unsure = log_of(answer="more_data", reason="So.", interval=None)
     for advice, believe, shown in (
@@ -155,8 +177,8 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     ):
         check = {"believe": believe, "ratio": 0.51, "wrong": ["reward"], "horizons": [1, 5]}
         own = advice | {"model_verdict": {"check": check}}
-        page = plain(write_page(replace(FACTS, summary=own, conduct=conduct)))
-        change = "more dose 3 where pressure is at most 60: 49% of the steps there"
+        page = plain(write_page(replace(FACTS, summary=own, conduct=conduct, declared=words)))
+        change = "more dose 3 where arterial pressure, mmHg is at most 60: 49% of the steps there"
         assert (change in page) == shown
         assert "<td>5%</td>" in page
         assert ("<td>4%</td><td>31%</td>" in page) == shown
