@@ -86,7 +86,7 @@ def private_mean(
             # the round is spent from here on, before any private number is read
             payment.save(state)
             clipped = mechanism.clip.finish(read()[mechanism.cohort()].double())
-            (released,) = mechanism.release([clipped.sum(0)])
+            released = mechanism.release(clipped.sum(0))
             state = replace(state, total=state.total + released, done=state.done + 1)
         payment.save(replace(state, finished=True))
         statement = mechanism.statement(

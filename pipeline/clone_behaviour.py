@@ -30,18 +30,16 @@ def body(params: Params, log: StageLog) -> None:
     with Desk.open(params) as desk:
         data, job = desk.partitions, desk.read_plan(params).clone
         assert job is not None
-        setup = training.prepare_training(job, data, params.compute)
+        setup = training.prepare_clone(job, data, params.compute)
         training.check_before_charge(setup, BEHAVIOUR)
 
-        request, begin = desk.request(job), training.begin(setup)
-        with desk.pay(request, begin, training.restore_for(setup)) as paid:
+        with training.pay(desk, job, setup) as paid:
             trained = training.train_for(paid, setup, data, log)
-            training.refuse_diverged(setup, trained, "behaviour")
+            training.refuse_diverged(setup, trained)
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
             with paid.result(BEHAVIOUR, count_held(own, held)) as folder:
-                engine = paid.state.engine
-                training.write_clone(folder, job, setup, trained, data.manifest, engine)
+                training.write_clone(folder, job, setup, trained, data.manifest)
 
 
 if __name__ == "__main__":

@@ -21,20 +21,18 @@ def body(params: Params, log: StageLog) -> None:
     """
     with Desk.open(params) as desk:
         data, plan = desk.partitions, desk.read_plan(params)
-        setup = training.prepare_training(plan.model, data, params.compute)
+        setup = training.prepare_model(plan.model, data, params.compute)
         training.check_before_charge(setup, MODEL)
 
         if params.tracking.uri is not None:
             check_store(params)  # `evaluate` would fail after all is paid for
         plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
-        request, begin = desk.request(plan.model), training.begin(setup)
-        with desk.pay(request, begin, training.restore_for(setup)) as paid:
+        with training.pay(desk, plan.model, setup) as paid:
             trained = training.train_for(paid, setup, data, log)
-            training.refuse_diverged(setup, trained, "dynamics")
+            training.refuse_diverged(setup, trained)
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             with paid.result(MODEL, statement) as folder:
-                engine = paid.state.engine
-                training.write_model(folder, plan, setup, trained, data.manifest, engine)
+                training.write_model(folder, plan, setup, trained, data.manifest)
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ def made(key: Row) -> Row:
         total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
         if not method.endswith("noise"):
             total = contributed(mechanism, network, values, log, level, kept)
-        (released,) = mechanism.release((total,))
+        released = mechanism.release(total)
         if method not in OTHERS:
             values = ALGORITHM.stepped(values, released, done)
         else:

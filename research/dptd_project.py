@@ -141,7 +141,7 @@ def learn(
             paid.save(state)
         for done in range(first, state.started):
             total = dptd.contributed(mechanism, network, state.values, log, state.level)
-            (released,) = mechanism.release((total,))
+            released = mechanism.release(total)
             state = replace(state, **algorithm.stepped(state.values, released, done))
     state = replace(state, finished=True)
     paid.save(state)

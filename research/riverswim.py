@@ -288,7 +288,7 @@ def dppg(key: Row, settings: Settings) -> Floats:
             "learning",
             "noise alone",
         ):  # the mechanism adds the noise to sums of vectors of norm at most 1
-            moved = mechanism.release((torch.from_numpy(total / norms),))[0].numpy() * norms
+            moved = mechanism.release(torch.from_numpy(total / norms)).numpy() * norms
         else:
             moved = total / m
         theta = theta + step.learning_rate * moved

@@ -1,6 +1,6 @@
 """Mechanisms whose noise is not what they state, and calls that are watched."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,26 +11,20 @@ from torch import Tensor
 from primorl.privacy.mechanism.mechanism import Mechanism
 
 
-def releasing(change: Callable[[Mechanism, list[Tensor]], Sequence[Tensor]]) -> type[Mechanism]:
+def releasing(change: Callable[[Mechanism, Tensor], Tensor]) -> type[Mechanism]:
     """A mechanism that adds what ``change`` makes of its noise, in released units, to the exact
     sum.
     """
 
     class Changed(Mechanism):
-        def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            noise = [
-                part.double()
-                for part in super().release([torch.zeros_like(part) for part in total])
-            ]
-            return tuple(
-                (part / self.expected_cohort + own).float()
-                for part, own in zip(total, change(self, noise), strict=True)
-            )
+        def release(self, total: Tensor) -> Tensor:
+            noise = super().release(torch.zeros_like(total)).double()
+            return (total / self.expected_cohort + change(self, noise)).float()
 
     return Changed
 
 
-HalfTheNoise = releasing(lambda mechanism, noise: [part / 2 for part in noise])
+HalfTheNoise = releasing(lambda mechanism, noise: noise / 2)
 
 
 class SeededEntropy:

@@ -130,6 +130,7 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         execution=Stub(device=torch.device("cpu")),
         server=Stub(server_momentum=0.0, server_averaging=0.0, early_stopping=stopping),
         first_weights=lambda: (torch.zeros(2),),
+        digest="",
         shrink=lambda weights: weights,
         explain=lambda answers: None,
         shape=lambda vector: (vector,),
@@ -145,10 +146,7 @@ def process(world: World, identity: str) -> None:
     files.sweep_leftovers(Path())
     params, partitions, setup = settings(world)
     request = Request(VERSION, "data", "train_model", identity, world.mechanism.event, DELTA)
-    begin, restore = (
-        TrainingState.begin(setup.first_weights()),
-        TrainingState.restore,
-    )
+    begin, restore = TrainingState.begin(setup), TrainingState.restore
     with (
         closing(open_to_charge(params)) as ledger,
         Desk(ledger, Budget(100.0, DELTA), DELTA, VERSION, _partitions=partitions).pay(

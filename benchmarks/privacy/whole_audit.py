@@ -110,7 +110,7 @@ class Tap:
 
         def released(mechanism: Mechanism, total: Any) -> Any:
             made = release(mechanism, total)
-            noisy = torch.cat([part.double().flatten() for part in made]) * mechanism.divisor
+            noisy = made.double().flatten() * mechanism.divisor
             deviation = mechanism.noise_multiplier * mechanism.clip.sensitivity
             self._add("release", noisy, deviation, self._rows)
             return made
@@ -123,7 +123,7 @@ class Tap:
 
         def summed(own: Rounds, weights: Any) -> Any:
             setup, maps = own._setup, own._normaliser
-            self._rows = lambda store: _updates(setup, maps, weights, store)
+            self._rows = lambda store: _updates(setup, maps, setup.shape(weights), store)
             return rounds(own, weights)
 
         def contributed(own: Behaviour, problem: Any, episodes: Any, *before: Any) -> Tensor:
@@ -421,7 +421,7 @@ def repeated(epsilon: float, times: int, twin: str) -> list[LowerBounds]:
     with broken(twin):
         for _ in range(times):
             included = half(mechanism.units)
-            (seen,) = mechanism.release([torch.from_numpy(included).double()])
+            seen = mechanism.release(torch.from_numpy(included).double())
             found.append(bounds(epsilon, seen.double().numpy(), included))
     return found
 

@@ -20,6 +20,7 @@ from benchmarks.machine import machine, row, write
 from benchmarks.speed import sac
 from benchmarks.speed.fixed_round import BATCH, FixedRound
 from benchmarks.speed.local_update import bare, check, fresh_batches
+from primorl.model.numerics import flatten
 
 ROUND = FixedRound(members=5, width=128, transitions=1000, cohort=300, device="cuda")
 CHECKED = FixedRound(members=3, width=64, transitions=200, cohort=9, device="cuda")
@@ -67,7 +68,8 @@ def round_rows() -> list[dict[str, object]]:
     """Whole rounds beside their limits."""
 
     def rounds(size: FixedRound) -> Callable[[], object]:
-        mechanism, weights, mine = size.mechanism, size.weights, size.rounds(size.source())
+        mechanism, weights = size.mechanism, flatten(size.weights)
+        mine = size.rounds(size.source())
         return lambda: mechanism.release(mine.sum(weights))
 
     taken = seconds(rounds(ROUND))

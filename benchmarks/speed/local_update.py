@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.machine import interleaved, row, write
 from benchmarks.speed.fixed_round import FixedRound
 from primorl.engine.local_update import Kernel, LocalBatches, read_batches
+from primorl.model.numerics import flatten
 from tests.engine.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
@@ -52,7 +53,7 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
     rounds = size.rounds(source)
 
     def ours() -> object:
-        return mechanism.release(rounds.sum(weights))
+        return mechanism.release(rounds.sum(flatten(weights)))
 
     works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
     taken, *products = interleaved(works, 5)

@@ -385,9 +385,6 @@ class _LossGradient:
             variance = precision.pow_(-self._beta)
             scaled.mul_(variance)
             gradient[..., size : 2 * size].mul_(variance)
-        return self._add_flag(output, y, gradient)
-
-    def _add_flag(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         if self._flag:
             logit = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._probability)
             probability = logit.sigmoid_()

@@ -3,6 +3,7 @@ their answers.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -94,17 +95,6 @@ def _padded_batches(lengths: Sequence[int], unit_bytes: int, row_bytes: int) -> 
             first, longest = unit, length
     if lengths:
         yield torch.arange(first, len(lengths))
-
-
-def _units_in_parts(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[Tensor]:
-    """Yield all units in parts, for queries that need one row of each.
-
-    A store on disk reads whole units for it, so a part is bounded by all rows of its units: without
-    its first unit it stays within `_BYTES_AT_ONCE`.
-    """
-    units = torch.arange(source.units)
-    part = (unit_bytes + row_bytes * source.lengths(units)).cumsum(0) // _BYTES_AT_ONCE
-    return (some for some in torch.split(units, torch.bincount(part).tolist()) if len(some))
 
 
 class Windows(NamedTuple):
@@ -355,53 +345,54 @@ def _read_bytes(normaliser: Normaliser) -> int:
     return _READ_BYTES * (len(normaliser.input_mean) + len(normaliser.target_mean) + 1)
 
 
-def _sum_predictions(
-    query: "ResidualQuery | ExplainedQuery",
-    source: CohortSource,
-    normaliser: Normaliser,
-    weights: Weights,
-) -> Tensor:
-    """Sum over all units what a query makes of the mean of the members' means and of the
-    standardised targets of one: int64. Sensitive.
-    """
-    contribution, targets = query.contribution, query.targets
-    total = torch.zeros(contribution.size, dtype=torch.int64)
-    row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets)
-    maps, parts = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
-    for inputs, known, own in all_rows(source, 0, row):
-        features, wanted = maps.inputs(inputs), maps.targets(known)[..., :targets]
-        # Products and means unit by unit: their last bits could depend on how many rows others
-        # have.
-        found = []
-        for unit, rows in enumerate(own.sum(1).tolist()):
-            seen = features[unit : unit + 1, :rows].expand(len(parts[0]), -1, -1).contiguous()
-            predicted = outputs(parts, seen)[..., :targets].mean(0)
-            found.append(query.summarise(predicted, wanted[unit, :rows]))
-        total += contribution.total(torch.stack(found))
-    return total
-
-
 @dataclass(frozen=True)
-class ResidualQuery:
+class _PredictionQuery(ABC):
+    """Asks every unit how the mean of the members' means lies to its targets."""
+
+    targets: int
+
+    @property
+    @abstractmethod
+    def contribution(self) -> BoundedSum:
+        """A unit's contribution."""
+
+    @abstractmethod
+    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """Summarise one unit's rows, ``[rows, targets]`` each, standardised."""
+
+    def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
+        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
+        contribution, targets = self.contribution, self.targets
+        total = torch.zeros(contribution.size, dtype=torch.int64)
+        row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets)
+        maps, parts = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
+        for inputs, known, own in all_rows(source, 0, row):
+            features, wanted = maps.inputs(inputs), maps.targets(known)[..., :targets]
+            # Products and means unit by unit: their last bits could depend on how many rows others
+            # have.
+            found = []
+            for unit, rows in enumerate(own.sum(1).tolist()):
+                seen = features[unit : unit + 1, :rows].expand(len(parts[0]), -1, -1).contiguous()
+                predicted = outputs(parts, seen)[..., :targets].mean(0)
+                found.append(self.summarise(predicted, wanted[unit, :rows]))
+            total += contribution.total(torch.stack(found))
+        return total
+
+
+class ResidualQuery(_PredictionQuery):
     """Asks every unit how far its targets lie from the heads' prediction: mean √r and r² of each
     target.
 
     r is in twice the scale of the target, and at most 1.
     """
 
-    targets: int
-
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
         return heads.residual_contribution(self.targets)
 
-    def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
-        return _sum_predictions(self, source, normaliser, weights)
-
     def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
-        """Summarise one unit's rows, ``[rows, targets]`` each."""
+        """See `_PredictionQuery.summarise`."""
         size = ((predicted - known).abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
         return _roots_and_squares(size).mean(0)
 
@@ -417,8 +408,7 @@ class ResidualQuery:
         return (_LARGEST_RESIDUAL * usual.maximum(few)).float()
 
 
-@dataclass(frozen=True)
-class ExplainedQuery:
+class ExplainedQuery(_PredictionQuery):
     """Asks every unit how much its targets vary and what the model leaves of it: mean y, y² and g²
     of each target.
 
@@ -427,19 +417,13 @@ class ExplainedQuery:
     variance. A unit is scaled as a whole, so that a ratio of the three stays what it is.
     """
 
-    targets: int
-
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
         return heads.explained_contribution(self.targets)
 
-    def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
-        """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
-        return _sum_predictions(self, source, normaliser, weights)
-
     def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
-        """Summarise one unit's rows, ``[rows, targets]`` each."""
+        """See `_PredictionQuery.summarise`."""
         pair = torch.stack((known, predicted - known)).double()
         target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
         return torch.cat((target, target.square(), gap.square()), 1).mean(0)
@@ -482,8 +466,8 @@ class FirstStatesQuery:
         chosen, S = self.columns.continuous, self.columns.observation_size
         mean, scale = (part[:S].cpu() for part in (normaliser.input_mean, normaliser.input_scale))
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
-        unit_bytes = _ROW_BYTES * self.contribution.size
-        for units in _units_in_parts(source, unit_bytes, _read_bytes(normaliser)):
+        row = _ROW_BYTES * self.contribution.size + _read_bytes(normaliser)
+        for units in torch.split(torch.arange(source.units), max(1, _BYTES_AT_ONCE // row)):
             inputs, _ = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))
             state = inputs[:, 0, :S]
             z = ((state - mean) / scale)[:, chosen].clamp(-FARTHEST, FARTHEST)

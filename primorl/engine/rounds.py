@@ -21,6 +21,7 @@ from primorl.base.errors import PipelineError
 from primorl.engine import local_update
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.numerics import flatten
 
 _MOST_ON_CPU, _CACHED_ON_CPU = 64, 6_000_000  # more units at once gain nothing; nor more bytes
 _FEWEST_ON_CPU = 8  # of fewer units each operation is too short
@@ -70,24 +71,18 @@ class Rounds:
     def __exit__(self, *exception: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def sum(self, weights: Weights) -> list[Tensor]:
-        """Sum the clipped updates of a fresh cohort, in float64, shaped like ``weights``.
-
-        Sensitive.
+    def sum(self, weights: Tensor) -> Tensor:
+        """Sum the clipped updates of a fresh cohort, float64 ``[d]``. Sensitive.
 
         Args:
-            weights: the released weights that every unit starts from.
+            weights: the released weights that every unit starts from, ``[d]`` (`flatten`).
 
         Raises:
             PipelineError: rows of this cohort could not be read.
         """
-        total = [torch.zeros(w.shape, dtype=torch.float64, device=w.device) for w in weights]
-        running: deque[Future[list[Tensor]]] = deque()
-
-        def add_oldest() -> None:
-            for whole, part in zip(total, running.popleft().result(), strict=True):
-                whole += part
-
+        total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
+        running: deque[Future[Tensor]] = deque()
+        start = self._setup.shape(weights)
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # the BLAS library counts threads for the whole process
         try:
@@ -95,11 +90,11 @@ class Rounds:
             # read before.
             for chunk in self._draw_chunks():
                 batches = self._read_chunk(chunk)
-                running.append(self._pool.submit(self._sum_chunk, weights, batches))
+                running.append(self._pool.submit(self._sum_chunk, start, batches))
                 if len(running) == self._threads:
-                    add_oldest()
-            while running:
-                add_oldest()
+                    total += running.popleft().result()
+            for last in running:
+                total += last.result()
         finally:
             torch.set_num_threads(before)
         return total
@@ -136,7 +131,7 @@ class Rounds:
         )
         return local_update.add_idle_units(batches, chunk.size)
 
-    def _sum_chunk(self, weights: Weights, batches: local_update.LocalBatches) -> list[Tensor]:
+    def _sum_chunk(self, weights: Weights, batches: local_update.LocalBatches) -> Tensor:
         """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its
         own.
 
@@ -146,9 +141,8 @@ class Rounds:
         if not hasattr(self._of_thread, "kernel"):
             self._of_thread.kernel = self._setup.kernel()
         kernel: local_update.Kernel = self._of_thread.kernel
-        return kernel.sum(
-            weights, batches.standardise(self._normaliser), self._setup.mechanism.grid
-        )
+        rows = batches.standardise(self._normaliser)
+        return flatten(kernel.sum(weights, rows, self._setup.mechanism.grid))
 
 
 def _start_pool(threads: int) -> ThreadPoolExecutor:

@@ -5,7 +5,6 @@ between two rounds.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from primorl.model.architecture import Explained, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.mechanism.mechanism import Mechanism
 
 ENGINE_VERSION = 2
 """Version of the private engine.
@@ -104,11 +102,11 @@ class TrainingState(DataclassState):
         return cls(**parts, **facts, answers=answers)
 
     @classmethod
-    def begin(cls, weights: Weights, settings: str | None = None) -> "TrainingState":
-        """Make the state before the first round."""
-        start = flatten(weights)
+    def begin(cls, setup: TrainingSetup) -> "TrainingState":
+        """Make the state before the first release."""
+        start = flatten(setup.first_weights())
         zeros = torch.zeros_like(start)
-        return cls(start, zeros, zeros, start, settings=settings)
+        return cls(start, zeros, zeros, start, settings=setup.digest)
 
     def to(self, device: torch.device) -> "TrainingState":
         """Move the weights to ``device``."""
@@ -149,7 +147,7 @@ class TrainingState(DataclassState):
 
 
 SaveCheckpoint = Callable[[TrainingState], None]
-OnRound = Callable[[int, PublicEvaluation | None], None]
+OnRound = Callable[[PublicEvaluation | None], None]
 
 
 @dataclass(frozen=True)
@@ -163,6 +161,7 @@ class Trained:
         answers: to the mechanism's queries, by name.
         public_loss: of the released weights beside two trivial models; None without a public split.
         explained: what the model explains of each target; None: it was not asked for.
+        engine: version of the engine that began the training.
     """
 
     weights: Weights
@@ -171,6 +170,7 @@ class Trained:
     answers: Answers
     public_loss: PublicLosses | None
     explained: tuple[Explained | None, ...] | None
+    engine: int
 
     @property
     def finite(self) -> bool:
@@ -185,7 +185,7 @@ def train(
     *,
     state: TrainingState | None = None,
     save_checkpoint: SaveCheckpoint = lambda state: None,
-    on_round: OnRound = lambda started, evaluation: None,
+    on_round: OnRound = lambda evaluation: None,
     group: Group | None = None,
 ) -> Trained:
     """Answer the mechanism's queries and run its rounds, or those that an interrupted run left.
@@ -203,8 +203,7 @@ def train(
         state: of an earlier process; None: begin.
         save_checkpoint: must have stored the state durably when it returns; called before the
             queries, before every round and at the end.
-        on_round: called after every round with the number of rounds spent and, after an evaluation,
-            with it.
+        on_round: called after every round, with its evaluation where it had one.
         group: of several processes, this one being the first; the others call `serve`.
 
     Raises:
@@ -217,11 +216,9 @@ def train(
         raise ValueError("the number of private units differs from the one the mechanism declares")
     if public is None and setup.server.early_stopping.patience is not None:
         raise ValueError("early stopping needs a public split")
-    state = state or TrainingState.begin(setup.first_weights())
-    early = partial(_sum_early, setup, source, group)
-    state = answer_queries(setup.mechanism, early, state, save_checkpoint).to(
-        setup.execution.device
-    )
+    state = state or TrainingState.begin(setup)
+    state = answer_queries(setup, source, state, save_checkpoint, group)
+    state = state.to(setup.execution.device)
     normaliser = setup.make_normaliser(public, state.answers)
     maps = normaliser.to(setup.execution.device)
     evaluate = None if public is None else PublicEvaluator(setup.architecture, maps, public)
@@ -234,15 +231,6 @@ def train(
         state = _ask_late(setup, source, maps, group, state, save_checkpoint)
     save_checkpoint(state)
     return _release(setup, evaluate, state, normaliser)
-
-
-def _sum_early(
-    setup: TrainingSetup, source: CohortSource | None, group: Group, name: str, answers: Answers
-) -> Tensor:
-    """Sum the query of a name that is asked before the rounds, over the units of all processes."""
-    assert source is not None, "answers that are known are not asked for again"
-    group.ask(Message.QUERY, len(answers), join_answers(answers))
-    return group.total(setup.early_queries(answers)[name].total(source))
 
 
 def serve(
@@ -271,17 +259,18 @@ def serve(
             maps = setup.make_normaliser(public, answers).to(device)
             rounds = Rounds(setup, source, maps)
         elif request == Message.ROUND:
-            group.total(flatten(rounds.sum(setup.shape(released.float().to(device)))))
+            group.total(rounds.sum(released.float().to(device)))
         elif request == Message.LATE:
             weights = setup.shape(released.float().to(device))
             group.total(late[number].total(source, maps, weights))
 
 
 def answer_queries(
-    mechanism: Mechanism,
-    total: Callable[[str, Answers], Tensor],
+    setup: TrainingSetup,
+    source: CohortSource | None,
     state: TrainingState,
-    save_checkpoint: SaveCheckpoint = lambda state: None,
+    save_checkpoint: SaveCheckpoint,
+    group: Group,
 ) -> TrainingState:
     """Answer the mechanism's queries that are asked before the rounds, once; answers that are known
     already stay.
@@ -292,15 +281,16 @@ def answer_queries(
     `TrainingState.lost`.
 
     Args:
-        mechanism: its queries are answered.
-        total: computes the sum of the query of a name, given the answers so far; sensitive, called
-            where there is no answer yet.
+        setup: its mechanism's queries are answered.
+        source: the private units, or those of this process; None is enough where all is known.
         state: so far.
         save_checkpoint: must have stored the state durably when it returns.
+        group: of the processes.
 
     Raises:
         ValueError: the state is lost.
     """
+    mechanism = setup.mechanism
     queries = [query for query in mechanism.queries if query.what not in LATE]
     if not queries:
         return state
@@ -310,10 +300,12 @@ def answer_queries(
     names = [query.what for query in mechanism.queries if query.what in state.answers]
     state = replace(state, answers={name: state.answers[name] for name in names})
     for query in queries[len(names) :]:
-        found = total(query.what, state.answers)
+        assert source is not None, "answers that are known are not asked for again"
+        group.ask(Message.QUERY, len(state.answers), join_answers(state.answers))
+        total = group.total(setup.early_queries(state.answers)[query.what].total(source))
         state = replace(state, asked=state.asked + 1)
         save_checkpoint(state)
-        answers = {**state.answers, query.what: mechanism.answer(query, found)}
+        answers = {**state.answers, query.what: mechanism.answer(query, total)}
         state = replace(state, answers=answers)
         save_checkpoint(state)
     return state
@@ -335,9 +327,8 @@ def _run_rounds(
             now = replace(now, started=now.started + 1)
             save_checkpoint(now)
             group.ask(Message.ROUND, released=now.weights)
-            total = group.total(flatten(rounds.sum(setup.shape(now.weights))))
-            released = mechanism.release(setup.shape(total))
-            now = now.step(flatten(released), setup.server)
+            total = group.total(rounds.sum(now.weights))
+            now = now.step(mechanism.release(total), setup.server)
         last, evaluation = now.started >= mechanism.rounds, None
         if evaluate is not None and (last or now.done % stopping.every == 0):
             averaged = now.average_weights()
@@ -346,7 +337,7 @@ def _run_rounds(
                 now = now.judge(evaluation.loss, averaged, stopping.patience)
         if last:
             now = replace(now, finished=True) if stopping.patience is not None else now.end()
-        on_round(now.started, evaluation)
+        on_round(evaluation)
     return now
 
 
@@ -370,8 +361,8 @@ def _ask_late(
     save_checkpoint(state)
     released, queries = setup.shrink(setup.shape(state.best)), setup.late_queries()
     answers = dict(state.answers)
-    for query in late:
-        group.ask(Message.LATE, list(queries).index(query.what), flatten(released))
+    for number, query in enumerate(late):
+        group.ask(Message.LATE, number, flatten(released))
         total = group.total(queries[query.what].total(source, maps, released))
         answers[query.what] = setup.mechanism.answer(query, total)
     return replace(state, answers=answers)
@@ -392,4 +383,5 @@ def _release(
         start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
         losses = evaluate.compare(initial, best, start)
     explained = setup.explain(state.answers)
-    return Trained(best, state.done, normaliser, state.answers, losses, explained)
+    answers, engine = state.answers, state.engine
+    return Trained(best, state.done, normaliser, answers, losses, explained, engine)

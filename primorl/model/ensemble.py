@@ -1,4 +1,4 @@
-"""Standardised inputs and targets of the dynamics model, from public data only."""
+"""The dynamics model: standardised inputs and targets, and the released ensemble of members."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -25,12 +25,13 @@ _HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare la
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Affine maps to standardised inputs and targets; made from public data only.
+    """Affine maps to standardised inputs and targets, made from public people or from answers to
+    charged queries (`primorl.engine.queries.make_normaliser`).
 
-    Inputs are centred on their mean and divided by their standard deviation. Targets are centred on
-    their median and divided by a robust spread, the 90% quantile of |y - median| over 1.645 (the
-    normal's): a few rare jumps may hold most of a target's variance, and scaled by that the usual
-    motion would vanish.
+    By public people, inputs are centred on their mean and divided by their standard deviation.
+    Targets are centred on their median and divided by a robust spread, the 90% quantile of
+    |y - median| over 1.645 (the normal's): a few rare jumps may hold most of a target's variance,
+    and scaled by that the usual motion would vanish.
 
     With ``flag``, targets keep one column behind the standardised ones: whether the episode
     terminated, for linear heads in units of `END_SCALE`. With ``features``, inputs become these, of

@@ -114,7 +114,7 @@ class Cohort:
             total = own if total is None else total.add_(own)
         if total is None:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
-        (unit,) = mechanism.release((total.mul_(grid or 1.0),))
+        unit = mechanism.release(total.mul_(grid or 1.0))
         return unit * clipping_norm
 
 

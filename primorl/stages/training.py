@@ -6,10 +6,10 @@ Nothing here charges; see `primorl.work.desk`.
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,19 +35,18 @@ from primorl.engine.shards import Message, Processes
 from primorl.engine.training import OnRound, Trained, TrainingState, serve, train
 from primorl.model.architecture import (
     LITTLE_EXPLAINED,
-    CloneNetwork,
     Explained,
     ModelConfig,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.privacy.ledger.checkpoint import Restore
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions, observation_bounds
-from primorl.work.desk import Paid, open_private
+from primorl.work.desk import Desk, Paid, open_private
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 
+S = TypeVar("S", bound=TrainingSetup)
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
@@ -56,35 +55,11 @@ _SURE = 2.0  # standard errors of what is explained of the reward, up to which i
 # ---- a job's training
 
 
-def prepare_training(
-    job: ModelJob | CloneJob, partitions: Partitions, compute: Compute
-) -> TrainingSetup:
-    """Set up a job's training on the data that the partitions describe.
-
-    Where rounds begin with public weights, these are trained here, on the public split.
-
-    Raises:
-        PipelineError: the clone takes the scales of a released model, which is missing or another
-            one.
-    """
-    execution = choose_execution(compute)
-    if isinstance(job, ModelJob):
-        setup = _prepare_model(job, partitions, execution)
-    else:
-        setup = _prepare_clone(job, partitions, execution)
-    if job.start != "public":
-        return setup
-    public = partitions.public
-    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
-    view, beta = setup.view(public), job.local.beta_nll
-    start = make_start(setup.architecture, normaliser, view, job.seed, beta)
-    return replace(setup, start=start)
-
-
-def _prepare_model(job: ModelJob, partitions: Partitions, execution: Execution) -> TrainingSetup:
+def prepare_model(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
+    """Set up the training of a model on the data that the partitions describe."""
     manifest = partitions.manifest
     assert job.normaliser != "model", "a model's scales are its own"
-    return TrainingSetup(
+    setup = TrainingSetup(
         mechanism=job.build_mechanism(manifest),
         architecture=job.architecture(manifest),
         bounds=model_bounds(job.bounds, manifest, partitions.public),
@@ -93,19 +68,25 @@ def _prepare_model(job: ModelJob, partitions: Partitions, execution: Execution) 
         local=job.local,
         server=job.server,
         seed=job.seed,
-        execution=execution,
+        execution=choose_execution(compute),
         horizon=manifest.info.horizon,
     )
+    return _begin_with_public(setup, job, partitions.public)
 
 
-def _prepare_clone(job: CloneJob, partitions: Partitions, execution: Execution) -> CloningSetup:
+def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
+    """Set up the training of a clone, as `prepare_model` does.
+
+    Raises:
+        PipelineError: it takes the scales of a released model, which is missing or another one.
+    """
     manifest = partitions.manifest
     scales: Literal["public", "private"] | Normaliser
     if job.normaliser == "model":
         scales = _released_scales(job.scaled_by, partitions)
     else:
         scales = job.normaliser
-    return CloningSetup(
+    setup = CloningSetup(
         mechanism=job.build_mechanism(manifest),
         architecture=job.network(manifest),
         bounds=model_bounds(job.bounds, manifest, partitions.public),
@@ -114,9 +95,20 @@ def _prepare_clone(job: CloneJob, partitions: Partitions, execution: Execution) 
         local=job.local,
         server=job.server,
         seed=job.seed,
-        execution=execution,
+        execution=choose_execution(compute),
         taught=job.taught,
     )
+    return _begin_with_public(setup, job, partitions.public)
+
+
+def _begin_with_public(setup: S, job: ModelJob | CloneJob, public: UnitStore) -> S:
+    """Train the weights that rounds begin with on the public split, if the job says so."""
+    if job.start != "public":
+        return setup
+    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
+    view, beta = setup.view(public), job.local.beta_nll
+    start = make_start(setup.architecture, normaliser, view, job.seed, beta)
+    return replace(setup, start=start)
 
 
 def _observation_columns(manifest: Manifest) -> ObservationColumns:
@@ -179,14 +171,13 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
 
 
-def begin(setup: TrainingSetup) -> TrainingState:
-    """Return the state before the first release."""
-    return TrainingState.begin(setup.first_weights(), setup.digest)
+def pay(
+    desk: Desk, job: ModelJob | CloneJob, setup: TrainingSetup
+) -> AbstractContextManager[Paid[TrainingState]]:
+    """Pay for a training, or resume or restore one that is paid for; see `Desk.pay`.
 
-
-def restore_for(setup: TrainingSetup) -> Restore[TrainingState]:
-    """Return the function that rebuilds the state of a checkpoint, which refuses one that another
-    version of the code paid for and that is another training of these numbers.
+    One that another version of the code paid for, and that is another training of these numbers, is
+    refused.
     """
 
     def restore(tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
@@ -198,7 +189,7 @@ def restore_for(setup: TrainingSetup) -> Restore[TrainingState]:
             )
         return TrainingState.restore(tensors, facts)
 
-    return restore
+    return desk.pay(desk.request(job), TrainingState.begin(setup), restore)
 
 
 # ---- the rounds
@@ -272,7 +263,7 @@ def work_for_first(params: Params, folder: Path) -> None:
             )
         partitions = Partitions.read(folder, None)
         job = RunPlan.read(params, partitions).model
-        setup = prepare_training(job, partitions, params.compute)
+        setup = prepare_model(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)
         if not torch.equal(_digest_agreement(identity, setup), granted):
             raise PipelineError(
@@ -281,7 +272,7 @@ def work_for_first(params: Params, folder: Path) -> None:
             )
         if setup.mechanism.is_private:
             check_setup(setup)
-        private = open_private(partitions, None, _own(setup))
+        private = open_private(partitions, _own(setup))
         group.check_coverage(setup.mechanism.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))
 
@@ -309,20 +300,16 @@ def _digest_agreement(identity: str, setup: TrainingSetup) -> Tensor:
     return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
-def refuse_diverged(setup: TrainingSetup, trained: Trained, key: str) -> None:
+def refuse_diverged(setup: TrainingSetup, trained: Trained) -> None:
     """Refuse weights that are not finite, or no better than a constant; the charge stays spent.
 
     Of random actions no clone beats a constant, and it is one all the same.
-
-    Args:
-        setup: of the training.
-        trained: its result.
-        key: of params.yaml: ``dynamics`` of a model, ``behaviour`` of a clone.
 
     Raises:
         PipelineError: they are refused.
     """
     loss, why = trained.public_loss, None
+    key = "behaviour" if isinstance(setup, CloningSetup) else "dynamics"
     remedy = "lower dynamics.learning_rate or privacy.clipping_norm"
     if key == "behaviour":
         remedy = "raise behaviour.log_variance_bounds, or make no clone (privacy.shares)"
@@ -357,13 +344,12 @@ def training_report(
         started: rounds that an earlier run began.
 
     Yields:
-        A function that takes the number of rounds spent so far, and the evaluation where the round
-        had one.
+        A function that takes the evaluation of a round, where it had one.
     """
     with progress_bar(setup.mechanism.rounds, stage, "round") as bar:
         bar.update(started)
 
-        def on_round(_: int, evaluation: PublicEvaluation | None) -> None:
+        def on_round(evaluation: PublicEvaluation | None) -> None:
             bar.update()
             if evaluation is None:
                 return
@@ -450,7 +436,6 @@ def write_model(
     setup: TrainingSetup,
     trained: Trained,
     manifest: Manifest,
-    engine_version: int,
 ) -> None:
     """Write the files of a trained model, all but its statement.
 
@@ -460,7 +445,6 @@ def write_model(
         setup: of the training.
         trained: its result.
         manifest: of the data.
-        engine_version: of the engine that began the training.
     """
     info, spaces = manifest.info, manifest.info.spaces
     warnings = (*plan.warnings, *warn_of_model(setup, trained, manifest))
@@ -474,7 +458,7 @@ def write_model(
         rounds=trained.rounds,
         observation_names=spaces.observation_names,
         action_names=spaces.action_names,
-        engine_version=engine_version,
+        engine_version=trained.engine,
         public_loss=trained.public_loss,
         warnings=warnings,
         can_learn=plan.can_learn,
@@ -491,16 +475,14 @@ def write_model(
 def write_clone(
     folder: Path,
     job: CloneJob,
-    setup: TrainingSetup,
+    setup: CloningSetup,
     trained: Trained,
     manifest: Manifest,
-    engine_version: int,
 ) -> None:
     """Write the files of a clone, all but its statement; see `write_model`."""
     info, bounds = manifest.info, setup.bounds
     network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
-    assert isinstance(network, CloneNetwork)
-    if isinstance(setup, CloningSetup) and network.features is not None:
+    if network.features is not None:
         network, weights, normaliser = distil(
             network,
             weights,
@@ -524,5 +506,5 @@ def write_clone(
         observation_range=(low, high) if finite else None,
         one_hot=info.spaces.one_hot or None,
         rounds=trained.rounds,
-        engine_version=engine_version,
+        engine_version=trained.engine,
     )

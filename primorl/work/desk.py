@@ -77,7 +77,6 @@ class Desk:
     bill: Bill | None = None
     _partitions: Partitions | None = None
     _rows: UnitStore | None = None
-    _own: slice | None = None
 
     @classmethod
     @contextmanager
@@ -157,13 +156,16 @@ class Desk:
             yield Paid(payment.charge, payment.state, payment.write, desk=self)
 
     def open_rows(self, charge: Charge, own: slice = EVERY) -> UnitStore:
-        """Open the private units for a granted charge, once a stage; see `open_private`."""
-        _refuse_charge(charge)  # each, not only the first
+        """Open the private units for a granted charge, once a stage; see `open_private`.
+
+        Raises:
+            ValueError: the charge is not of a stage in `ALLOWED_STAGES`.
+        """
+        stage = charge.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
+        if stage not in ALLOWED_STAGES:
+            raise ValueError(f"charge {charge.id} of {charge.stage} opens no private rows")
         if self._rows is None:
-            self._rows = open_private(self.partitions, charge, own)
-            self._own = own
-        elif own != self._own:
-            raise ValueError(f"own: {self._own} are open, and not {own}")
+            self._rows = open_private(self.partitions, own)
         return self._rows
 
 
@@ -261,21 +263,17 @@ def rows_in_memory() -> int:
     return half // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def open_private(partitions: Partitions, charge: Charge | None, own: slice = EVERY) -> UnitStore:
-    """Open the private units, which must be those that the charge was made on.
+def open_private(partitions: Partitions, own: slice = EVERY) -> UnitStore:
+    """Open the private units of the account, once the ledger has granted a charge on them; of
+    several processes the first holds the charge, and announces it to the others.
 
     Args:
         partitions: of the units.
-        charge: that the ledger granted; None: this is not the first of several processes, and the
-            first one, which holds the charge, has announced the grant.
         own: the units of this process; all are read, and compared with the account.
 
     Raises:
-        ValueError: the charge is not of a stage in `ALLOWED_STAGES`.
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
-    if charge is not None:
-        _refuse_charge(charge)
     info = partitions.manifest.info
     found = Membership(project_secret(), info.population)
     store = open_units(partitions.folder / "private", rows_in_memory(), found.update, own)
@@ -284,10 +282,3 @@ def open_private(partitions: Partitions, charge: Charge | None, own: slice = EVE
             f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"
         )
     return store
-
-
-def _refuse_charge(charge: Charge) -> None:
-    """Refuse (ValueError) a charge that opens no private rows."""
-    stage = charge.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
-    if stage not in ALLOWED_STAGES:
-        raise ValueError(f"charge {charge.id} of {charge.stage} opens no private rows")

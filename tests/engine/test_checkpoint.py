@@ -41,7 +41,7 @@ def read(file: Path, charge: str = "c") -> tuple[TrainingState, int]:
 def test_it_comes_back_as_it_was(state: TrainingState, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "c.safetensors"
     for each in (
-        TrainingState.begin((torch.zeros(3, 2), torch.ones(2))),
+        TrainingState(*[torch.zeros(PARAMETERS)] * 4),
         state,
         dataclasses.replace(state, finished=True),
     ):

@@ -19,7 +19,7 @@ from primorl.engine.rounds import Rounds
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture, Network
 from primorl.model.ensemble import Normaliser
-from primorl.model.numerics import Workspace
+from primorl.model.numerics import Workspace, flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
@@ -127,7 +127,7 @@ def round_sum(
     execution = Execution(torch.device("cpu"), chunk_bytes)
     setup = training_setup(mechanism, shape, local=local_training(0.05, batch), execution=execution)
     with Rounds(setup, source, identity) as rounds:
-        return rounds.sum(shape.initial_weights(0))
+        return setup.shape(rounds.sum(flatten(shape.initial_weights(0))))
 
 
 @settings(max_examples=40, deadline=None)

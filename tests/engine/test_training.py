@@ -1,8 +1,9 @@
 """Rounds that learn, stop, average and refuse as they should; behaviour cloning through them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from primorl.engine.public import PublicEvaluation
 from primorl.engine.queries import ObservationColumns
 from primorl.engine.rounds import Rounds, check_setup
 from primorl.engine.settings import Execution, ServerTraining
-from primorl.engine.setup import CloningSetup
+from primorl.engine.setup import CloningSetup, TrainingSetup
+from primorl.engine.shards import Group
 from primorl.engine.training import Trained, TrainingState, answer_queries, train
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
@@ -48,15 +50,13 @@ def run(
     batch_size: int = 16,
     public_split: bool = True,
     **options: Any,
-) -> tuple[Trained, list[tuple[int, PublicEvaluation | None]]]:
-    told: list[tuple[int, PublicEvaluation | None]] = []
+) -> tuple[Trained, list[PublicEvaluation | None]]:
+    told: list[PublicEvaluation | None] = []
     setup = training_setup(mechanism, SHAPE, local=local_training(0.02, batch_size), server=server)
     if not public_split:  # the same maps, and nothing to evaluate on
         object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*PUBLIC))
     options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
-    trained = train(
-        setup, **options, on_round=lambda done, evaluation: told.append((done, evaluation))
-    )
+    trained = train(setup, **options, on_round=told.append)
     return trained, told
 
 
@@ -68,7 +68,8 @@ def test_an_empty_cohort_still_moves_the_weights() -> None:
 
 
 def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() -> None:
-    state, server = TrainingState.begin((torch.zeros(1),)), server_training(0.5, 0.5)
+    zeros = torch.zeros(1)
+    state, server = TrainingState(zeros, zeros, zeros, zeros), server_training(0.5, 0.5)
     seen = []
     for step in (1.0, 1.0, 2.0):
         state = state.step(torch.tensor([step]), server)
@@ -132,65 +133,77 @@ def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
     assert resumed.rounds == 7  # round 5 died
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert [evaluation.round for _, evaluation in told if evaluation] == [6, 7]
+    assert [evaluation.round for evaluation in told if evaluation] == [6, 7]
 
 
 QUERY = GaussianQuery("normaliser", 1.0, 4.0)
+
+
+def asking(asked: Callable[[str], object], **mechanism: Any) -> TrainingSetup:
+    """A setup whose queries are made up: ``asked`` is called when rows are summed for one."""
+    setup = training_setup(mechanism_for(**mechanism), SHAPE)
+
+    def total(name: str) -> torch.Tensor:
+        asked(name)
+        return torch.zeros(2, dtype=torch.int64)
+
+    names = [query.what for query in setup.mechanism.queries]
+    made = {name: SimpleNamespace(total=lambda _, name=name: total(name)) for name in names}
+    object.__setattr__(setup, "early_queries", lambda answers: made)
+    return setup
+
+
+def answered(
+    setup: TrainingSetup, state: TrainingState, kept: list[TrainingState] | None = None
+) -> TrainingState:
+    save = ([] if kept is None else kept).append
+    return answer_queries(setup, SOURCE, state, save, Group())
 
 
 def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A kill while its rows are read has released nothing, and costs nothing."""
-    mechanism = mechanism_for(queries=(QUERY,))
     kept: list[TrainingState] = []
-    begun = TrainingState.begin(SHAPE.initial_weights(0))
     drawn: list[bool] = []
 
-    def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        assert (name, answers) == ("normaliser", {})
-        assert kept == [], "nothing is spent yet"
-        return torch.zeros(3, dtype=torch.int64)
+    def asked(name: str) -> None:
+        assert (name, kept) == ("normaliser", []), "nothing is spent yet"
 
+    setup = asking(asked, queries=(QUERY,))
+    begun = TrainingState.begin(setup)
     watch(monkeypatch, Mechanism, "answer", lambda *_: drawn.append(kept[-1].lost))
-    done = answer_queries(mechanism, total, begun, kept.append)
+    done = answered(setup, begun, kept)
     assert drawn == [True]
     assert not done.lost
     assert kept == [kept[0], done]
-    known = answer_queries(mechanism, total, done, kept.append)
+    known = answered(setup, done)
     assert (known.asked, list(known.answers)) == (1, ["normaliser"])
     with pytest.raises(ValueError, match="asked and its answer is lost"):
-        answer_queries(mechanism, total, kept[0], kept.append)
+        answered(setup, kept[0])
     assert drawn == [True], "nothing was drawn again"
-    assert answer_queries(mechanism_for(), total, begun, kept.append) == begun, "nothing is asked"
+    assert answered(asking(asked), begun) == begun, "nothing is asked"
+
+
+QUERIES = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
 
 
 def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -> None:
-    queries = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
-    begun = TrainingState.begin(SHAPE.initial_weights(0))
-    first = torch.ones(2)
-    half = dataclasses.replace(begun, asked=1, answers={"scales": first})
     asked: list[str] = []
-
-    def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        asked.append(name)
-        return torch.zeros(2, dtype=torch.int64)
-
-    done = answer_queries(mechanism_for(queries=queries), total, half)
+    setup, first = asking(asked.append, queries=QUERIES), torch.ones(2)
+    half = dataclasses.replace(TrainingState.begin(setup), asked=1, answers={"scales": first})
+    done = answered(setup, half)
     assert asked == ["finer_scales"]
     assert done.answers["scales"] is first
 
 
 def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     """Other processes split what they are sent by that order; a file of tensors keeps none."""
-    queries = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
-    answers = {query.what: torch.full((2,), place) for place, query in enumerate(queries)}
-    begun = TrainingState.begin(SHAPE.initial_weights(0))
-    restored = dataclasses.replace(begun, asked=2, answers=dict(reversed(answers.items())))
-    known = answer_queries(
-        mechanism_for(queries=queries), lambda name, so_far: so_far[name], restored
-    )
-    assert list(known.answers) == list(answers) != list(restored.answers)
+    setup = asking(pytest.fail, queries=QUERIES)
+    answers = {query.what: torch.full((2,), place) for place, query in enumerate(QUERIES)}
+    backwards = dict(reversed(answers.items()))
+    restored = dataclasses.replace(TrainingState.begin(setup), asked=2, answers=backwards)
+    assert list(answered(setup, restored).answers) == list(answers) != list(backwards)
 
 
 def test_a_finished_run_needs_no_data() -> None:

@@ -56,12 +56,12 @@ class Watched(Mechanism):
         self.seen.append({"coins": self.entropy.read(start, self.entropy.place - start)})  # type: ignore[attr-defined]
         return drawn
 
-    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def release(self, total: Tensor) -> Tensor:
         start = self.entropy.place  # type: ignore[attr-defined]
         released = super().release(total)
         self.entropy.place = start  # type: ignore[attr-defined]
-        noise = super().release([torch.zeros_like(part) for part in total])
-        self.seen[-1] |= {"released": as_numpy(released), "noise": as_numpy(noise)}
+        noise = super().release(torch.zeros_like(total))
+        self.seen[-1] |= {"released": released, "noise": noise}
         return released
 
 

@@ -2,7 +2,6 @@
 told apart.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,8 +62,9 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
                 theta, one_epoch * EPOCHS, (RATE, NORM, LOW, HIGH), mode == "per_layer"
             )
             total = [whole + part for whole, part in zip(total, own, strict=True)]
-        step = [(part + cohort * n) / cohort for part, n in zip(total, seen["noise"], strict=True)]
-        gap = [(a - b) * cohort for a, b in zip(step, seen["released"], strict=True)]
+        noise, released = (as_numpy(run.shape(seen[name])) for name in ("noise", "released"))
+        step = [(part + cohort * n) / cohort for part, n in zip(total, noise, strict=True)]
+        gap = [(a - b) * cohort for a, b in zip(step, released, strict=True)]
         worst = max(worst, float(np.sqrt(sum((g**2).sum() for g in gap))) / NORM)
         velocity = [MOMENTUM * v + s for v, s in zip(velocity, step, strict=True)]
         theta = [w + v for w, v in zip(theta, velocity, strict=True)]
@@ -95,9 +95,8 @@ class RealisedCohort(Watched):
         self.seen[-1]["size"] = max(1, len(drawn))
         return drawn
 
-    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        released = super().release(total)
-        return tuple(part * (self.expected_cohort / self.seen[-1]["size"]) for part in released)
+    def release(self, total: Tensor) -> Tensor:
+        return super().release(total) * (self.expected_cohort / self.seen[-1]["size"])
 
 
 class CoinsInverted(Watched):
@@ -119,7 +118,7 @@ def test_the_noise_has_the_stated_deviation() -> None:
         )
         watched.cohort()
         noise = (
-            watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy()
+            watched.release(torch.zeros(2, 120, 125, dtype=torch.float64)).double().numpy()
             * Q
             * 8
             / NORM

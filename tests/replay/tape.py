@@ -141,11 +141,8 @@ def playing(tape: Tape) -> Iterator[None]:
         return met
 
     def rounds(mechanism: Mechanism, total: Any) -> Any:
-        exact = torch.cat([part.flatten() for part in total])
-        sensitivity = 2 * mechanism.clip.sensitivity
-        return tape.release(
-            "round", repr(mechanism), exact, sensitivity, partial(doors[0], mechanism, total)
-        )
+        sensitivity, draw = 2 * mechanism.clip.sensitivity, partial(doors[0], mechanism, total)
+        return tape.release("round", repr(mechanism), total.flatten(), sensitivity, draw)
 
     def answer(mechanism: Mechanism, query: GaussianQuery, total: Tensor) -> Any:
         exact, draw = total.double() / ONE, partial(doors[1], mechanism, query, total)

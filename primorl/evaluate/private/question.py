@@ -159,7 +159,7 @@ def ask(
             total = part if total is None else total + part
         assert total is not None, "there is at least one unit"
         save_checkpoint(replace(state, started=number + 1))
-        (released,) = mechanism.release((total,))
+        released = mechanism.release(total)
         state = Asked(
             torch.cat((state.released, released.cpu().double())),
             begin.about,

@@ -52,7 +52,7 @@ class Mechanism:
     In each round, every one of ``units`` private units joins with probability q (`cohort`) and
     contributes a vector of L2 norm at most C (``clip``). The sum of the contributions, plus one
     draw of discrete Gaussian noise of standard deviation zC, is divided by a public constant, qK by
-    default (`release`). Before the rounds, each of ``queries`` is answered once, over all units
+    default (`release`). Beside the rounds, each of ``queries`` is answered once, over all units
     (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is one unit's
     update of the whole ensemble; any other bounded contribution works the same way
     (docs/privacy-proofs.md).
@@ -172,30 +172,22 @@ class Mechanism:
         """
         return self.sampler.sample(self.units, self.entropy)
 
-    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def release(self, total: Tensor) -> Tensor:
         """Compute (sum of clipped contributions + discrete N(0, (zC)² I)) / (qK), float32: the only
         release of a round.
 
-        ``total`` holds float64 tensors that together are the sum of the cohort's clipped
-        contributions; sensitive, discard right after use. It is rounded to whole multiples of
-        `grid`, on which the contributions of training lie already; noise is a whole multiple too
-        (`discrete_gaussian`). Rounding two sums of n numbers moves their difference by at most √n
-        multiples, for which there is noise as well.
+        ``total`` is the float64 sum of the cohort's clipped contributions; sensitive, discard right
+        after use. It is rounded to whole multiples of `grid`, on which the contributions of
+        training lie already; noise is a whole multiple too (`discrete_gaussian`). Rounding two sums
+        of n numbers moves their difference by at most √n multiples, for which there is noise as
+        well.
         """
-        import torch
-
-        sizes = [part.numel() for part in total]
         if self.is_private:
-            sensitivity = self.clip.sensitivity / self.grid + math.sqrt(sum(sizes))
+            sensitivity = self.clip.sensitivity / self.grid + math.sqrt(total.numel())
             scale = self.noise_multiplier * sensitivity
-            drawn = discrete_gaussian(self.entropy, sum(sizes), scale).to(total[0].device)
-            noise = torch.split(drawn, sizes)
-            whole = [(part / self.grid).round() for part in total]
-            total = [
-                (part + draw.view_as(part)) * self.grid
-                for part, draw in zip(whole, noise, strict=True)
-            ]
-        return tuple((part / self.divisor).to(torch.float32) for part in total)
+            noise = discrete_gaussian(self.entropy, total.numel(), scale).to(total.device)
+            total = ((total / self.grid).round() + noise.view_as(total)) * self.grid
+        return (total / self.divisor).float()
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
         """Compute (sum of the units' contributions + noise) / K, float64: the only release of a

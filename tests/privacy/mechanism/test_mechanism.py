@@ -40,8 +40,8 @@ def stated(p: Mechanism) -> Statement:
 
 
 def released_noise(p: Mechanism, rounds: int, size: tuple[int, ...]) -> np.ndarray:
-    zero = [torch.zeros(size, dtype=torch.float64)] * 2
-    return np.stack([torch.stack(p.release(zero)).numpy() for _ in range(rounds)])
+    zero = torch.zeros(2, *size, dtype=torch.float64)
+    return np.stack([p.release(zero).numpy() for _ in range(rounds)])
 
 
 def chi_square_tail(noise: np.ndarray, sigma: float) -> float:
@@ -94,7 +94,7 @@ def test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly() -> No
     whole = (total / p.grid).round()
     scale = p.noise_multiplier * (p.clip.sensitivity / p.grid + math.sqrt(4000))
     draw = discrete_gaussian(SeededEntropy(3), 4000, scale)
-    (released,) = p.release([total])
+    released = p.release(total)
     assert torch.equal(released, ((whole + draw) * p.grid / p.expected_cohort).float())
     for rounded in (whole.float() + draw.float(), whole + draw.half()):  # the twins
         assert not torch.equal(released, (rounded.double() * p.grid / p.expected_cohort).float())
@@ -105,7 +105,7 @@ def test_the_denominator_is_constant() -> None:
     for denominator, mean in ((None, 0.07), (14.0, 0.5)):
         p = mechanism(noise_multiplier=0.0, denominator=denominator)
         assert p.expected_cohort == 100
-        (released,) = p.release([torch.full((3, 2, 2), 7.0, dtype=torch.float64)])
+        released = p.release(torch.full((3, 2, 2), 7.0, dtype=torch.float64))
         torch.testing.assert_close(released, torch.full((3, 2, 2), mean))
 
 
