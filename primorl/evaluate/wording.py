@@ -95,21 +95,25 @@ class Shown:
     of_policy: bool = False
 
 
-def describe_trial(summary: Mapping[str, Any], today: Shown | None) -> str:
-    """Say when to stop a trial, and how many people one needs; empty where none is recommended, or
-    today's interval is unknown.
+def describe_trial(
+    advice: Mapping[str, Any],
+    today: Shown | None,
+    answers: Sequence[Mapping[str, Any]],
+    units: str,
+) -> str:
+    """Say when to stop a trial, and how many people one needs by all answers; empty where none is
+    recommended, or today's interval is unknown.
 
     Their number is that of a two-sided test of two equal arms at 5% with 80% power, for normal
     returns that spread in both as people's do today.
     """
-    advice, units = summary["recommendation"], plural(summary["unit"])
     if advice["answer"] != "trial" or today is None or today.ends is None:
         return ""
     text = (
         f"Agree beforehand after how many {units} to look, and stop the trial if their mean return "
         f"is then below {today.ends[0]:.4g}, the lower end of the interval of today's mean return."
     )
-    spread = _spread_of_returns(summary)
+    spread = _spread_of_returns(answers)
     if not spread:
         return text
     gains = advice["gain"], advice["interval"][0]
@@ -120,11 +124,10 @@ def describe_trial(summary: Mapping[str, Any], today: Shown | None) -> str:
     )
 
 
-def _spread_of_returns(summary: Mapping[str, Any]) -> float:
+def _spread_of_returns(answers: Sequence[Mapping[str, Any]]) -> float:
     """Return how far apart the ends are within which 80% of the people's returns surely lie; 0
     where it is unknown.
     """
-    answers = summary.get("private_evaluation") or ()
     found = {each["what"]: each["ci95"] for each in answers if each["of"] == "behaviour"}
     lowest, highest = (found.get(f"quantile {p} of the return") for p in (0.1, 0.9))
     return 0.0 if lowest is None or highest is None else highest[1] - lowest[0]
@@ -140,8 +143,9 @@ def _count_in_arm(gain: float, spread: float) -> str:
 
 def label(name: str, labels: Mapping[str, str]) -> str:
     """Name a column or an action in declared words; in ``meal=snack`` and the like, the column."""
-    if name in labels:
-        return labels[name]
+    for given in (name, name.removeprefix("action ")):
+        if given in labels:
+            return labels[given]
     parts = [part.partition("=") for part in name.split(", ")]
     return ", ".join(labels.get(column, column) + sign + value for column, sign, value in parts)
 

@@ -166,7 +166,8 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
         compared = write_practice(beside, discount).points
         today = next(iter(wording.comparable(beside, discount)), None)
-        trial = wording.describe_trial(beside, today)
+        units = wording.plural(statement["unit"])
+        trial = wording.describe_trial(summary["recommendation"], today, estimates, units)
     return {
         "statement": statement,
         "model": content[contents.MODEL[1]],

@@ -103,13 +103,10 @@ def log_of(**advice: Any) -> dict[str, Any]:
     asked |= {"of": "clone", "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
     today = dict.fromkeys(("of", "estimator"), "behaviour") | {"ci95": [3.0, 3.75], "epsilon": 0.5}
     today |= {"covers": "chance", "bias": "Some lie beyond."}
-    ends = ((0.1, [0.5, 1.0]), (0.9, [6.0, 6.25]))
-    spread = [asked | {"of": "behaviour", "what": f"quantile {p} of the return"} for p, _ in ends]
-    spread = [each | {"ci95": own} for each, (_, own) in zip(spread, ends, strict=True)]
     log = SUMMARY | dict.fromkeys(("return_mean", "return_ci95", "normalized_score", "env_id"))
     log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "recommendation": advice}
     learned = asked | {"of": "policy", "value": 5.71875}
-    return log | {"private_evaluation": [asked | today | {"value": 3.375}, asked, learned, *spread]}
+    return log | {"private_evaluation": [asked | today | {"value": 3.375}, asked, learned]}
 
 
 @pytest.mark.parametrize(
@@ -121,9 +118,13 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
 ) -> None:
     """In page and summary alike; then today's return, in people's words."""
     said = log_of(answer=answer, reason="So.", gain=2.5, interval=interval)
-    facts = replace(
-        FACTS, summary=said, declared={"reward_meaning": "10 points are a death avoided"}
-    )
+    ends = {"0.1": [0.5, 1.0], "0.9": [6.0, 6.25]}
+    spread = [
+        {"of": "behaviour", "what": f"quantile {share} of the return", "ci95": each}
+        for share, each in ends.items()
+    ]
+    words = {"reward_meaning": "10 points are a death avoided"}
+    facts = replace(FACTS, summary=said, declared=words, answers=spread)
     page, text = html.unescape(plain(write_page(facts))), wording.text(said)
     places = [
         page.index(f"<b>{wording.ADVICE[answer]}.</b> So."),
@@ -152,6 +153,7 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
         ("meal=snack", "last meal=snack"),
         ("meal=snack, 3", "last meal=snack, units of insulin"),
         ("a, b", "both"),
+        ("action 3", "units of insulin"),
         ("pulse", "pulse"),
     ],
 )
