@@ -226,11 +226,13 @@ def _predictions(check: Check) -> str:
     far = check.horizons
     ahead = f"{far[0]} to {far[-1]} steps ahead" if len(far) > 1 else "some steps ahead"
     what = " and ".join(f"{of}s" for of in check.wrong) or "rewards and states"
+    text = f"What it predicts {ahead} was compared with what happened."
+    if check.ratio is None and check.believe == "doubtful":
+        return f"{text} Noise hides how far off it is beside saying that all stays as usual."
     times = "infinitely many" if check.ratio is None else f"{check.ratio:.2g}"
-    text = (
-        f"What it predicts {ahead} was compared with what happened. Its squared error of "
-        f"{what}{'' if check.wrong else ', of the two the worse,'} came out as {times} times that "
-        "of saying that all stays as usual"
+    text += (
+        f" Its squared error of {what}{'' if check.wrong else ', of the two the worse,'} came out "
+        f"as {times} times that of saying that all stays as usual"
     )
     if check.believe == "yes":
         return f"{text}: surely less than half."
@@ -238,7 +240,7 @@ def _predictions(check: Check) -> str:
         return f"{text}: surely larger."
     if check.ratio is not None and check.ratio < 0.5:
         return f"{text}; noise hides whether it is less than half."
-    if check.ratio is None or check.ratio >= 1:
+    if check.ratio is not None and check.ratio >= 1:
         return f"{text}; noise hides whether it is larger. Chance can be predicted by no model."
     return f"{text}. It is believed where that is below a half, which chance alone can prevent."
 
