@@ -1,6 +1,6 @@
 """Cohorts made by hand, their neighbours, and mechanisms that record what enters the noise."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -88,10 +88,10 @@ class RecordedMechanism(Mechanism):
 
     sums: list[Tensor] = field(default_factory=list)
 
-    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        self.sums.append(total[0].clone())
+    def release(self, total: Tensor) -> Tensor:
+        self.sums.append(total.clone())
         generator = torch.Generator().manual_seed(len(self.sums))
-        return (torch.randn(total[0].shape, generator=generator) * 0.05,)
+        return torch.randn(total.shape, generator=generator) * 0.05
 
 
 class RecordedCohort(Cohort):

@@ -144,8 +144,8 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
 def test_a_model_that_came_to_nothing_stays_spent(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def infinite(self: Mechanism, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.full_like(part, math.inf).float() for part in total)
+    def infinite(self: Mechanism, total: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(total, math.inf).float()
 
     noise_of_model(monkeypatch, 500.0)
     loud = with_changes(data, privacy={"draw": 7})
