@@ -38,7 +38,7 @@ def body(params: Params, log: StageLog) -> None:
             training.refuse_diverged(setup, trained)
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
             held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
-            with paid.result(BEHAVIOUR, count_held(own, held)) as folder:
+            with paid.finish(BEHAVIOUR, count_held(own, held)) as folder:
                 training.write_clone(folder, job, setup, trained, data.manifest)
 
 

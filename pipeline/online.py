@@ -51,7 +51,7 @@ def body(params: Params, log: StageLog) -> None:
             of_users = online.users_statement(params, learning)
             of_users = of_users.with_payment(paid.charge.id, paid.spent)
             statement = after_offline(learning.offline, of_users)
-            with paid.result(ONLINE, statement) as folder:
+            with paid.finish(ONLINE, statement) as folder:
                 online.write_policies(folder, params, learning, policies)
     seconds = time.perf_counter() - started
     summary = online.summarise_online(params, learning, of_users, statement, returns, seconds)

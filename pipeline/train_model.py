@@ -31,7 +31,7 @@ def body(params: Params, log: StageLog) -> None:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained)
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
-            with paid.result(MODEL, statement) as folder:
+            with paid.finish(MODEL, statement) as folder:
                 training.write_model(folder, plan, setup, trained, data.manifest)
 
 

@@ -105,7 +105,7 @@ def evaluate(epsilon: float) -> None:
                 "discount": dptd.DISCOUNT,
                 "network": state.theta[0].tolist(),
             }
-            with paid.result(FOLDER, paid.state_privacy(mechanism)) as folder:
+            with paid.finish(FOLDER, paid.state_privacy(mechanism)) as folder:
                 write_json(folder / "value.json", found)
     alone = found["of_the_mean_return"]
     print(f"{FOLDER}: value {found['value']:.4g}, of the mean return alone {alone:.4g}")

@@ -165,7 +165,7 @@ def process(world: World, identity: str) -> None:
         trained = training.train(setup, source, None, state=paid.state, save_checkpoint=save)
         weights = trained.weights[0].numpy().tobytes()
         statement = paid.state_privacy(world.mechanism, "none")
-        with paid.result(MODEL, statement) as folder:
+        with paid.finish(MODEL, statement) as folder:
             (folder / WEIGHTS).write_bytes(weights)
     written = held(MODEL / WEIGHTS)
     must(

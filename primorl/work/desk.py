@@ -8,7 +8,7 @@ Training the model and cloning go
         request = desk.request(plan.model)
         with desk.pay(request, begin, restore) as paid:  # no private row was read before
             result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
-            with paid.result(folder, paid.state_privacy(mechanism)) as fresh:
+            with paid.finish(folder, paid.state_privacy(mechanism)) as fresh:
                 ...  # files are written; then the charge is committed
 
 Asking pays for each question, and commits all when the answers are written (`Paid.commit`).
@@ -131,7 +131,7 @@ class Desk:
     def pay(self, request: Request, begin: S, restore: Restore[S]) -> Iterator["Paid[S]"]:
         """Resume or restore work that was paid for under this identity, or else reserve a charge.
 
-        Leaving the block frees the locks and commits nothing: `Paid.result` or `Paid.commit` does.
+        Leaving the block frees the locks and commits nothing: `Paid.finish` or `Paid.commit` does.
         After an error the charge stays spent; the next run under the same identity resumes it.
 
         Args:
@@ -225,7 +225,7 @@ class Paid(Payment[S]):
         return statement.with_payment(self.charge.id, self.spent)
 
     @contextmanager
-    def result(self, folder: Path, statement: Statement) -> Iterator[Path]:
+    def finish(self, folder: Path, statement: Statement) -> Iterator[Path]:
         """Replace a folder by the files that the block writes and their statement, and commit the
         charge.
 
