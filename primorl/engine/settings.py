@@ -124,3 +124,8 @@ class Execution:
     chunk_bytes: int
     rank: int = 0
     ranks: int = 1
+
+    @property
+    def own(self) -> slice:
+        """The units of this process."""
+        return slice(self.rank, None, self.ranks)

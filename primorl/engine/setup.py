@@ -62,12 +62,6 @@ class TrainingSetup:
     start: Weights | None = field(default=None, repr=False)
     horizon: int | None = None
 
-    @property
-    def ensemble(self) -> Architecture:
-        """`architecture`, of a training of the dynamics ensemble."""
-        assert isinstance(self.architecture, Architecture), "this is the training of a policy"
-        return self.architecture
-
     def kernel(self) -> Kernel:
         """Make a kernel with a workspace of its own."""
         assert isinstance(self.mechanism.clip, EnsembleClip), (
@@ -239,9 +233,11 @@ class TrainingSetup:
         """Make the released ensemble of trained weights; of linear heads see
         `linear.make_members`.
         """
+        assert isinstance(self.architecture, Architecture), "a policy is no ensemble"
         if self.architecture.features is None:
-            return self.ensemble, weights
-        shape, spread = replace(self.ensemble, members=members, spread=True), self.spread(answers)
+            return self.architecture, weights
+        shape = replace(self.architecture, members=members, spread=True)
+        spread = self.spread(answers)
         return shape, make_members(weights, spread, self.noise_in_weights, shape, self.seed)
 
     def shape(self, weights: Tensor) -> Weights:

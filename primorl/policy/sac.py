@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from primorl.base.errors import PipelineError
-from primorl.model.numerics import Adam, SeedGenerators
+from primorl.model.numerics import Adam, SeedGenerators, flatten, unflatten
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.config import SacConfig
@@ -62,10 +62,11 @@ class Networks:
 
     def __init__(self, layers: Layers, device: torch.device) -> None:
         stored = (layers[0].mT, *layers[1:])
-        self.vector = torch.cat([layer.flatten() for layer in stored]).to(device)
+        self.vector = flatten(stored).to(device)
         self.gradient = torch.zeros_like(self.vector)
-        self._shapes = [layer.shape for layer in stored]
-        self._parameters, self._gradients = self._views(self.vector), self._views(self.gradient)
+        shapes = [tuple(layer.shape) for layer in stored]
+        self._parameters = unflatten(self.vector, shapes)
+        self._gradients = unflatten(self.gradient, shapes)
         self.layers: Layers = (self._parameters[0].mT, *self._parameters[1:])
         # Views that every update needs: making them anew would take as long as a small network's
         # products.
@@ -135,10 +136,6 @@ class Networks:
             with torch.inference_mode(False):  # tensors that may be used outside of it as well
                 held[rows] = [bias.new_empty(len(bias), rows, bias.shape[2]) for bias in biases]
         return held[rows]
-
-    def _views(self, vector: Tensor) -> list[Tensor]:
-        parts = torch.split(vector, [math.prod(shape) for shape in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 @dataclass(frozen=True)

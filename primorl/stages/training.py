@@ -225,7 +225,7 @@ def train_for(
         if not paid.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units
                 group.ask(Message.GRANT, released=_digest_agreement(charge.identity, setup))
-            store = paid.open_rows(setup.mechanism, _own(setup))
+            store = paid.open_rows(setup.mechanism, setup.execution.own)
             if group is not None:
                 group.check_coverage(setup.mechanism.units, store.numbers)
             rows = setup.view(store)
@@ -272,7 +272,7 @@ def work_for_first(params: Params, folder: Path) -> None:
             )
         if setup.mechanism.is_private:
             check_setup(setup)
-        private = open_private(partitions, _own(setup))
+        private = open_private(partitions, setup.execution.own)
         group.check_coverage(setup.mechanism.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))
 
@@ -285,11 +285,6 @@ def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, 
     if not of_all or not partitions.public.units:
         return None
     return setup.view_public(partitions.public.flat())
-
-
-def _own(setup: TrainingSetup) -> slice:
-    """Return the units of this process."""
-    return slice(setup.execution.rank, None, setup.execution.ranks)
 
 
 def _digest_agreement(identity: str, setup: TrainingSetup) -> Tensor:
