@@ -25,6 +25,7 @@ from primorl.policy.loaded import Policy
 
 _LARGEST_HEADER = 2**22  # bytes
 _OF_NUMBERS = ("integer", "floating", "decimal", "boolean", "null")
+_ZONE = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 
 Matrix = npt.NDArray[np.float64]
@@ -142,11 +143,14 @@ class Carry:
         """
         written = _column(table, self.time, path).to_pandas()
         try:
-            if written.astype(str).str.fullmatch(r"\s*\d+\s*").any():  # not a year
+            text = written.astype(str)[written.notna() & (written != "")]
+            zoned = text.str.contains(_ZONE)
+            # not a year, and times in several zones as one kind
+            if text.str.fullmatch(r"\s*\d+\s*").any() or zoned.any() != zoned.all():
                 raise ValueError
-            time = pd.to_datetime(written, format="ISO8601")
+            time = pd.to_datetime(written, format="ISO8601", utc=bool(zoned.all()))
         except (ValueError, TypeError):
-            found = f"column {self.time!r}: found no times"
+            found = f"column {self.time!r}: found no times, or only some with a zone"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
         who = _column(table, self.by, path).to_pandas().replace("", None)
         order = time.sort_values(kind="stable").index

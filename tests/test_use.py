@@ -134,6 +134,11 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     assert main([*words, "--out", str(OUT), "--carry-by", "who", "--carry-at", "time"]) == 0
     assert sum(row["abstained"] for row in read()) == abstained
     refused(aged, given, "column 'ward': found no times", carry=Carry("who", "ward"))
+    hours = [f"{each}+0{1 + (place > 2)}:00" for place, each in enumerate(DAY)]  # summer time ends
+    zoned = table({"time": hours, "ward": ["1"] * 5, **changes}, "zoned.csv")
+    assert carry.fill(read_table(zoned), aged, zoned, ".").num_rows == 5
+    mixed = table({"time": [hours[0], *DAY[1:]], "ward": ["1"] * 5, **changes}, "mixed.csv")
+    refused(aged, mixed, "only some with a zone", carry=carry)
     assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
 
 

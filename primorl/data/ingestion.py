@@ -34,6 +34,7 @@ from primorl.data.storage.schema import (
 )
 
 _Item = TypeVar("_Item")
+_DECLARED = ("environment", "unit", "termination", "population", "trajectories_per_person")
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
@@ -54,16 +55,12 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     """
     reader = source_of(name, dataset).open(raw)
     info = DatasetInfo(
+        **{key: getattr(dataset, key) for key in _DECLARED},
         dataset=name,
-        environment=dataset.environment,
-        unit=dataset.unit,
         spaces=reader.spaces,
         horizon=dataset.horizon or reader.horizon,
-        termination=dataset.termination,
         duplicates=dataset.ingestion.duplicates,
         dataset_fingerprint="",
-        population=dataset.population,
-        trajectories_per_person=dataset.trajectories_per_person,
     )
     withdrawn, key = dataset.ingestion.exclude_units, "ingestion.exclude_units"
     gone = membership.IdList(

@@ -293,12 +293,17 @@ class SpellingCheck:
     def __init__(self, origin: object):
         self._origin = origin
         self._ids, self._plain = array("q"), array("q")
+        self._long, self._exact = 0, False
 
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole units, also of those who withdrew: they may be there in
         two spellings.
         """
         ids = pc.unique(table["unit_id"])
+        if not self._exact:
+            long = ids.filter(pc.match_substring_regex(ids, "^[1-9][0-9]{15,}$")).to_pylist()
+            self._long += len(long)
+            self._exact = not all(map(_is_rounded, long))
         plain = pc.utf8_normalize(ids, form="NFKC")
         for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " ")):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=kept)
@@ -316,12 +321,27 @@ class SpellingCheck:
                 person.
         """
         # Sorted, as np.unique takes ten times as long for as many numbers.
+        if self._long >= _SEVERAL and not self._exact:
+            raise PipelineError(
+                f"{self._origin}: found ids of units of 16 digits and more, all of them rounded as "
+                "by a spreadsheet, or as numbers with a decimal point: different people may share "
+                "one; write ids as text where they come from"
+            )
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in "
                 "blanks, zeros in front, a final `.0` or Unicode form; use one spelling"
             )
+
+
+_SEVERAL = 20  # ids that are not all round by chance
+
+
+def _is_rounded(digits: str) -> bool:
+    """Say whether 15 digits, or a float64, hold a whole number of more than 15 digits."""
+    number = int(digits)
+    return not digits[15:].strip("0") or (number > 2**53 and float(number) == number)
 
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids

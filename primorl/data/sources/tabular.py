@@ -22,6 +22,7 @@ from primorl.data.storage.rows import whole_units
 
 _HOUR = 3_600_000_000  # microseconds
 _HALF_YEAR = 183 * 24 * _HOUR
+_SEVERAL = 10  # trajectories, more than meet by chance
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -220,6 +221,13 @@ class TabularReader:
         observation = self._check(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation")
+            begins = observation[starts[1:]]
+            # Not where all begin alike: a world may well lead back there.
+            of_others = (after[lasts[:-1]] == begins).all(1) & (begins != observation[:1]).any(1)
+            if len(begins) >= _SEVERAL and of_others.mean() > 0.5:
+                found = "a next observation that is the first of the trajectory after it"
+                allowed = "one of the same trajectory: shift columns within each trajectory alone"
+                self._log.refuse(rows, lasts[:-1][of_others], found, allowed)
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]

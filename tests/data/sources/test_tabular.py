@@ -60,6 +60,21 @@ def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Pa
     assert [each["terminated"] for each in written] == [each["died"] for each in content]
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_came_next_is_of_the_same_trajectory(project: Path, alone: bool) -> None:
+    """A shift of the whole column gives each person a value of the next one; twin: within each."""
+    content = [row(n, 0, t, x=10.0 * n + t, left=t == 2) for n in range(20) for t in range(3)]
+    for place, each in enumerate(content):
+        others = each["left"] and not alone and place + 1 < len(content)
+        each |= {"next_x": content[place + 1]["x"] if others else each["x"] + 1, "next_ward": "A"}
+    write(content)
+    dataset = entry({"next_observation": ["next_x", "next_ward"]})
+    if alone:
+        assert len(run(dataset)) == 60
+    else:
+        assert "row 3: found a next observation that is the first of the traj" in refusal(dataset)
+
+
 def test_odd_csv(project: Path) -> None:
     plain = write(rows(), "plain.csv").read_bytes()
     flags = plain.replace(b"true", b"1").replace(b"false", b"0")
@@ -705,6 +720,19 @@ def test_ids_that_different_people_may_share_are_refused(
             ids = {"user": "unit_id", "visit": "trajectory_id"}[column]
             assert any(shared in each for each in run(names)[ids].to_pylist())
         shutil.rmtree("log")
+
+
+@pytest.mark.parametrize("rounded", [lambda i: i // 1000 * 1000, lambda i: int(float(i)), int])
+def test_ids_that_lost_their_last_digits_are_refused(
+    project: Path, rounded: Callable[[int], int]
+) -> None:
+    """As a spreadsheet keeps 15, and pandas a float where an id is missing; twin: all digits."""
+    people = [rounded(158_000_000_000_123_457 + 1017 * n) for n in range(30)]
+    write([row(each, 0, time, left=time == 1) for each in people for time in range(2)])
+    if rounded is int:
+        assert len(run(entry())) == 30
+    else:
+        assert "different people may share one" in refusal(entry())
 
 
 @pytest.mark.parametrize("id_", ["NAN4", "Nancy", "1e5", "12e", "nulla", "E+3"])
