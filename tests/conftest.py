@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from mlflow.tracking import MlflowClient
 
 from primorl.model.architecture import Architecture
@@ -12,6 +13,8 @@ from tests.projects import made_once
 
 for name in ("DVC_ROOT", "DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):  # of who runs the tests
     os.environ.pop(name, None)
+settings.register_profile("busy", deadline=None)  # a machine may be busy
+settings.load_profile("busy")
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import tomllib
 import venv
 from pathlib import Path
 
-from tests.wheels import build
+from tests.wheels import ROOT, build
 
-ROOT = Path(__file__).resolve().parents[1]
 _PRIMORL = "import sys; from primorl.commands.main import main; sys.exit(main({words!r}))"
 _MADE = "import gymnasium, {module}; gymnasium.make({name!r}).reset(seed=0)"
 USES: dict[str, tuple[str, str]] = {  # a program, and what it says

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -25,6 +26,16 @@ def releasing(change: Callable[[Mechanism, Tensor], Tensor]) -> type[Mechanism]:
 
 
 HalfTheNoise = releasing(lambda mechanism, noise: noise / 2)
+
+
+def is_noise_of(values: Tensor, standard_deviation: float) -> bool:
+    """Whether the sum of squares is within the central 1 - 1e-6 of its law."""
+    ratio = float(values.double().square().sum()) / standard_deviation**2
+    return bool(chi2.ppf(5e-7, len(values)) < ratio < chi2.ppf(1 - 5e-7, len(values)))
+
+
+class KilledError(BaseException):
+    """Stands for a kill: no handler sees it, and nothing after it runs."""
 
 
 class SeededEntropy:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -90,6 +91,18 @@ def inside(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder):
         yield
+
+
+def copy_known(folder: Path, wanted: Callable[[str], bool] = bool) -> Path:
+    """Copy the wanted ones of the files that git knows or does not ignore."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    for name in filter(wanted, found.split("\0")):
+        source, copy = ROOT / name, folder / name
+        if source.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+    return folder
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import grimp
 import pytest
 import yaml
 
 from primorl.config.params import BLOCKS, Params, names
 from primorl.work.desk import ALLOWED_STAGES
 from primorl.work.jobs import RunPlan
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.projects import ROOT
 
 
 @cache
@@ -203,46 +203,24 @@ def room(module: str) -> str:
 
 
 @cache
-def reached(module: str) -> frozenset[str]:
-    seen, waiting = {module}, [module]
-    while waiting:
-        waiting += (new := imported(waiting.pop()) - seen)
-        seen |= new
-    return frozenset(seen - {module})
+def graph() -> grimp.ImportGraph:
+    """Imports, without `EDGES` and what the two packages themselves hand out."""
+    found = grimp.build_graph("primorl", "pipeline", cache_dir=None)
+    for package in ("primorl", "pipeline"):
+        for name in found.find_modules_directly_imported_by(package):
+            found.remove_import(importer=package, imported=name)
+    for room in EDGES:
+        found.remove_module(room)
+    return found
 
 
-@cache
-def imported(module: str) -> frozenset[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree(module)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.level == 0, f"{module}: a relative import"
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    names |= {name.rpartition(".")[0] for name in names}
-    ours = {
-        name for name in names if name.partition(".")[0] in ("pipeline", "primorl") and source(name)
-    }
-    return frozenset(
-        name
-        for name in ours
-        if not edge(name) and any(not isinstance(node, ast.Expr) for node in tree(name).body)
-    )
+def reached(module: str) -> set[str]:
+    return graph().find_upstream_modules(module) - {"primorl", "pipeline"}
 
 
-def edge(module: str) -> bool:
-    return module in ("primorl", "pipeline") or any(
-        f"{module}.".startswith(f"{room}.") for room in EDGES
-    )
-
-
-def source(module: str) -> Any:
-    """A module's file; None if there is no such module."""
+def source(module: str) -> Path:
     path = ROOT.joinpath(*module.split("."))
-    return next(
-        (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None
-    )
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 @cache

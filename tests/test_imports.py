@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.projects import ROOT
 from tests.release.conftest import trained
 
 __all__ = ["trained"]
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 PLANTED = (
@@ -53,8 +52,10 @@ def test_every_planted_import_breaks_the_contract(tmp_path: Path) -> None:
 # Commands, and modules that take a second or more, of which each that is spared is spared by all
 # commands before it.
 MOST = "torch mlflow pandas"
+TABLES = "--observations today.csv --out actions.csv"
 SHORT = (
     (("summary", f"{MOST} scipy dp_accounting"), ("ledger show", MOST), ("plan", MOST)),
+    ((f"predict --policy models/policy --against-advice {TABLES}", "torch mlflow dp_accounting"),),
     (("runs", "torch dp_accounting"),),
 )
 
@@ -65,6 +66,8 @@ def test_a_short_command_imports_only_what_it_needs(
 ) -> None:
     shutil.copytree(trained, tmp_path / "project")
     shutil.copy(empty_store, tmp_path / "project")
+    rows = "observation_0,observation_1,observation_2\n0.1,0.2,0.3\n"
+    (tmp_path / "project/today.csv").write_text(rows)
     program = "import sys; from primorl.commands.main import main\n" + "\n".join(
         f"print('FOUND', main({command.split()!r}), {{*{spared.split()!r}}} & {{*sys.modules}})"
         for command, spared in commands

@@ -1,7 +1,5 @@
 """Figures that README and privacy.md quote are what the accountant says."""
 
-from pathlib import Path
-
 import pytest
 from dp_accounting import dp_event
 from scipy.stats import norm
@@ -9,8 +7,8 @@ from scipy.stats import norm
 from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.figures import Figures, deltas, figures, posterior
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
+from tests.projects import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 EPSILON, DELTA = 0.5, 1e-5
 EVENT = dp_event.GaussianDpEvent(1 / gaussian_mean(EPSILON, DELTA))
 """The default run: rounds and queries ask everybody, so together they are one Gaussian release."""

@@ -24,11 +24,11 @@ from primorl.config import params
 from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states
+from tests.projects import ROOT
 from tests.release.conftest import released, trained
 
 __all__ = ["released", "trained"]
 
-ROOT = Path(__file__).resolve().parent.parent
 CANARY = "it-ran"
 
 

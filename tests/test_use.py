@@ -3,8 +3,6 @@ answered has no action.
 """
 
 import csv
-import subprocess
-import sys
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -174,14 +172,3 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
     refused(policy, table(plain), "--keep: found columns that", keep=["tags"])
     named = loaded(Path("named"), **OF_THE_LOG)
     refused(named, table({"x": [1.0], "ward": [1.5]}), r"column 'ward': found double")
-
-
-def test_torch_is_not_needed(policy: Policy) -> None:
-    table(NAMED, "in.csv")
-    code = (
-        "import sys; from pathlib import Path; from primorl.policy.loaded import load_policy; "
-        "from primorl.use import predict; predict(load_policy('policy'), "
-        "Path('in.csv'), Path('out.csv')); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

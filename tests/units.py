@@ -41,6 +41,25 @@ class Ragged:
         return Ragged([self.inputs[i] for i in keep], [self.targets[i] for i in keep])
 
 
+@dataclass(frozen=True)
+class Padded:
+    """Units as tensors ``[U, M, n]``, of which unit u has the first ``rows[u]`` rows."""
+
+    inputs: Tensor
+    targets: Tensor
+    rows: Tensor
+
+    @property
+    def units(self) -> int:
+        return len(self.rows)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return self.rows[units]
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
+
+
 def make_units(shape: Architecture, lengths: Sequence[int], seed: int = 0) -> Ragged:
     """Units of a smooth random system, uneven in length."""
     generator = torch.Generator().manual_seed(seed)

@@ -10,8 +10,8 @@ import venv
 from pathlib import Path
 
 from primorl.base.template import FILES
+from tests.projects import ROOT, copy_known
 
-ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = (
     "primorl/",
     "pipeline/",
@@ -24,28 +24,12 @@ _SOURCES = (
 )
 
 
-def copy_sources(folder: Path) -> Path:
-    """The files that a build may read, of those that git knows or does not ignore."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    template = {
-        path.relative_to(ROOT).as_posix() for pattern in FILES for path in ROOT.glob(pattern)
-    }
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        source, copy = ROOT / name, folder / name
-        if source.is_file() and (name.startswith(_SOURCES) or name in template):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(source.read_bytes())
-    return folder
-
-
 def build(folder: Path, kind: str) -> Path:
     """A wheel (``--wheel``) or a source distribution (``--sdist``), made in ``folder``."""
-    source = copy_sources(folder / "source")
+    template = {str(path.relative_to(ROOT)) for pattern in FILES for path in ROOT.glob(pattern)}
+    source = copy_known(
+        folder / "source", lambda name: name.startswith(_SOURCES) or name in template
+    )
     command = [
         sys.executable,
         "-m",

@@ -57,7 +57,6 @@ from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.work.data import open_to_charge
 from primorl.work.desk import Desk
-from tests.faults.edits import expression, module_file, planted
 from tests.faults.table import CHARGES, FAULTS, Fault
 from tests.privacy.ledger import postgresql
 
@@ -69,14 +68,9 @@ PLANTED = [
         for fault in FAULTS
         if fault.module == CHARGES or fault.name == "payment-rounds-made-up-for"
     ),
-    Fault(
-        "lost-work-goes-unnoticed",
-        CHARGES,
-        "_refuse_lost_work",
-        expression("has_begun(file)", "False"),
-    ),
-    Fault("number-one-behind", CHARGES, "_writer", expression("mark.saves + 1", "mark.saves")),
-    Fault("fsync-dropped", "primorl.base.files", "sync", expression("os.fsync(handle)", "None")),
+    Fault("lost-work-goes-unnoticed", CHARGES, "_refuse_lost_work", "has_begun(file)", "False"),
+    Fault("number-one-behind", CHARGES, "_writer", "mark.saves + 1", "mark.saves"),
+    Fault("fsync-dropped", "primorl.base.files", "sync", "os.fsync(handle)", "None"),
 ]
 VERSION = Version("a" * 64, "trajectory", UNITS, bytes(range(16 * UNITS)))
 
@@ -326,9 +320,7 @@ def simulate(
 def with_fault(fault: Fault) -> Iterator[None]:
     """Plant a fault into a function of the project, as long as the block lasts."""
     module = importlib.import_module(fault.module)
-    source = planted(
-        module_file(ROOT, fault.module).read_text(encoding="utf-8"), fault.function, fault.edit
-    )
+    source = fault.plant(ROOT)
     name = fault.function.partition(".")[0]
     (changed,) = (
         node

@@ -9,7 +9,7 @@ of log π(a|s), and the temperature α holds the divergence KL(π‖π_b) at a t
 al. 2019).
 
 Several seeds train side by side: G leads every shape, and nothing of one seed enters another. All
-gradients are written out by hand (`tests/policy/reference.py` has the same by autograd), which
+gradients are written out by hand (`tests/policy/test_sac.py` has the same by autograd), which
 leaves out those that are not needed.
 """
 

@@ -20,7 +20,7 @@ from tests.commands.conftest import Call
 from tests.pipeline.training_project import noise_of_model, watch_private
 from tests.privacy.ledger.ledgers import request
 from tests.work.conftest import small
-from tests.work.fitted_project import automatic, fit, quick, write_data
+from tests.work.test_fitting import automatic, fit, quick, write_data
 
 __all__ = ["small"]
 

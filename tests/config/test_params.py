@@ -245,9 +245,7 @@ def test_words_and_dates_stay_text(tmp_path: Path) -> None:
 @example("1:30")
 @example("1e-5")
 @example("010")
-@settings(
-    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_number_is_read_as_dvc_reads_it(tmp_path: Path, text: str) -> None:
     try:
         found = read(tmp_path, f"a: {text}\n")

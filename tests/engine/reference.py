@@ -6,85 +6,60 @@ It judges the kernel.
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from primorl.engine.local_update import LocalBatches
 from primorl.engine.settings import LocalTraining
-from primorl.model.architecture import TERMINATION_GAIN, Architecture, CloneNetwork, Network
+from primorl.model.architecture import TERMINATION_GAIN, CloneNetwork, Network
 
 
-def member_loss(
-    parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture, beta_nll: float = 0.0
+def mean_loss(
+    parameters: list[Tensor], x: Tensor, y: Tensor, shape: Network, beta_nll: float
 ) -> Tensor:
-    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the
-    textbook has it.
+    """Mean over rows of the negative log-likelihood, and of the ends' cross-entropy, written as the
+    textbook has it; a normal's without its constant.
 
-    β-NLL (Seitzer et al. 2022) weighs every term by the variance to the power β, which counts as a
-    constant.
+    β-NLL (Seitzer et al. 2022) weighs every term of a dynamics model by the variance to the power
+    β, which counts as a constant.
     """
     hidden = x
     for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
         z = hidden @ weight + bias
-        hidden = z * torch.sigmoid(z)
+        hidden = z.clamp(min=0) if isinstance(shape, CloneNetwork) else z * torch.sigmoid(z)
     output = hidden @ parameters[-2] + parameters[-1]
-    if not shape.spread:
-        return 0.5 * (output - y).square().sum(1).mean()
-    mean, raw = output[:, : shape.targets], output[:, shape.targets : 2 * shape.targets]
-    raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
-    log_variance = shape.log_variance_low + torch.nn.functional.softplus(
-        raw - shape.log_variance_low
-    )
-    normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
-    terms = -normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)
-    loss = (terms * normal.variance.detach() ** beta_nll).sum(1).mean()
-    return loss + _of_ends(output, y, shape)
-
-
-def _of_ends(output: Tensor, y: Tensor, shape: Architecture) -> Tensor | float:
-    if not shape.learned_termination:
-        return 0.0
-    return (
-        -torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1])
-        .log_prob(y[:, -1])
-        .mean()
-    )
-
-
-def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: CloneNetwork) -> Tensor:
-    """Mean over rows of -log π(action): of torch's categorical, or of its normal without the
-    constant.
-    """
-    hidden = x
-    for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
-        hidden = torch.clamp(hidden @ weight + bias, min=0)
-    output = hidden @ parameters[-2] + parameters[-1]
-    if shape.discrete_actions:
+    if isinstance(shape, CloneNetwork) and shape.discrete_actions:
         return -torch.distributions.Categorical(logits=output).log_prob(y.argmax(1)).mean()
     if not shape.spread:
         return 0.5 * (output - y).square().sum(1).mean()
-    mean, raw = torch.tanh(output[:, : shape.action_size]), output[:, shape.action_size :]
-    raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
-    log_variance = shape.log_variance_low + torch.nn.functional.softplus(
-        raw - shape.log_variance_low
-    )
+    if isinstance(shape, CloneNetwork):
+        mean, raw = output.chunk(2, dim=1)
+        return _normal_loss(mean.tanh(), raw, y, shape, 0.0)
+    size = shape.targets
+    mean, raw = output[:, :size], output[:, size : 2 * size]
+    loss = _normal_loss(mean, raw, y[:, :size], shape, beta_nll)
+    if shape.learned_termination:
+        ends = torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1])
+        loss = loss - ends.log_prob(y[:, -1]).mean()
+    return loss
+
+
+def _normal_loss(mean: Tensor, raw: Tensor, y: Tensor, shape: Network, beta_nll: float) -> Tensor:
+    low, high, softplus = shape.log_variance_low, shape.log_variance_high, nn.functional.softplus
+    log_variance = low + softplus(high - softplus(high - raw) - low)
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
-    return (-normal.log_prob(y) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
+    terms = -normal.log_prob(y) - 0.5 * math.log(2 * math.pi)
+    return (terms * normal.variance.detach() ** beta_nll).sum(1).mean()
 
 
 def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[Tensor]:
     """EnsembleClip of one member's update: flat to C/√N, per layer to C/√(N·L)."""
-    if mode == "flat":
-        length = math.sqrt(sum(float(u.double().square().sum()) for u in update))
-        return [
-            u * min(1.0, norm / math.sqrt(members) / length) if length > 0 else u for u in update
-        ]
-    layers = len(update) // 2
+    size = len(update) if mode == "flat" else 2
+    groups = [update[first : first + size] for first in range(0, len(update), size)]
     result: list[Tensor] = []
-    for layer in range(layers):
-        pair = update[2 * layer : 2 * layer + 2]
-        length = math.sqrt(sum(float(u.double().square().sum()) for u in pair))
-        scale = min(1.0, norm / math.sqrt(members * layers) / length) if length > 0 else 1.0
-        result += [u * scale for u in pair]
+    for group in groups:
+        length = math.sqrt(sum(float(u.double().square().sum()) for u in group))
+        bound = norm / math.sqrt(members * len(groups))
+        result += [u * min(1.0, bound / length) if length > 0 else u for u in group]
     return result
 
 
@@ -110,10 +85,7 @@ def reference_sum(
                     continue
                 x, y = batches.inputs[step, unit][rows], batches.targets[step, unit][rows]
                 leaves = [w.requires_grad_() for w in current]
-                if isinstance(shape, CloneNetwork):
-                    loss = policy_loss(leaves, x, y, shape)
-                else:
-                    loss = member_loss(leaves, x, y, shape, local.beta_nll)
+                loss = mean_loss(leaves, x, y, shape, local.beta_nll)
                 gradients = torch.autograd.grad(loss, leaves)
                 with torch.no_grad():
                     moved = [

@@ -43,7 +43,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     draw = data.draw
@@ -219,7 +219,7 @@ class WithEmptyUnits(Ragged):
         return self.counts[units]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObject) -> None:
     """Rows are read, standardised and made into features in company: in any order, beside units of
@@ -315,17 +315,12 @@ WHOLE = local_training(learning_rate=0.05, batch_size=64)  # one batch: no order
 LENGTHS = [40, 1, 16, 17, 15, 33, 8, 20, 3]
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
+@pytest.mark.parametrize("threads", [1, 3])
 def test_a_broken_round_leaves_nothing(
     shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
+    torch.set_num_threads(threads)
+
     class Corrupt(Ragged):
         def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
             if 5 in units:

@@ -4,7 +4,6 @@ than C; every unit's own transitions are taken once an epoch, shuffled in secret
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from tests.engine.reference import reference_sum
 from tests.units import Ragged, local_training, training_setup
 
 TOLERANCE = 5e-5  # of the sum's norm
+IDENTITY = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
 
 
 def clip_of(shape: Network, bound: float = 0.5, mode: str = "flat") -> EnsembleClip:
@@ -58,7 +58,7 @@ ADVERSARIAL = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     kind=st.sampled_from(KINDS),
     values=st.lists(ADVERSARIAL, min_size=1, max_size=4),
@@ -114,23 +114,19 @@ def test_a_unit_counts_in_full_from_so_many_rows_on() -> None:
     assert batches.counts.tolist() == [0.25, 0.5, 1.0, 1.0], "of all rows, and at most 1"
 
 
-def round_sum(
-    source: Ragged, shape: Architecture, mode: Any, batch: int = 4, chunk_bytes: int = 1 << 24
-) -> list[torch.Tensor]:
+def round_sum(source: Ragged, shape: Architecture, mode: str) -> list[torch.Tensor]:
     """What a round of all units sums to, through secret orders, padding and chunks as in
     training.
     """
-    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    mechanism = Mechanism(
-        source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5
-    )
-    execution = Execution(torch.device("cpu"), chunk_bytes)
-    setup = training_setup(mechanism, shape, local=local_training(0.05, batch), execution=execution)
-    with Rounds(setup, source, identity) as rounds:
+    clip = clip_of(shape, 0.5, mode)
+    mechanism = Mechanism(source.units, "trajectory", PoissonSampler(1.0), clip, 1.0, 1, 1e-5)
+    together = Execution(torch.device("cpu"), 1 << 24)
+    setup = training_setup(mechanism, shape, local=local_training(0.05, 1), execution=together)
+    with Rounds(setup, source, IDENTITY) as rounds:
         return setup.shape(rounds.sum(flatten(shape.initial_weights(0))))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     values=st.lists(ADVERSARIAL | st.just(1e24), min_size=1, max_size=4),
     length=st.integers(1, 90),
@@ -151,7 +147,7 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(
     others = Ragged([*constant, torch.full((1, 4), 1e24)], [*constant, torch.full((1, 4), 1.0)])
     row = torch.tensor((values * 4)[:4]).expand(length, 4)
     both = Ragged([*others.inputs, row], [*others.targets, row])
-    assert gap(round_sum(both, shape, mode, 1), round_sum(others, shape, mode, 1)) <= 0.5
+    assert gap(round_sum(both, shape, mode), round_sum(others, shape, mode)) <= 0.5
 
 
 def test_a_step_without_rows_clips_nothing() -> None:
@@ -187,9 +183,6 @@ def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
         assert equal(again, Kernel(shape, local, clip).sum(start, batches))
 
 
-IDENTITY = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-
-
 def numbered(lengths: list[int]) -> Ragged:
     """Units whose rows say which they are: 1000·unit + step, everywhere."""
     rows = [
@@ -205,7 +198,7 @@ def epochs_of(source: Ragged, batch: int, epochs: int, most: int | None) -> Loca
     return batches.standardise(IDENTITY)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     batch=st.integers(1, 17),

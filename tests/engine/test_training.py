@@ -1,14 +1,18 @@
 """Rounds that learn, stop, average and refuse as they should; behaviour cloning through them."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 
+from primorl.base.errors import PipelineError
 from primorl.engine import public
 from primorl.engine.public import PublicEvaluation
 from primorl.engine.queries import ObservationColumns
@@ -20,10 +24,11 @@ from primorl.engine.training import Trained, TrainingState, answer_queries, trai
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
 from primorl.model.numerics import flatten
+from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.mechanisms import watch
+from tests.mechanisms import KilledError, watch
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 PLAIN = server_training(0.0, 0.0, 5, None)
@@ -78,10 +83,6 @@ def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() ->
     assert seen == [pytest.approx(one) for one in expected]
 
 
-class CrashError(Exception):
-    """Stands for a kill: nothing after it runs."""
-
-
 def killed(mechanism: Mechanism, at: int, **options: Any) -> TrainingState:
     """The last checkpoint of a run that dies when round ``at`` has been announced, if it gets
     there.
@@ -91,9 +92,9 @@ def killed(mechanism: Mechanism, at: int, **options: Any) -> TrainingState:
     def save_checkpoint(state: TrainingState) -> None:
         kept.append(state)
         if state.started == at:
-            raise CrashError
+            raise KilledError
 
-    with suppress(CrashError):
+    with suppress(KilledError):
         run(mechanism, save_checkpoint=save_checkpoint, **options)
     return kept[-1]
 
@@ -206,15 +207,6 @@ def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     assert list(answered(setup, restored).answers) == list(answers) != list(backwards)
 
 
-def test_a_finished_run_needs_no_data() -> None:
-    kept, mechanism = list[TrainingState](), mechanism_for(rounds=3)
-    trained, _ = run(mechanism, save_checkpoint=kept.append)
-    again, _ = run(mechanism, source=None, state=kept[-1])
-    assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
-    with pytest.raises(ValueError, match="no units to run them on"):
-        run(mechanism, source=None, state=kept[0])
-
-
 def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -295,3 +287,83 @@ def test_a_behaviour_is_found_through_the_engine(discrete: bool) -> None:
     assert trained.public_loss.final < trained.public_loss.constant - (0.3 if discrete else 0.6)
     assert trained.normaliser.target_mean.tolist() == [0.0, 0.0]
     assert len(trained.normaliser.input_mean) == 3
+
+
+VECTORS = ("weights", "velocity", "average", "best")
+PARAMETERS = 12
+
+
+@pytest.fixture
+def state() -> TrainingState:
+    answers = {
+        "normaliser": torch.randn(7, 40, dtype=torch.float64),
+        "starts": torch.randn(9, dtype=torch.float64),
+    }
+    vectors = {name: torch.randn(PARAMETERS) for name in VECTORS}
+    counts: dict[str, Any] = {"mass": 0.3, "best_loss": 1.25, "since_best": 1}
+    return TrainingState(
+        **vectors, **counts, done=11, started=13, asked=len(answers), answers=answers
+    )
+
+
+def write(file: Path, state: TrainingState) -> None:
+    write_checkpoint(file, state, charge="c", saves=2)
+
+
+def read(file: Path, charge: str = "c") -> tuple[TrainingState, int]:
+    return read_checkpoint(file, TrainingState.restore, charge)
+
+
+def test_it_comes_back_as_it_was(state: TrainingState, tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "c.safetensors"
+    for each in (
+        TrainingState(*[torch.zeros(PARAMETERS)] * 4),
+        state,
+        dataclasses.replace(state, finished=True),
+    ):
+        write(file, each)
+        found, saves = read(file)
+        ours, theirs = each.tensors(), found.tensors()
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert each.facts() == found.facts()
+        assert saves == 2
+    assert [entry.name for entry in file.parent.iterdir()] == ["c.safetensors"]
+
+
+def test_it_holds_what_was_released_and_nothing_else(state: TrainingState, tmp_path: Path) -> None:
+    write(tmp_path / "c", state)
+    raw = (tmp_path / "c").read_bytes()[32:]
+    tensors = load(raw)
+    assert set(tensors) == {*VECTORS, "answers.normaliser", "answers.starts"}
+    assert sum(t.numel() for t in tensors.values()) == 4 * PARAMETERS + 7 * 40 + 9
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    assert set(header["__metadata__"]) == {"checkpoint"}
+    about = json.loads(header["__metadata__"]["checkpoint"])
+    assert set(about) == {"charge", "saves", "facts"}
+    counts = {"mass", "best_loss", "since_best", "done", "started", "finished"}
+    assert set(about["facts"]) == counts | {
+        "asked",
+        "engine",
+        "settings",
+    }
+
+
+@pytest.mark.parametrize("damage", ["bit", "short", "empty", "pickle", "another charge"])
+def test_a_damaged_or_foreign_one_is_named_and_refused(
+    state: TrainingState, tmp_path: Path, damage: str
+) -> None:
+    file = tmp_path / "c.safetensors"
+    write(file, state)
+    raw = bytearray(file.read_bytes())
+    if damage == "bit":
+        raw[len(raw) // 2] ^= 1
+    file.write_bytes(
+        {"short": raw[:-7], "empty": b"", "pickle": b"\x80\x04K\x01."}.get(damage, raw)
+    )
+    charge = "d" if damage == "another charge" else "c"
+    with pytest.raises(
+        PipelineError,
+        match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge s",
+    ):
+        read(file, charge)

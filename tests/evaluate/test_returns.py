@@ -1,6 +1,5 @@
 """Returns equal the obvious loop, and intervals are Student's."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -8,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from gymnasium.spaces import Box
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,7 +17,41 @@ from primorl.evaluate import returns
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.summary import Estimate
 from primorl.policy.exported import DeterministicPolicy
-from tests.evaluate.conftest import Countdown, Vector, random_policy
+from tests.evaluate.conftest import random_policy
+
+Vector = npt.NDArray[np.float32]
+
+
+class Countdown(gymnasium.Env[Vector, Vector]):
+    """Terminates after a random number of steps below 8; step t pays t + the first action."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left, self.time = int(self.np_random.integers(1, 8)), 0
+        return self._observation(), {}
+
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        assert self.left > 0, "stepped past its end"
+        self.left, self.time = self.left - 1, self.time + 1
+        return self._observation(), self.time + float(action[0]), self.left == 0, False, {}
+
+    def _observation(self) -> Vector:
+        return np.array([self.left, self.time], dtype=np.float32)
+
+
+class Endless(Countdown):
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._observation(), 1.0, False, False, {}
+
+
+gymnasium.register("Countdown-v0", Countdown, max_episode_steps=5)  # so some are truncated
+gymnasium.register("Endless-v0", Endless)
 
 
 def one_by_one(
@@ -71,28 +105,15 @@ def test_returns_equal_the_obvious_loop(
 # less than one episode of each policy; uneven; everything
 @pytest.mark.parametrize("at_once", [1, 7, 256])
 def test_episodes_that_end_early_count_once_however_they_are_batched(
-    countdown: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+    at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(returns, "_ENVIRONMENTS_AT_ONCE", at_once)
-    policy = random_policy(3, 2, 1.0)
+    countdown, policy = "Countdown-v0", random_policy(3, 2, 1.0)
     found = episode_returns(countdown, policy, 10, seed=4)
     np.testing.assert_allclose(found, one_by_one(countdown, policy, 10, seed=4), rtol=1e-5)
     assert len(np.unique(np.round(found[0]))) > 2  # episodes of several lengths took part
     np.testing.assert_array_equal(episode_returns(countdown, policy, 5, seed=4), found[:, :5])
     assert not np.array_equal(found, episode_returns(countdown, policy, 10, seed=2))
-
-
-class Endless(Countdown):
-    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self._observation(), 1.0, False, False, {}
-
-
-@pytest.fixture
-def registered() -> Iterator[None]:
-    gymnasium.register("Endless-v0", Endless)
-    yield
-    del gymnasium.registry["Endless-v0"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +126,7 @@ def registered() -> Iterator[None]:
     ],
 )
 def test_what_does_not_fit_or_never_ends_is_refused(
-    registered: None, environment: str, policy: DeterministicPolicy, says: str
+    environment: str, policy: DeterministicPolicy, says: str
 ) -> None:
     with pytest.raises(PipelineError, match=says):
         episode_returns(environment, policy, 2, seed=0)

@@ -16,8 +16,8 @@ import pytest
 from examples.serve_policy import MOST_BYTES, server
 from primorl.policy.loaded import Policy
 from tests.policy.test_loaded import NAMES, RANGE, loaded
+from tests.projects import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 INSIDE = [0.5, -9.0, 5.0]
 
 

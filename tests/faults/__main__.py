@@ -6,17 +6,15 @@ run.
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.faults.edits import module_file, planted
 from tests.faults.table import FAULTS, Fault
+from tests.projects import copy_known
 
-ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 10
 AT_ONCE = 2
 OUTCOMES = {0: "NOT NOTICED", 1: "noticed"}  # by pytest's exit status
@@ -37,7 +35,7 @@ def main() -> int:
 
     def judged(fault: Fault) -> bool:
         with tempfile.TemporaryDirectory(prefix="primorl-faults-") as folder:
-            outcome = verdict(fault, copied_project(Path(folder)))
+            outcome = verdict(fault, copy_known(Path(folder)))
         print(f"{outcome}: {fault.name}: {fault.test}", flush=True)
         return outcome == OUTCOMES[1]
 
@@ -47,29 +45,14 @@ def main() -> int:
     return int(noticed < len(wanted))
 
 
-def copied_project(folder: Path) -> Path:
-    """Copy all files that git knows or does not ignore."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(
-        listed, cwd=ROOT, capture_output=True, check=True, text=True
-    ).stdout.split("\0"):
-        if (ROOT / name).is_file():
-            copy = folder / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy)
-    return folder
-
-
 def verdict(fault: Fault, copy: Path) -> str:
     """Plant a fault in a copy of the project, and run its test."""
-    file = module_file(copy, fault.module)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", fault.test, *options]
     try:
-        changed = planted(file.read_text(encoding="utf-8"), fault.function, fault.edit)
-        file.write_text(changed, encoding="utf-8")
+        fault.file(copy).write_text(fault.plant(copy), encoding="utf-8")
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=60 * MINUTES
         )

@@ -1,11 +1,14 @@
 """The faults, each with the test that must notice it."""
 
-from collections.abc import Callable, Iterator
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults import edits
-from tests.faults.edits import Edit
+CHARGES = "primorl.privacy.ledger.charges"
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_name("faults.txt").read_text(encoding="utf-8")
+"""Below each file its tests, below each test its faults: name, place, and old => new."""
 
 
 class Fault(NamedTuple):
@@ -14,22 +17,46 @@ class Fault(NamedTuple):
     Attributes:
         name: to ask for it by.
         module: dotted name.
-        function: qualified name; empty: the module's own statements.
-        edit: of its syntax tree.
+        function: qualified name; empty: the whole module.
+        old: a piece of its text, as `ast.unparse` writes it.
+        new: what takes its place.
         test: pytest's node id of the test that must fail.
     """
 
     name: str
     module: str
     function: str
-    edit: Edit
+    old: str
+    new: str
     test: str = ""
 
+    def file(self, root: Path) -> Path:
+        """Return the module's file below ``root``."""
+        return root / Path(*self.module.split(".")).with_suffix(".py")
 
-CHARGES = "primorl.privacy.ledger.charges"
-ROOT = Path(__file__).resolve().parents[2]
-TABLE = Path(__file__).with_name("faults.txt").read_text(encoding="utf-8")
-"""Below each file its tests, below each test its faults: name, place, and edit as old => new."""
+    def plant(self, root: Path) -> str:
+        """Return the module's source with the fault in it.
+
+        Raises:
+            LookupError: the function is gone, or ``old`` is not there exactly once.
+        """
+        tree = ast.parse(self.file(root).read_text(encoding="utf-8"))
+        scope: ast.Module | ast.ClassDef | ast.FunctionDef = tree
+        for name in filter(None, self.function.split(".")):
+            inner = [n for n in scope.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
+            found = [each for each in inner if each.name == name]
+            if len(found) != 1:
+                raise LookupError(f"{self.function}: found {len(found)} times")
+            scope = found[0]
+        text = ast.unparse(scope)
+        if text.count(self.old) != 1:
+            raise LookupError(f"{self.old}: found {text.count(self.old)} times")
+        scope.body = ast.parse(text.replace(self.old, self.new)).body
+        if self.function:  # what stands there is the function itself
+            (inner,) = scope.body
+            assert isinstance(inner, ast.ClassDef | ast.FunctionDef)
+            scope.body = inner.body
+        return ast.unparse(tree)
 
 
 def _faults(table: str) -> Iterator[Fault]:
@@ -45,9 +72,8 @@ def _faults(table: str) -> Iterator[Fault]:
             short, _, function = place.partition(" ")
             (file_of,) = ROOT.glob(f"primorl/**/{short.replace('.', '/')}.py")
             module = ".".join(file_of.relative_to(ROOT).with_suffix("").parts)
-            kind, _, expressions = edit.partition(" ")
-            make: Callable[..., Edit] = getattr(edits, kind)
-            yield Fault(name, module, function, make(*expressions.split(" => ")), test)
+            old, new = edit.split(" => ")
+            yield Fault(name, module, function, old, new, test)
 
 
 FAULTS = list(_faults(TABLE))

@@ -18,7 +18,7 @@ from primorl.model.architecture import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.units import local_training, server_training, training_setup
+from tests.units import Padded, local_training, server_training, training_setup
 
 LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4
 
@@ -93,33 +93,12 @@ def mechanism_of(
     return kind(units, "trajectory", PoissonSampler(q), clip, z, rounds, 1e-5, **changes)
 
 
-@dataclass
-class Rows:
-    """Units of 2 observations and 1 action; unit u has the first ``sizes[u]`` of ``[U, M, 3]``
-    rows.
-    """
-
-    sizes: Tensor
-    inputs: Tensor
-    targets: Tensor
-
-    @property
-    def units(self) -> int:
-        return len(self.sizes)
-
-    def lengths(self, units: Tensor) -> Tensor:
-        return self.sizes[units]
-
-    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inputs[units.unsqueeze(1), steps], self.targets[units.unsqueeze(1), steps]
-
-
-def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Rows:
-    """Random units; with ``constant`` all rows of a unit are one row."""
+def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Padded:
+    """Random units of 2 observations and 1 action; ``constant``: all rows of a unit are one."""
     generator = torch.Generator().manual_seed(seed)
     most = max(1, *sizes)
     inputs = torch.randn(len(sizes), 1 if constant else most, 3, generator=generator).expand(
         -1, most, -1
     )
     offsets = torch.randn(len(sizes), 1, 3, generator=generator)
-    return Rows(torch.tensor(sizes), inputs.contiguous(), offsets + inputs.sin())
+    return Padded(inputs.contiguous(), offsets + inputs.sin(), torch.tensor(sizes))

@@ -54,10 +54,10 @@ def attack(kind: type[Mechanism], runs: int = RUNS) -> int:
     public = (PUBLIC.inputs.flatten(0, 1), PUBLIC.targets.flatten(0, 1))
     coins, right = np.random.default_rng().random(runs) < 0.5, 0
     for there in coins:
-        sizes = EVERYBODY.sizes.clone()
-        sizes[CANARY] = ROWS if there else 0
+        rows = EVERYBODY.rows.clone()
+        rows[CANARY] = ROWS if there else 0
         states: list[Any] = []
-        trained = train(run, replace(EVERYBODY, sizes=sizes), public, save_checkpoint=states.append)
+        trained = train(run, replace(EVERYBODY, rows=rows), public, save_checkpoint=states.append)
         released = {state.done: shaped(run, state) for state in states}
         names = ("input_mean", "input_scale", "target_mean", "target_scale")
         scale = [getattr(trained.normaliser, name).numpy() for name in names]

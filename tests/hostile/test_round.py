@@ -18,19 +18,19 @@ from tests.hostile.setting import (
     MOMENTUM,
     NORM,
     Replayed,
-    Rows,
     Watched,
     as_numpy,
     data,
     mechanism_of,
     setup,
 )
+from tests.units import Padded
 
 Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
 AGREES = 5e-7
 
 
-def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, float]:
+def differences(kind: type[Watched], source: Padded, mode: str) -> tuple[float, float]:
     """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
     entropy = Replayed(b"k" * 32)
     watched, cohort = (
@@ -54,7 +54,7 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
     for seen in watched.seen:  # type: ignore[attr-defined]
         total = [np.zeros_like(w) for w in theta]
         for unit in numpy_round.joiners(seen["coins"], Q):
-            rows = slice(0, int(source.sizes[unit]))
+            rows = slice(0, int(source.rows[unit]))
             x = (source.inputs[unit, rows].double().numpy() - scale[0]) / scale[1]
             y = (source.targets[unit, rows].double().numpy() - scale[2]) / scale[3]
             one_epoch = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]

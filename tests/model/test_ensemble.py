@@ -77,17 +77,14 @@ def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_amo
     [
         ({"members": 5}, r"layers.0.weight has shape \(3, 4, 16\), config.json says \(5, 4, 16\)"),
         ({"termination": "os.system"}, "not a dynamics model"),
-        ({}, "not a dynamics model"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(
     ensemble: GaussianEnsemble, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     ensemble.save(tmp_path, environment=None, variant="private", rounds=3)
-    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    if not changes:
-        weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(PipelineError, match=says):
         GaussianEnsemble.load(tmp_path, CPU)
 

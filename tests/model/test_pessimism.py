@@ -2,11 +2,9 @@
 declared rules end episodes as the real environments do.
 """
 
-import functools
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -23,6 +21,7 @@ from primorl.model.pessimism import (
     max_pairwise_difference,
 )
 from primorl.model.termination import RULES, Rule
+from primorl.simulators.environments import GymBatch
 from tests.model.models import CPU, box, ends_where_positive, plain_maps
 
 
@@ -70,7 +69,6 @@ def steps(
     limit: float = 1000.0,
     penalty: float = 0.0,
     termination: str = "none",
-    generators: SeedGenerators | None = None,
 ) -> Step:
     """One step of ``count`` rollouts from zeros."""
     shape = Architecture(3, 1, 3, (8,), -10.0, 0.5, termination == "learned")
@@ -80,9 +78,7 @@ def steps(
         uncertainty="max_pairwise_difference",
         penalty=penalty,
     )
-    return model.step(
-        torch.zeros(count, 3), torch.zeros(count, 1), generators or SeedGenerators.of([0], CPU)
-    )
+    return model.step(torch.zeros(count, 3), torch.zeros(count, 1), SeedGenerators.of([0], CPU))
 
 
 def test_every_row_follows_one_member_drawn_anew() -> None:
@@ -206,30 +202,25 @@ ENVIRONMENTS = {
 STEPS = 3000
 
 
-@functools.cache
 def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(observation, action, next_observation, terminated) of random actions, held for a while so
     that it gets far.
     """
     if not environment.startswith("CartPole"):
         pytest.importorskip("mujoco")
-    env = gymnasium.make(environment)
-    env.action_space.seed(0)
-    before, actions, after, ends = [], [], [], []
-    observation, _ = env.reset(seed=0)
-    for step in range(STEPS):
+    env, drawn, rows = GymBatch(environment), np.random.default_rng(0), []
+    observation = env.reset(20, seed=0)
+    for step in range(STEPS // 20):
         if step % 3 == 0:
-            action = env.action_space.sample()
-        following, _, terminated, truncated, _ = env.step(action)
-        before.append(observation)
-        actions.append(np.atleast_1d(action))
-        after.append(following)
-        ends.append(terminated)
-        observation = env.reset()[0] if terminated or truncated else following
-    env.close()
-    flags = torch.tensor(ends)
+            low, high = env.action_low, env.action_high
+            action = drawn.uniform(low, high, (20, len(low)))
+            action = drawn.integers(len(low), size=20) if env.discrete_actions else action
+        following, _, terminated, truncated = env.step(action)
+        rows.append((observation, action.reshape(20, -1), following, terminated))
+        observation = env.restart(terminated | truncated)
+    *parts, flags = (torch.from_numpy(np.concatenate(part)) for part in zip(*rows, strict=True))
     assert 30 < flags.sum() < STEPS / 3
-    return (*(torch.from_numpy(np.stack(part)).float() for part in (before, actions, after)), flags)
+    return (*(part.float() for part in parts), flags)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

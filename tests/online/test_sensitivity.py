@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2
 from torch import Tensor
 
 from primorl.online import learning, updates
@@ -26,6 +25,7 @@ from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG
 from primorl.privacy.mechanism.mechanism import Mechanism
 from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
+from tests.mechanisms import is_noise_of
 from tests.online.cohorts import OTHERS, hostile, met, network, recorded, with_user
 
 UPDATES: tuple[Update, ...] = (
@@ -64,7 +64,7 @@ def test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_company_place_and_threads_do_not_matter(data: st.DataObject) -> None:
     draw = data.draw
@@ -141,12 +141,6 @@ SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
 def mechanism(z: float = Z, releases: int = 1) -> Mechanism:
     sizes = {"users": 1000, "cohort": COHORT, "releases": releases}
     return online_mechanism(**sizes, noise_multiplier=z, delta=1e-5)
-
-
-def is_noise_of(values: Tensor, standard_deviation: float) -> bool:
-    """Whether the sum of squares is within the central 1 - 1e-6 of its law."""
-    ratio = float(values.double().square().sum()) / standard_deviation**2
-    return bool(chi2.ppf(5e-7, len(values)) < ratio < chi2.ppf(1 - 5e-7, len(values)))
 
 
 def test_noise_is_z_times_s_over_m() -> None:

@@ -34,8 +34,7 @@ from primorl.tracking import results
 from tests import statements
 from tests.data.builders import INFO, episodes, table
 from tests.evaluate.conftest import random_policy
-from tests.pipeline.tiny_policy import write_model, write_partitions
-from tests.pipeline.training_project import edited
+from tests.pipeline.training_project import edited, write_model, write_tables
 from tests.projects import from_plain, project_settings
 
 STAGES = ["collect", "ingest", "partition", "plan", "train_model", "clone_behaviour"]
@@ -53,10 +52,11 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/stages/{stage}.json"), {"seconds": float(seconds), "metrics": []})
     write_json(PLAN, {"settings": {"dynamics.model": {"value": "linear"}}})
-    place(POLICY, STATEMENT)
+    place_seeds({0: EPOCHS})
+    write_json(POLICY / "privacy.json", STATEMENT)
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
-    write_partitions(table(episodes(9)), ROWS, DATA)
+    write_tables(table(episodes(9)), ROWS, DATA)
     PrivateEvaluation(
         dataset="pendulum-replay",
         unit="trajectory",
@@ -67,12 +67,13 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder_with_store
 
 
-def place(
-    folder: Path, statement: Any, epochs: list[DeterministicPolicy] = EPOCHS, **about: Any
-) -> None:
-    folder.mkdir(parents=True)
-    save(folder, epochs, variant="private", environment="Pendulum-v1", **about)
-    write_json(folder / "privacy.json", statement)
+def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
+    facts: Any = {"variant": "private", "environment": "Pendulum-v1"}
+    several = list(seeds) if len(seeds) > 1 else None
+    for number, (seed, epochs) in enumerate(seeds.items()):
+        folder = POLICY if number == 0 else POLICY / f"seeds/{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        save(folder, epochs, seeds=None if number else several, **facts)
 
 
 def chosen(variant: str = "private", score: dict[str, float] | None = None) -> Params:
@@ -191,14 +192,6 @@ def logged_run(project: Path) -> tuple[MlflowClient, Any]:
 SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}
 
 
-def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
-    facts: Any = {"variant": "private", "environment": "Pendulum-v1"}
-    for number, (seed, epochs) in enumerate(seeds.items()):
-        folder = POLICY if number == 0 else POLICY / f"seeds/{seed}"
-        folder.mkdir(parents=True, exist_ok=True)
-        save(folder, epochs, seeds=None if number else list(seeds), **facts)
-
-
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
     place_seeds(SEEDS)
     run(chosen())
@@ -256,18 +249,13 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
         assert line in text(summary)
 
 
-def without_simulator(selected: Params) -> Params:
-    score = {"low": -1500.0, "high": 0.0, "scale": 1000.0}
-    return edited(
-        selected, chosen={"environment": None, "score": score}, policy={"starts": "public"}
-    )
-
-
 @pytest.mark.usefixtures("project")
 def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so() -> None:
     """What it is is tested in tests/evaluate."""
     write_model(STATEMENT)
-    run(without_simulator(chosen()))
+    score = {"low": -1500.0, "high": 0.0, "scale": 1000.0}
+    log = chosen(score=score)
+    run(edited(log, chosen={"environment": None}, policy={"starts": "public"}))
     summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     for key in ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes"):
         assert summary[key] is None

@@ -25,8 +25,15 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
 from tests.mechanisms import watch
-from tests.pipeline.tiny_policy import write_model
-from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
+from tests.pipeline.training_project import (
+    charged,
+    edited,
+    killed,
+    states,
+    unopened,
+    watch_private,
+    write_model,
+)
 from tests.statements import PRIVATE
 
 FILE = Path("metrics/private_evaluation.json")
@@ -137,10 +144,12 @@ def test_a_stage_killed_beside_its_releases_goes_on(
     assert states(ready) == ["committed", "committed"]
 
 
-def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays_again(
-    ready: Params,
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_stage_killed_at_a_release_has_spent_it_and_asks_before_it_pays_again(
+    ready: Params, at: int
 ) -> None:
-    with killed():
+    """Of two, of which the second follows from the first."""
+    with killed(at):
         evaluated(ready)
     refused(ready, r"behaviour.*evaluation\.private\.draw")
     assert states(ready) == ["reserved"]

@@ -2,7 +2,6 @@
 stated and charged.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,16 +19,14 @@ from primorl.policy import behaviour, optimisation
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import Training, compose, event_to_json
+from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.statement import Statement
 from tests.data.builders import episodes, snapshot, table
-from tests.pipeline.tiny_policy import tiny, write_model, write_partition
-from tests.pipeline.training_project import steps_of
-from tests.statements import OF_TRAINING
+from tests.pipeline.training_project import steps_of, tiny, write_model, write_partition
+from tests.privacy.test_statements import DELTA, statement
 from tests.statements import PRIVATE as STATEMENT
 
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
-DELTA = 1e-5
 PLANNED = {
     "uncertainty": "max_pairwise_difference",
     "penalty": 0.5,
@@ -80,12 +77,6 @@ def test_it_needs_no_data_at_all(small: Params, resets: float) -> None:
 # Near a clone
 
 
-def stated(multiplier: float, charge: str) -> Statement:
-    event = Training(1.0, multiplier, 1).event
-    epsilon = compose([event], DELTA).epsilon_pld
-    return replace(OF_TRAINING, event=event_to_json(event), epsilon=epsilon, charge=charge)
-
-
 def write_clone(*, high: float = 2.0, variant: str = "private", discrete: bool = False) -> None:
     A = 2 if discrete else 1
     low, top = (
@@ -99,11 +90,11 @@ def write_clone(*, high: float = 2.0, variant: str = "private", discrete: bool =
     facts: dict[str, Any] = {"variant": variant, "environment": "Pendulum-v1", "rounds": 1}
     facts["engine_version"] = 1
     behaviour.save(BEHAVIOUR, clone, **facts, names=None, observation_range=None)
-    stated(12.0, "clone").write(BEHAVIOUR)
+    statement(12.0, charge="clone").write(BEHAVIOUR)
 
 
 def prepared(**model: Any) -> None:
-    write_model(stated(8.0, "model").to_json(), **model)
+    write_model(statement(8.0, charge="model").to_json(), **model)
     write_partition(PUBLIC, table(episodes(5)))
 
 
@@ -118,11 +109,11 @@ def test_the_statement_counts_model_and_clone_for_every_seed(
         f"{folder}{name}" for folder in ("", "seeds/7/") for name in FILES
     )
     assert read_json(POLICY / "config.json")["seeds"] == [4, 7]
-    events = [Training(1.0, 8.0, 1).event, Training(1.0, 12.0, 1).event]
+    events = [event_from_json(statement(each).event) for each in (8.0, 12.0)]
     for folder in (POLICY, POLICY / "seeds/7"):
-        statement, config = Statement.read(folder), PolicyConfig.read(folder)
-        assert statement.epsilon == compose(events, DELTA).epsilon_pld
-        assert [part.charge for part in statement.mechanisms] == ["model", "clone"]
+        stated, config = Statement.read(folder), PolicyConfig.read(folder)
+        assert stated.epsilon == compose(events, DELTA).epsilon_pld
+        assert [part.charge for part in stated.mechanisms] == ["model", "clone"]
         assert config.clone_error is not None
         assert [each.chosen for each in config.candidates].count(True) == 1
         assert [each.divergence for each in config.candidates] == list(optimisation.DIVERGENCES)

@@ -4,7 +4,6 @@ or charged for what it says.
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,12 +42,6 @@ QUESTION = QuestionJob(
 OPEN_POLICY = {key.removeprefix("policy."): None for key in RULED if key.startswith("policy.")}
 
 
-def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
-    content = json.loads(PLAN.read_text(encoding="utf-8"))
-    change(content)
-    PLAN.write_text(json.dumps(content), encoding="utf-8")
-
-
 def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params) -> None:
     plan.body(with_changes(data), StageLog())
     model = RunPlan.load().model
@@ -81,25 +74,16 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
     plan.body(params, StageLog())
     sound = PLAN.read_bytes()
 
-    def quieter(content: dict[str, Any]) -> None:
-        content["model"]["mechanism"]["noise_multiplier"] = 0.5
-
-    def unknown(content: dict[str, Any]) -> None:
-        content["model"]["sensitivity"] = 0.0
-
-    def dull(content: dict[str, Any]) -> None:
-        content["model"]["mechanism"]["delta"] = 0.1
-
-    rewrite(dull)
-    with pytest.raises(PipelineError, match="delta: not that of"):
-        train_model.body(params, StageLog())
-    PLAN.write_bytes(sound)
-    rewrite(quieter)
-    for says in ("jobs: not those of its numbers", "sensitivity .unknown key"):
+    for block, change, says in (
+        ("mechanism", {"delta": 0.1}, "delta: not that of"),
+        ("mechanism", {"noise_multiplier": 0.5}, "jobs: not those of its numbers"),
+        ("bounds", {"sensitivity": 0.0}, "sensitivity .unknown key"),
+    ):
+        content = json.loads(sound)
+        content["model"][block] |= change
+        PLAN.write_text(json.dumps(content), encoding="utf-8")
         with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):
             train_model.body(params, StageLog())
-        PLAN.write_bytes(sound)
-        rewrite(unknown)
     PLAN.write_bytes(sound)
     shutil.rmtree(PARTITIONS)
     write_partitions([episode(4, 50 + i) for i in range(9)], [episode(6, 100)])

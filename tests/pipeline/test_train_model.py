@@ -2,18 +2,17 @@
 twice; what they write, refuse, and never say.
 """
 
-import json
 import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from pipeline import clone_behaviour, ingest, partition, plan
 from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
@@ -29,9 +28,9 @@ from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
-from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
+from tests.data.builders import INFO, episode, episodes, snapshot, write_raw
 from tests.mechanisms import watch
-from tests.pipeline import tiny_policy
+from tests.pipeline import training_project
 from tests.pipeline.training_project import (
     charged,
     edited,
@@ -51,11 +50,6 @@ from tests.pipeline.training_project import (
 
 def model() -> GaussianEnsemble:
     return GaussianEnsemble.load(MODEL, torch.device("cpu"))
-
-
-def rounds() -> int:
-    found: int = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))["rounds"]
-    return found
 
 
 def test_it_is_charged_first_and_states_what_it_cost(
@@ -137,7 +131,8 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
     assert not MODEL.exists()
     trained(data)
     assert states(data) == ["committed"]
-    assert (statement()["rounds"], rounds()) == (4, 3)
+    made = read_json(MODEL / "config.json")["rounds"]
+    assert (statement()["rounds"], made) == (4, 3)
 
 
 @pytest.mark.verdict
@@ -233,12 +228,6 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(
         assert snapshot(MODEL) == before
         shutil.rmtree(PARTITIONS)
         shutil.copytree(sound, PARTITIONS)
-    names = [f"a{i:03d}" for i in range(9)]
-    shutil.rmtree(PARTITIONS / "private")
-    other = table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
-    tiny_policy.write_partition(PARTITIONS / "private", other)
-    with pytest.raises(PipelineError, match="its parts are of different partitions"):
-        trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
     with pytest.raises(PipelineError, match=r"found 0\.5, allowed is below 1/9"):
         trained(with_changes(data, privacy={"delta": 0.5}))
@@ -260,7 +249,9 @@ def test_ends_are_declared_part_of_the_model_and_stated(
     )
     names = ("glucose", "ward=A", "ward=B")
     spaces = replace(INFO.spaces, observation_names=names)
-    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, termination=termination, spaces=spaces))
+    monkeypatch.setattr(
+        training_project, "INFO", replace(INFO, termination=termination, spaces=spaces)
+    )
     write_partitions(
         *([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2)))
     )
@@ -320,7 +311,7 @@ def test_a_clone_is_charged_before_it_is_trained(
     (charge,) = charged(asked)
     assert (charge.state, charge.stage) == ("committed", "clone_behaviour")
     assert (charge.dataset, charge.units) == (INFO.dataset, 9)
-    stated: dict[str, Any] = json.loads((FOLDER / "privacy.json").read_text(encoding="utf-8"))
+    stated = read_json(FOLDER / "privacy.json")
     assert stated["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
     assert (stated["charge"], stated["private"], stated["rounds"]) == (charge.id, True, 4)
     config = BehaviourConfig.read(FOLDER)

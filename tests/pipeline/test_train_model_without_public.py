@@ -4,12 +4,9 @@ what that costs.
 
 import json
 import re
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -37,7 +34,6 @@ from primorl.work.jobs import RunPlan
 from primorl.work.model_rules import epsilon_of
 from tests.data.builders import episode, table
 from tests.mechanisms import watch
-from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import (
     OUTPUT,
     charged,
@@ -48,6 +44,8 @@ from tests.pipeline.training_project import (
     states,
     trained,
     with_changes,
+    write_partition,
+    write_partitions,
 )
 from tests.privacy.ledger.ledgers import adaptive
 from tests.units import local_training, training_setup
@@ -62,19 +60,10 @@ def without_public(small: Params, privacy: Any = None, **blocks: Any) -> Params:
     return with_changes(small, privacy=quick, **NOBODY | blocks)
 
 
-def write_partitions(shift: float = 0.0) -> None:
-    private = [episode(5 + i % 4, i) for i in range(80)]
-    content = table(
-        [replace(one, observations=one.observations * np.float32(1 - shift)) for one in private]
-    )
-    shutil.rmtree("data/partitions", ignore_errors=True)
-    tiny_policy.write_partitions(content, content.slice(0, 0))
-
-
 @pytest.fixture
 def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     noise_of_model(monkeypatch, 1.0)
-    write_partitions()
+    write_partitions([episode(5 + i % 4, i) for i in range(80)])
     return small
 
 
@@ -218,7 +207,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         names = [f"t{i:02d}" for i in range(4 * people)]
         units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
         folder = tmp_path / str(people)
-        tiny_policy.write_partition(
+        write_partition(
             folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names)
         )
         store = UnitStore.open(folder)

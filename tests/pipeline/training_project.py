@@ -3,28 +3,38 @@ charged.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+import torch
 from minari.data_collector import EpisodeBuffer as Episode
 
 from pipeline import plan, train_model
+from primorl.base.files import write_json
+from primorl.base.paths import BEHAVIOUR, MODEL, PARTITIONS
 from primorl.base.reporting import StageLog
-from primorl.config import params as params_module
+from primorl.config import params
 from primorl.config.params import Params
-from primorl.data.storage.rows import PartReader
+from primorl.data.identity.membership import Membership, project_secret, secret_check
+from primorl.data.storage.rows import PartReader, PartWriter
+from primorl.data.storage.schema import DatasetInfo, Manifest
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.policy.config import write_nothing
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work import clone_rules, model_rules, resolve
 from primorl.work.data import open_to_charge
 from primorl.work.jobs import MechanismNumbers
-from tests.data.builders import table
-from tests.pipeline import tiny_policy
+from tests.data.builders import INFO, SPACES, table
+from tests.mechanisms import KilledError
 from tests.projects import from_plain
 
 OUTPUT = Path("models/dynamics")
@@ -33,12 +43,8 @@ PRIVACY |= {"rounds": 4, "delta": 1e-3}
 DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
 
 
-class KilledError(BaseException):
-    """Stands for a kill: no handler of a stage may see it."""
-
-
-def edited(params: Params, **blocks: Any) -> Params:
-    raw = params_module.plain(params)
+def edited(own: Params, /, **blocks: Any) -> Params:
+    raw = params.plain(own)
     for name, changes in blocks.items():
         raw[name] = raw[name] | changes if isinstance(changes, dict) else changes
     return from_plain(raw)
@@ -51,14 +57,12 @@ def with_changes(small: Params, **blocks: Any) -> Params:
     )
 
 
-def write_partitions(
-    private: list[Episode], public: list[Episode], units: list[str] | None = None
-) -> None:
-    names = units or [f"a{i:03d}" for i in range(len(private))]
-    others = [f"b{i:03d}" for i in range(len(public))]
-    tiny_policy.write_partitions(
-        table(private, units=names, names=names), table(public, units=others, names=others)
-    )
+def write_partitions(private: Sequence[Episode], public: Sequence[Episode] = ()) -> None:
+    names = [f"a{i:03d}" for i in range(len(private))]
+    names += [f"b{i:03d}" for i in range(len(public))]
+    content = table([*private, *public], names=names)
+    own = pc.less(content["unit_id"], "b")
+    write_tables(content.filter(own), content.filter(pc.invert(own)))
 
 
 def trained(params: Params) -> StageLog:
@@ -149,3 +153,69 @@ def steps_of(log: StageLog) -> dict[str, list[int]]:
     for name, _, step in log.metrics:
         found.setdefault(name, []).append(step)
     return found
+
+
+_TINY = {"epochs": 2, "updates_per_epoch": 6, "rollout_every": 4, "rollout_batch": 8, "horizon": 5}
+_TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}
+
+
+def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
+    return edited(small, dynamics={"variant": variant}, policy=_TINY | policy)
+
+
+def write_model(
+    statement: dict[str, Any],
+    *,
+    variant: str = "private",
+    actions: int | None = None,
+    termination: str = "none",
+) -> GaussianEnsemble:
+    size = actions or 1
+    shape = Architecture(3, size, 2, (8,), -10.0, 0.5, termination == "learned")
+    maps = (
+        torch.tensor([0.1, 0.2, 0.3] + [0.0] * size),
+        torch.tensor([0.7, 0.7, 3.0] + [1.0] * size),
+    )
+    low, high = (
+        (SPACES.action_low, SPACES.action_high)
+        if actions is None
+        else ((0.0,) * actions, (1.0,) * actions)
+    )
+    box = (
+        torch.tensor(side) for side in (SPACES.observation_low, SPACES.observation_high, low, high)
+    )
+    bounds = Bounds(*box, reward_low=-17.0, reward_high=0.0, discrete_actions=actions is not None)
+    normaliser = Normaliser(*maps, torch.zeros(4), torch.ones(4))
+    ensemble = GaussianEnsemble(shape, shape.initial_weights(0), normaliser, bounds, termination)
+    MODEL.mkdir(parents=True, exist_ok=True)
+    ensemble.save(MODEL, environment="Pendulum-v1", variant=variant, rounds=1)
+    write_json(MODEL / "privacy.json", statement)
+    write_nothing(BEHAVIOUR)
+    return ensemble
+
+
+def write_tables(private: pa.Table, public: pa.Table, info: DatasetInfo | None = None) -> None:
+    info, counts = info or INFO, []
+    for content, name, units in (
+        (private, "private", "units.bin"),
+        (public, "public", "public_units.bin"),
+    ):
+        write_partition(PARTITIONS / name, content, info)
+        members = Membership(
+            project_secret(),
+            info.population,
+            by_rows=name == "private" or info.duplicates == "refuse",
+        )
+        members.update(content)
+        (PARTITIONS / units).write_bytes(members.to_bytes())
+        counts.append(pc.count_distinct(content["unit_id"]).as_py())
+    manifest = Manifest(info, *counts, secret_check=secret_check(project_secret()))
+    write_json(PARTITIONS / "manifest.json", manifest.to_json())
+
+
+def write_partition(folder: Path, content: pa.Table, info: DatasetInfo | None = None) -> None:
+    info = info or INFO
+    folder.mkdir(parents=True)
+    with PartWriter(folder, info.schema) as writer:
+        writer.write(content)
+        writer.finish(info)

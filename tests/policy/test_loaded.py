@@ -35,20 +35,15 @@ def policy(seed: int) -> DeterministicPolicy:
 EPOCHS = [policy(seed) for seed in range(4)]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def test_a_saved_policy_acts_as_before(tmp_path: Path) -> None:
     save(tmp_path, EPOCHS, variant="private", environment=None)
-    return tmp_path
-
-
-def test_a_saved_policy_acts_as_before(folder: Path) -> None:
     observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
     assert torch.equal(
-        DeterministicPolicy.load(folder).act(observation[3:]), EPOCHS[3].act(observation[3:])
+        DeterministicPolicy.load(tmp_path).act(observation[3:]), EPOCHS[3].act(observation[3:])
     )
     far = EPOCHS[0].act(1e30 * observation[:1])
     assert bool(((far >= LOW) & (far <= HIGH)).all()), "rounding steps over no bound"
-    epochs = DeterministicPolicy.load(folder, "epochs.safetensors")
+    epochs = DeterministicPolicy.load(tmp_path, "epochs.safetensors")
     assert (epochs.policies, epochs.observation_size, epochs.action_size) == (4, 3, 2)
     for i, alone in enumerate(EPOCHS):
         torch.testing.assert_close(epochs.act(observation)[i], alone.act(observation[i : i + 1])[0])
@@ -73,11 +68,12 @@ BREAKAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
 def test_broken_weights_are_named_in_one_line(
-    folder: Path, breakage: Callable[[Path], object]
+    tmp_path: Path, breakage: Callable[[Path], object]
 ) -> None:
-    breakage(folder / "policy.safetensors")
+    loaded(tmp_path)
+    breakage(tmp_path / "policy.safetensors")
     with pytest.raises(PipelineError, match=r"^[^\n]*policy.safetensors: not a policy[^\n]*$"):
-        DeterministicPolicy.load(folder)
+        DeterministicPolicy.load(tmp_path)
 
 
 LOG: dict[str, Any] = {

@@ -43,10 +43,9 @@ def edit_statements(folder: str = "models", **changes: Any) -> None:
         edit(Path(folder, part, "privacy.json"), **changes)
 
 
-def edit_tensors(
-    path: Path, extra: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
-) -> None:
-    save_file(load_file(path) | extra, path, metadata=metadata)
+def say_who(path: Path) -> None:
+    """Let a file of tensors tell more than its tensors."""
+    save_file(load_file(path), path, metadata={"made": "by ana"})
 
 
 def at(name: str, path: str | tuple[Any, ...], value: Any) -> Change:

@@ -55,7 +55,7 @@ SHORT_POLICY = {
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 
 
-def tiny_params(variant: str = "private") -> dict[str, Any]:
+def tiny_params() -> dict[str, Any]:
     """The project's own choices at a tiny size."""
     raw = project_settings()
     raw["partition"] = {"public_fraction": 0.3, "public": None}
@@ -67,7 +67,6 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
         "budget": {"epsilon": None},
     }
     raw["dynamics"] |= {
-        "variant": variant,
         "hidden": [8],
         "early_stopping": {"every": 2, "patience": None},
     }

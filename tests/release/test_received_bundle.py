@@ -31,11 +31,11 @@ from tests.release.bundles import (
     at,
     each_refused,
     edit,
-    edit_tensors,
     leaves,
     made,
     refusal,
     renew_card,
+    say_who,
     together,
 )
 from tests.release.released_project import run_stages, tiny_params
@@ -158,7 +158,7 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
         (in_both("queries.0.noise_multiplier", 0.0), "a query without noise"),
         (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing"),
         (
-            lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}),
+            lambda folder: say_who(folder / STARTS),
             "holds more than we read",
         ),
     ]

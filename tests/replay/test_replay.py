@@ -3,31 +3,257 @@
 docs/privacy-proofs.md says what this shows, and what it does not.
 """
 
+import io
 import json
+import shutil
+import signal
+import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 
+from pipeline.runner import run_stage
+from primorl.base.files import write_json
+from primorl.commands.main import main
+from primorl.engine import linear
+from primorl.model.architecture import PublicLosses
+from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from tests.replay.project import (
-    COMMANDS,
-    STAGES,
-    Leak,
-    Outputs,
-    differences,
-    log_of_people,
-    outputs,
-    with_simulator,
+from primorl.stages import training
+from tests.data.builders import episode, write_raw
+from tests.projects import ROOT, inside, write_settings
+from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good
+from tests.replay.tape import FINGERPRINT, Tape, playing
+
+STAGES = ("ingest", "partition", "plan", "train_model", "clone_behaviour", "optimize_policy")
+STAGES += ("evaluate_private", "evaluate", "report", "online")
+COMMANDS = (
+    *("plan", "check --charges", "summary", "runs", "ledger show", "ledger show --json"),
+    *("ledger verify", "report"),
+    "predict --policy models/policy --against-advice --observations today.csv --out actions.csv",
+    "release out --policy models/policy --against-advice",
+    "release --check out",
 )
-from tests.replay.tape import FINGERPRINT, Tape
+_INSIDE = (".primorl", "data", "mlflow.db", "mlflow.db.lock")
+"""Inside the trust boundary; of the store, what it says is compared."""
+_figures = cache(figures.figures.__wrapped__)
+_OUTSIDE = ("data/partitions/manifest.json", "data/partitions/public")
+
+
+class Leak(NamedTuple):
+    """A private number, and a way out that it must not take.
+
+    Attributes:
+        number: computed after a stage or a command.
+        tell: let the number out; the first argument is the stage's MLflow run (None after a
+            command).
+        place: how `differences` names it, with {} for the number.
+    """
+
+    number: Callable[[Tape], Any]
+    tell: Callable[[Any, Any], object]
+    place: str
+
+
+@dataclass
+class Outputs:
+    """All that left a run.
+
+    Attributes:
+        content: of every file, of the MLflow store, and what every stage and command printed with
+            its exit status.
+        numbers: those of the leaks, also where they were not told.
+        tape: the releases.
+    """
+
+    tape: Tape
+    content: dict[str, bytes] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def with_simulator(*, neighbour: bool) -> None:
+    """Write a project with an environment and a few public people; the last trajectory is
+    private.
+    """
+    raw = tiny_params()
+    raw["chosen"]["termination"] = "learned"
+    raw["privacy"]["sampling_probability"] = 0.5
+    shares = {"model": 0.6, "clone": 0.2, "behaviour": 0.1, "model_check": 0.1}
+    raw["privacy"] |= {"target_epsilon": 4.0, "shares": shares}
+    raw["policy"]["seeds"] = [0, 1]
+    raw["online"] |= {"users": 6, "cohort": 3, "steps": 20}
+    write_settings(raw)
+    episodes = [episode(20 + i % 3, seed=i, terminated=i % 4 == 0) for i in range(13)]
+    last = episode(9, 999, terminated=True) if neighbour else episode(30, 998)
+    write_raw(Path("data/raw"), [*episodes, last])
+    write_json(Path("metrics/stages/collect.json"), {"seconds": 1.0, "metrics": []})
+    Path("today.csv").write_text("observation_0,observation_1,observation_2\n0.1,0.2,0.3\n")
+
+
+def log_of_people(*, neighbour: bool) -> None:
+    """Write a project of a log without an environment and without public people: linear heads, all
+    fitted.
+    """
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": "log"}
+    raw["dynamics"]["train_anyway"] = True
+    raw["policy"] |= SHORT_POLICY
+    raw["behaviour"]["hidden"] = [8]
+    entry = yaml.safe_load((ROOT / "datasets/csv-log.yaml").read_text(encoding="utf-8"))
+    entry["population"], entry["options"]["files"] = "log", "data/log.csv"
+    actions = {"column": "dose", "count": 2}
+    entry["options"]["columns"] |= {"observation": ["glucose"], "action": actions}
+    entry["bounds"] = {"observation": {"low": [2.0], "high": [25.0]}, "reward": [-1.0, 0.0]}
+    entry["recipe"] = {"privacy": {"target_epsilon": 8.0}}
+    entry["card"] = dict.fromkeys(("owner", "purpose", "contact", "licence"), "tests")
+    Path("datasets").mkdir()
+    Path("datasets/log.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")
+    Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    Path("data").mkdir()
+    rows = ["patient,stay,time,glucose,dose,reward"]
+    for patient in range(24):
+        changed = neighbour and patient == 23
+        random = np.random.default_rng([patient, changed])
+        for stay in range(4 if changed else 1 + patient % 3):
+            for step in range(9 if changed else 3 + (patient + stay) % 4):
+                values = f"{random.uniform(3, 20):.3f},{random.integers(2)},{-random.uniform():.3f}"
+                rows.append(f"{'q' if changed else 'p'}{patient:02d},{stay},{step},{values}")
+    Path("data/log.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    Path("today.csv").write_text("glucose\n5.5\n", encoding="utf-8")
+
+
+def outputs(
+    folder: Path,
+    store: Path,
+    write: Callable[..., None],
+    tape: Tape,
+    *,
+    stages: Sequence[str],
+    commands: Sequence[str],
+    leaks: Mapping[str, Leak],
+    told: bool = False,
+) -> Outputs:
+    """Run stages and commands in ``folder``, which is empty afterwards; return what left.
+
+    Args:
+        folder: same for all runs that are compared.
+        store: an empty MLflow store.
+        write: `with_simulator` or `log_of_people`; the second run gets the neighbour.
+        tape: of the run.
+        stages: to be run.
+        commands: to be run after them.
+        leaks: by stage or command.
+        told: whether the leaks let their numbers out.
+    """
+    found, terminated = Outputs(tape), signal.getsignal(signal.SIGTERM)
+
+    def captured(name: str, run: Callable[[Callable[[Any], None]], int]) -> None:
+        def leak(log: Any = None) -> None:
+            if name in leaks:
+                found.numbers[name] = leaks[name].number(tape)
+                if told:
+                    leaks[name].tell(log, found.numbers[name])
+
+        tape.stage = name
+        torch.manual_seed(0)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            try:
+                status = run(leak)
+            except SystemExit as ended:
+                status = int(ended.code or 0)
+        text = f"exit status {status}\n{out.getvalue()}\n{err.getvalue()}"
+        found.content[name] = text.encode()
+
+    def stage(name: str, leak: Callable[[Any], None]) -> int:
+        script = import_module(f"pipeline.{name}")
+
+        def body(params: Any, log: Any) -> None:
+            script.body(params, log)
+            leak(log)
+
+        def idle(params: Any) -> bool:
+            if not (hasattr(script, "idle") and script.idle(params)):
+                return False
+            leak(None)
+            return True
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "argv", [name])
+            return run_stage(name, "", body, idle)
+
+    def command(words: str, leak: Callable[[Any], None]) -> int:
+        status = main(words.split())
+        leak(None)
+        return status
+
+    folder.mkdir(exist_ok=True)
+    shutil.copy(store, folder / "mlflow.db")
+    with inside(folder), playing(tape), pytest.MonkeyPatch.context() as patched:
+        # Few rounds on few people do not find what is asked of them otherwise.
+        patched.setattr(PublicLosses, "diverged", False)
+        patched.setattr(training, "write_model", write_as_good)
+        # Computed from released things alone, and slow.
+        patched.setattr(linear, "_TEACHING_STEPS", 10)
+        patched.setattr("primorl.stages.asking.ROLLOUTS", 64)
+        patched.setattr(figures, "figures", _figures)
+        patched.setattr(figures, "GROUP_SIZES", ())
+        Path(".primorl").mkdir(mode=0o700)
+        Path(".primorl/secret").write_bytes(SECRET)
+        Path(".primorl/secret").chmod(0o600)
+        write(neighbour=tape.first is not None)
+        for name in stages:
+            captured(name, lambda leak, name=name: stage(name, leak))
+        for words in commands:
+            captured(f"primorl {words}", lambda leak, words=words: command(words, leak))
+        with closing(sqlite3.connect("mlflow.db")) as tables:
+            found.content["MLflow"] = "\n".join(tables.iterdump()).encode()
+        for path in sorted(Path().rglob("*")):
+            inner = path.parts[0] in _INSIDE and not str(path).startswith(_OUTSIDE)
+            if path.is_file() and not inner:
+                found.content[str(path)] = path.read_bytes()
+    signal.signal(signal.SIGTERM, terminated)
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "mlflow.db":  # MLflow keeps it open, and the next run overwrites it
+            path.unlink()
+    return found
+
+
+def differences(first: Outputs, second: Outputs) -> list[str]:
+    """Name all in which two runs differ: releases, files, lines."""
+    found = list(second.tape.faults)
+    if len(second.tape.releases) != len(first.tape.releases):
+        made = [len(run.tape.releases) for run in (second, first)]
+        found.append(f"{made[0]} releases, {made[1]} in the first run")
+    for name in sorted(first.content.keys() | second.content.keys()):
+        one, other = first.content.get(name), second.content.get(name)
+        if one is None or other is None:
+            found.append(f"{name}: only in one run")
+        elif one != other:
+            found += [f"{name}: {what}" for what in _differing(one, other)]
+    return found
+
+
+def _differing(one: bytes, other: bytes) -> list[str]:
+    try:
+        lines, others = (Counter(content.decode().splitlines()) for content in (one, other))
+    except UnicodeDecodeError:
+        return [f"{len(other)} bytes, {len(one)} in the first run"]
+    return sorted((lines - others) + (others - lines)) or ["other order or ends of lines"]
+
 
 pytestmark = pytest.mark.timeout(600)  # on a busy machine
 DATA = Path("data/trajectories/rows.parquet")

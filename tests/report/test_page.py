@@ -29,8 +29,8 @@ from primorl.release.card import add_account, bound_success, combine, trace_curv
 from primorl.report.page import Facts, Spending, read_facts, write_page
 from tests.data.builders import INFO
 from tests.pipeline.test_evaluate import chosen, project, run
-from tests.pipeline.tiny_policy import write_model
-from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
+from tests.pipeline.training_project import write_model
+from tests.statements import OF_TRAINING, PRIVATE, WITHOUT_NOISE
 
 OF_EVENT = Training(0.1, 4.083, 150).event
 PROFILE = (ProfilePoint(epsilon=0.0, delta=0.3), ProfilePoint(epsilon=1.19, delta=1e-5))
@@ -87,10 +87,10 @@ def test_tables_and_the_figure_have_the_numbers_of_their_facts() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a ledger and a guarantee there are no figures of them."""
-    nothing = no_guarantee("no noise is added")
     unknown = dict.fromkeys(("epsilon", "delta"))
     spent = unknown | {"charges": 1, "delta": 1e-5}
     summary = SUMMARY | unknown | {"private": False, "spent_on_dataset": spent}
+    nothing = WITHOUT_NOISE
     page = write_page(Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted))
     assert "<svg" not in page
     assert "the last charges" not in page

@@ -3,13 +3,11 @@ anything is charged.
 """
 
 import re
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline import clone_behaviour
 from primorl.base.dvc import Status
@@ -20,7 +18,6 @@ from primorl.config.params import SHARES_OF_A_LOG, Params, plain
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Request
-from primorl.stages import asking
 from primorl.work import bill
 from primorl.work.bill import Bill, preview
 from primorl.work.data import Partitions, open_to_charge, read_ledger
@@ -170,20 +167,3 @@ def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch)
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
     assert "an account of their own" in str(arriving)
-
-
-def test_an_answer_is_lost_where_its_noise_may_have_been_drawn_and_is_not_there() -> None:
-    """Twin: one that is there, also of a state that counted no releases."""
-    for started, made, finished, lost in (
-        (0, 0, False, False),
-        (1, 0, False, True),
-        (1, 1, False, False),
-        (2, 1, False, True),
-        (2, 2, True, False),
-        (1, 0, True, False),
-    ):
-        state = asking.Asked(torch.empty(0), "it", started, made, finished)
-        charge = SimpleNamespace(id="1", time="today")
-        paid: Any = SimpleNamespace(state=state, charge=charge)
-        with pytest.raises(PipelineError, match="died") if lost else nullcontext():
-            asking._check_state("behaviour", paid, "it")

@@ -16,14 +16,17 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import MANIFEST, MODEL, PARTITIONS, PUBLIC
 from primorl.base.processes import choose_device, is_worker
-from primorl.config.params import Compute, Params
+from primorl.config import params as params_module
+from primorl.config.params import RULED, Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
+from primorl.engine import public as pooling
 from primorl.evaluate.private.problem import Recordings
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
@@ -33,10 +36,9 @@ from primorl.stages.training import choose_execution
 from primorl.work import jobs, model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
+from primorl.work.model_rules import Fit
 from primorl.work.objections import find_objections
-from tests.data.builders import episode, table
-from tests.pipeline import tiny_policy
-from tests.pipeline.tiny_policy import write_partition
+from tests.data.builders import INFO, episode, table
 from tests.pipeline.training_project import (
     charged,
     noise_of_model,
@@ -44,10 +46,50 @@ from tests.pipeline.training_project import (
     trained,
     unopened,
     with_changes,
+    write_partition,
     write_partitions,
 )
-from tests.projects import ROOT, from_plain, project_settings
-from tests.work.fitted_project import automatic, fit, quick, write_data
+from tests.projects import ROOT, from_plain, project_settings, write_settings
+
+PRIVACY = {"target_epsilon": 5.0, "delta": 1e-3}
+COMMON = {"dynamics.ensemble_size": 2, "dynamics.log_variance_bounds": (-5.0, 3.0)}
+COMMON |= {"dynamics.server_momentum": 0.6, "dynamics.server_averaging": 0.9}
+
+
+def write_data(public: int = 10) -> None:
+    write_partitions(
+        [episode(1 + 7 * i % 30, i) for i in range(9)],
+        [episode(20, 100 + i) for i in range(public)],
+    )
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_rules, "_COMMON", COMMON)
+    pooled = replace(pooling._POOLED, max_epochs=3)
+    monkeypatch.setattr(pooling, "_POOLED", pooled)
+
+
+def automatic(small: Params, **given: Any) -> Params:
+    raw = params_module.plain(small) | {"dataset": INFO.dataset}
+    write_settings(raw)
+    raw["privacy"] |= PRIVACY
+    raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
+    for key, value in (dict.fromkeys(RULED) | given).items():
+        *path, name = key.replace("__", ".").split(".")
+        block = raw
+        for part in path:
+            block = block[part]
+        block[name] = value
+    own = {key: value for key, value in raw.items() if key not in ("chosen", "online")}
+    Path("params.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
+    return params_module.load(Path("params.yaml"))
+
+
+def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
+    manifest = Manifest.load(MANIFEST)
+    if units is not None:
+        manifest = replace(manifest, private_units=units)
+    return model_rules.fit_model(params, manifest, UnitStore.open(PUBLIC))
 
 
 @pytest.fixture
@@ -71,14 +113,6 @@ def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(data: Param
     assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
     assert chosen.dynamics.start == "public"
     assert (chosen.dynamics.ensemble_size, chosen.privacy.clipping_norm > 0) == (2, True)
-
-
-def test_a_fit_reads_no_private_row(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = automatic(data)
-    first = fit(params)
-    shutil.rmtree(PARTITIONS / "private")
-    unopened(monkeypatch)
-    assert fit(params) == first
 
 
 def test_a_round_that_hardly_anybody_joins_is_refused(data: Params) -> None:
@@ -130,9 +164,7 @@ def test_the_noise_of_all_rounds_decides_about_a_network(
 
 
 def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> None:
-    tiny_policy.write_partitions(
-        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
-    )
+    write_partitions([episode(9, i) for i in range(12)])
     asked = {
         "partition__public_fraction": 0,
         "privacy__target_epsilon": 1.0,
@@ -147,9 +179,7 @@ def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> N
 
 
 def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) -> None:
-    tiny_policy.write_partitions(
-        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
-    )
+    write_partitions([episode(9, i) for i in range(12)])
     for units, epsilon, hidden, expected, answer in (
         (10**6, 1.0, None, "network", "yes"),
         (10**5, 0.002, None, "linear", "marginal"),  # instead of a network that may learn little
@@ -170,9 +200,7 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
 
 def test_several_continuous_actions_over_long_trajectories_are_doubted(small: Params) -> None:
     """Twins: one action, a short trajectory, or somebody public, is answered as before."""
-    tiny_policy.write_partitions(
-        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
-    )
+    write_partitions([episode(9, i) for i in range(12)])
     asked = {"partition__public_fraction": 0, "privacy__target_epsilon": 1.0}
     params = automatic(small, **asked, dynamics__model="linear")
     manifest = replace(Manifest.load(MANIFEST), private_units=10**5)
@@ -375,9 +403,7 @@ def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
 def test_a_clone_is_of_the_models_class_in_its_scales_and_counts_rows_where_trajectories_end(
     small: Params, units: int, model: str
 ) -> None:
-    tiny_policy.write_partitions(
-        content := table([episode(9, i) for i in range(12)]), content.slice(0, 0)
-    )
+    write_partitions([episode(9, i) for i in range(12)])
     shares = {"model": 0.7, "clone": 0.3}
     params = automatic(small, partition__public_fraction=0, privacy__shares=shares)
     chosen, _ = fit(replace(params, dynamics=replace(params.dynamics, model=None)), units)

@@ -14,6 +14,7 @@ from primorl.evaluate.private.problem import Problem
 from tests.evaluate.private.conftest import Log, payers, question
 
 BEHAVIOUR, NOTHING = Behaviour(levels=4), torch.empty(0, dtype=torch.float64)
+FINE, NOISE = Behaviour(levels=9), 0.02
 
 
 def asked(units: int, **changes: Any) -> Problem:
@@ -51,9 +52,7 @@ def test_a_contribution_is_the_returns_way_down_a_tree_then_its_place(
         assert torch.allclose(first[unit], expected, atol=1e-6)
 
 
-def release(
-    problem: Problem, returns: Tensor, behaviour: Behaviour, noise: float = 0.0, seed: int = 0
-) -> Tensor:
+def release(problem: Problem, returns: Tensor, noise: float = 0.0, seed: int = 0) -> Tensor:
     """What units with these returns would be released as."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -61,24 +60,23 @@ def release(
         mean = blocks.mean(0)
         return mean + noise * torch.randn(mean.shape, generator=generator, dtype=torch.float64)
 
-    edges = behaviour._edges(problem)
+    edges = FINE._edges(problem)
     place = torch.searchsorted(edges, returns, right=True) - 1
-    nodes = _haar(behaviour.levels)[place.clamp(0, len(edges) - 2)]
-    first = noised(nodes / math.sqrt(behaviour.levels))
-    low, high = behaviour.find_range(problem, noise, first)
+    nodes = _haar(FINE.levels)[place.clamp(0, len(edges) - 2)]
+    first = noised(nodes / math.sqrt(FINE.levels))
+    low, high = FINE.find_range(problem, noise, first)
     x = ((2 * returns - low - high) / (high - low)).clamp(-1, 1)
     return torch.cat((first, noised(torch.stack((x, 1 - x**2), 1))))
 
 
-def skewed(units: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+def skewed(units: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
     return 3.75 * torch.rand(units, generator=generator, dtype=torch.float64) ** 2 - 2.25
 
 
 def test_estimates_without_noise_are_those_of_the_sample() -> None:
-    problem, behaviour, returns = asked(4000), Behaviour(levels=9), skewed(4000)
-    released = release(problem, returns, behaviour)
-    mean, *quantiles = behaviour.estimates(problem, 1e-9, released)
+    problem, returns = asked(4000), skewed(4000)
+    mean, *quantiles = FINE.estimates(problem, 1e-9, release(problem, returns))
     assert mean.ci95 is not None
     ends = f"{problem.return_low:.4g} to {problem.return_high:.4g}"
     assert mean.bias == f"Returns outside {ends} count as the nearer end."
@@ -94,10 +92,9 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
 
 
 def test_the_interval_of_a_quantile_holds_an_outcome_that_lies_at_a_bound() -> None:
-    problem, behaviour, returns = asked(4000), Behaviour(levels=9), skewed(4000)
-    returns[:] = 2.0
+    problem, returns = asked(4000), torch.full((4000,), 2.0, dtype=torch.float64)
     returns[:240] = -3.0
-    _, *quantiles = behaviour.estimates(problem, 1e-9, release(problem, returns, behaviour))
+    _, *quantiles = FINE.estimates(problem, 1e-9, release(problem, returns))
     for p, said in zip(QUANTILES, quantiles, strict=True):
         assert said.ci95 is not None
         assert said.ci95[0] <= float(returns.quantile(p)) <= said.ci95[1]
@@ -106,8 +103,7 @@ def test_the_interval_of_a_quantile_holds_an_outcome_that_lies_at_a_bound() -> N
 @pytest.mark.parametrize("wider", [1, 10, 100, 1000])
 def test_a_range_that_is_found_is_as_good_as_the_right_bounds(wider: int) -> None:
     """Twin: the same noise within bounds that are taken as they are."""
-    behaviour, noise, covered = Behaviour(levels=9), 0.02, 0
-    right, returns = asked(1500), skewed(1500)
+    right, returns, covered = asked(1500), skewed(1500), 0
     wide = asked(1500, return_low=-3.0 * wider, return_high=2.0 * wider)
     halves: dict[str, list[float]] = {"right": [], "found": [], "as they are": []}
     for seed in range(40):
@@ -116,8 +112,7 @@ def test_a_range_that_is_found_is_as_good_as_the_right_bounds(wider: int) -> Non
             "found": replace(wide, return_is_sum=True),
             "as they are": wide,
         }.items():
-            released = release(problem, returns, behaviour, noise, seed)
-            mean = behaviour.estimates(problem, noise, released)[0]
+            mean = FINE.estimates(problem, NOISE, release(problem, returns, NOISE, seed))[0]
             assert mean.ci95 is not None
             halves[name].append((mean.ci95[1] - mean.ci95[0]) / 2)
             if name == "found":
@@ -134,11 +129,10 @@ def test_what_may_lie_beyond_the_range_is_said(share: float, far: float) -> None
     returns = skewed(1500)
     returns[: round(share * 1500)] = far
     problem = asked(1500, return_low=-3000.0, return_high=2000.0, return_is_sum=True)
-    behaviour, noise = Behaviour(levels=9), 0.02
     for seed in range(20):
-        released = release(problem, returns, behaviour, noise, seed)
-        mean, *_ = behaviour.estimates(problem, noise, released)
-        low, high = behaviour.find_range(problem, noise, released)
+        released = release(problem, returns, NOISE, seed)
+        mean, *_ = FINE.estimates(problem, NOISE, released)
+        low, high = FINE.find_range(problem, NOISE, released)
         assert mean.ci95 is not None
         assert mean.covers.endswith("of returns held within the range that was found")
         cut = float(returns.clamp(low, high).mean())
@@ -155,10 +149,8 @@ def test_what_may_lie_beyond_the_range_is_said(share: float, far: float) -> None
 
 def test_where_noise_tells_no_tails_the_bounds_stay() -> None:
     problem = asked(50, return_low=-300.0, return_high=200.0, return_is_sum=True)
-    behaviour = Behaviour(levels=9)
     for noise, stays in ((0.01, False), (0.5, True)):
-        released = release(problem, skewed(50), behaviour, noise)
-        found = behaviour.find_range(problem, noise, released)
+        found = FINE.find_range(problem, noise, release(problem, skewed(50), noise))
         assert (found == (-300.0, 200.0)) is stays
 
 
@@ -180,6 +172,6 @@ def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has()
         width = int(count.max())
         reward = torch.nn.functional.pad(six, (0, width - 6)).repeat(2, 1)
         targets = torch.nn.functional.pad(reward[..., None], (1, 1))
-        log = Log(torch.zeros(2, width, 2), targets, torch.ones(2, width, dtype=torch.bool), count)
+        log = Log(torch.zeros(2, width, 2), targets, count, torch.ones(2, width, dtype=torch.bool))
         found.append(BEHAVIOUR.contributions(problem, log.episodes(), 1.0, NOTHING)[0])
     assert torch.equal(*found)

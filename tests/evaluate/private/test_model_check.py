@@ -10,7 +10,7 @@ from torch import Tensor
 
 from primorl.evaluate.private.model_check import ModelCheck, _factor
 from primorl.evaluate.private.problem import BLOCK, Episodes, Problem, in_blocks
-from tests.evaluate.private import tiny_mdp
+from tests.evaluate.private.conftest import tiny_log, tiny_problem
 
 CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
 NOTHING = torch.empty(0, dtype=torch.float64)
@@ -54,7 +54,7 @@ def slow_unit(
 
 @pytest.mark.parametrize("starts", [1, 3, 50])
 def test_errors_equal_the_slow_ones(starts: int) -> None:
-    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8)
+    rows, problem = tiny_log(8).episodes(), tiny_problem(8)
     errors, has = replace(CHECK, starts=starts).errors(problem, rows)
     for unit in range(8):
         for i, h in enumerate((1, 3, 4)):  # 9 is beyond the declared horizon
@@ -68,7 +68,7 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
 
 def test_a_prediction_that_is_not_finite_is_the_largest_error() -> None:
     """The twin: the sound model, whose errors are smaller. The guess's own errors stay."""
-    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8)
+    rows, problem = tiny_log(8).episodes(), tiny_problem(8)
     *others, bias = problem.ensemble.weights
     broken = replace(problem.ensemble, weights=(*others, bias * torch.nan))
     errors, has = CHECK.errors(replace(problem, ensemble=broken), rows)
@@ -95,13 +95,27 @@ def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:
 
 
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
-    source, problem = tiny_mdp.log(120), tiny_mdp.problem(120)
+    source, problem = tiny_log(120), tiny_problem(120)
     errors, has = CHECK.errors(problem, source.episodes())
     released = CHECK.contributions(problem, source.episodes(), 1.0, NOTHING).mean(0)
     said = CHECK.estimates(problem, 1e-9, released)
     expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
     assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
     assert said[-1].what == "state error, 4 steps ahead, of no change"
+
+
+TWICE, MANY = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_problem(3000)
+
+
+def release(*errors: list[list[float]]) -> Tensor:
+    """Squared errors of reward and state, of the model and of the trivial prediction, as they are
+    released after one step, and after five unless nobody has so many.
+    """
+    x = 2 * torch.tensor(errors, dtype=torch.float64) / 1.5**2 - 1
+    nobody = torch.zeros(8 * (2 - len(errors)))
+    pairs = torch.stack((x, 1 - x**2), -1).flatten()
+    reached = torch.tensor([2.0 * len(errors) - 3])
+    return torch.cat((pairs, nobody, reached)) * _factor((1, 5))
 
 
 @pytest.mark.parametrize(
@@ -123,38 +137,26 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     ratio: float | None,
     wrong: tuple[str, ...],
 ) -> None:
-    check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5)
-    problem = tiny_mdp.problem(3000)
-    x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
-    pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
-    released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
-    found = check.verdict(problem, noise, released)
+    released = release([[model, trivial], [0.01, 0.5]], [[model, trivial], [0.01, 0.5]])
+    found = TWICE.verdict(MANY, noise, released)
     assert (found.believe, found.wrong) == (believable, wrong)
     assert found.horizons == ((1, 5) if noise < 0.3 else (1,))
     assert found.ratio == (None if ratio is None else pytest.approx(ratio, abs=1e-3))
 
 
 def test_a_horizon_that_nobody_reaches_is_not_judged() -> None:
-    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000)
-    x = 2 * torch.tensor([[0.1, 1.0], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
-    pairs = torch.stack((x, 1 - x**2), -1)
-    nobody = torch.cat((pairs.flatten(), torch.zeros(8), -torch.ones(1))) * _factor((1, 5))
-    found = check.verdict(problem, 1e-3, nobody)
+    nobody = release([[0.1, 1.0], [0.01, 0.5]])
+    found = TWICE.verdict(MANY, 1e-3, nobody)
     assert (found.believe, found.horizons) == ("yes", (1,))
-    assert all("1 step ahead" in each.what for each in check.estimates(problem, 1e-3, nobody))
+    assert all("1 step ahead" in each.what for each in TWICE.estimates(MANY, 1e-3, nobody))
 
 
 def test_rewards_of_an_outcome_are_judged_one_step_ahead() -> None:
     """Those who are there later are those to whom it has not come. Twin: rewards of all rows."""
-    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000)
-    good, bad = ([[reward, 0.5], [0.01, 0.5]] for reward in (0.1, 2.0))
-    x = 2 * torch.tensor([good, bad], dtype=torch.float64) / 1.5**2 - 1
-    pairs = torch.stack((x, 1 - x**2), -1)
-    released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
-    bounds = replace(problem.bounds, before_end=(0.0, 0.0))
-    outcome = replace(problem, ensemble=replace(problem.ensemble, bounds=bounds))
-    assert check._caps(problem).tolist() == [1.5, 1.5]
-    scale = float(problem.ensemble.normaliser.target_scale[-1])
-    assert check._caps(outcome).tolist() == pytest.approx([1 / scale, 1.5]), "no error is cut"
-    assert check.verdict(problem, 1e-3, released).believe == "no"
-    assert check.verdict(outcome, 1e-3, released).believe == "yes"
+    released = release(*([[reward, 0.5], [0.01, 0.5]] for reward in (0.1, 2.0)))
+    bounds = replace(MANY.bounds, before_end=(0.0, 0.0))
+    outcome = replace(MANY, ensemble=replace(MANY.ensemble, bounds=bounds))
+    scale = float(MANY.ensemble.normaliser.target_scale[-1])
+    assert TWICE._caps(outcome).tolist() == pytest.approx([1 / scale, 1.5]), "no error is cut"
+    assert TWICE.verdict(MANY, 1e-3, released).believe == "no"
+    assert TWICE.verdict(outcome, 1e-3, released).believe == "yes"

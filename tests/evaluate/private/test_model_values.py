@@ -33,6 +33,13 @@ HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
 HALF_LIVED = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())  # a return of ones
 
 
+@pytest.fixture(autouse=True)
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that ends episodes where the state is beyond 2.5."""
+    rule = Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
+    monkeypatch.setitem(RULES, "far", rule)
+
+
 def values(ensemble: GaussianEnsemble, start: float = 0.0) -> list[float]:
     """Of rollouts of ten steps, by each member."""
     policy, starts = random_policy(2, 1, 1.0), torch.full((5, 1), start)
@@ -44,16 +51,11 @@ def values(ensemble: GaussianEnsemble, start: float = 0.0) -> list[float]:
     return one
 
 
-def test_every_member_is_rolled_out_alone_unpenalised_until_it_terminates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_member_is_rolled_out_alone_unpenalised_until_it_terminates() -> None:
     found = values(model([1.0, -2.0, 1.5], [0.0, 0.0, 0.0]))
     assert found == pytest.approx([10.0, -20.0, 15.0], rel=1e-5)
     spread = Estimate.in_model(torch.tensor(found))
     assert (spread.mean, spread.low, spread.high) == pytest.approx((5 / 3, -20.0, 15.0), rel=1e-5)
-    monkeypatch.setitem(
-        RULES, "far", Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
-    )
     ensemble = replace(model([1.0, 0.75, -1.0], [1.0, 0.75, -0.1]), termination="far")
     assert values(ensemble) == pytest.approx([3.0, 3.0, -10.0], rel=1e-5)
     assert values(ensemble, start=2.0)[0] == pytest.approx(1.0, rel=1e-5), "from where it is begun"
@@ -69,9 +71,7 @@ def trajectories(
     return PublicTrajectories(torch.tensor(lengths), ended, weights, rewards)
 
 
-def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_on() -> None:
     """Every unit counts once.
 
     The twin of random cuts and terminations: the share that is longer would be seen.
@@ -253,25 +253,19 @@ def test_the_largest_change_is_found_where_it_is() -> None:
     assert conduct(rest).contrast is None
 
 
-def test_every_rollout_counts_once_and_is_cut_as_recordings_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_rollout_counts_once_and_is_cut_as_recordings_are() -> None:
     """Twin: rollouts that are never cut all come to their end."""
     found = conduct(lambda state: (state > 2.5).float(), survival=HALVES)
     assert found.actions[0].policy == pytest.approx(0.125 / 4, abs=0.02)
     assert found.policy_ended is None, "the model has no ends"
-    far = Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
-    monkeypatch.setitem(RULES, "far", far)
     ensemble = replace(problem(10).ensemble, termination="far")
     assert conduct(rest, ensemble=ensemble).policy_ended == 1.0
     cut = conduct(rest, ensemble=ensemble, survival=HALVES)
     assert cut.policy_ended == pytest.approx(0.25, abs=0.06)
 
 
-def test_two_outcomes_are_told_by_what_trajectories_earn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_outcomes_are_told_by_what_trajectories_earn() -> None:
     """The ends earn -2 and 2: of a mean of 0 each is half. Twin: if none ends, neither."""
-    far = Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
-    monkeypatch.setitem(RULES, "far", far)
     for pay, end, shares in (
         (0.0, "far", (0.5, 0.5)),
         (2.0, "far", (0.0, 1.0)),

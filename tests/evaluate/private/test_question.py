@@ -17,13 +17,12 @@ from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of, noisy_mean, pair
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from tests.evaluate.private import tiny_mdp
-from tests.evaluate.private.conftest import Log, payers, problem, question
+from tests.evaluate.private.conftest import Log, payers, problem, question, tiny_log, tiny_problem
 from tests.mechanisms import SeededEntropy, watch
 
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
-TINY, CHAIN = tiny_mdp.problem(UNITS), problem(UNITS)
+TINY, CHAIN = tiny_problem(UNITS), problem(UNITS)
 BEHAVIOUR = Behaviour(levels=4)
 NOTHING = torch.empty(0, dtype=torch.float64)
 QUESTIONS: dict[str, tuple[Question, Problem, Tensor]] = {
@@ -36,7 +35,7 @@ BEGIN = Asked(NOTHING)
 
 def logged(asked: Problem) -> tuple[Log, list[Log]]:
     """A log, and what it may be where one unit is hostile."""
-    source = tiny_mdp.log(UNITS) if asked is TINY else payers(UNITS, 1.0)
+    source = tiny_log(UNITS) if asked is TINY else payers(UNITS, 1.0)
     mixed = source.spoilt(SPOILT, 1e300)
     mixed.inputs[SPOILT, 0], mixed.targets[SPOILT, 1:] = math.nan, -math.inf
     return source, [*(source.spoilt(SPOILT, number) for number in HOSTILE), mixed]

@@ -71,7 +71,7 @@ _settings = [
 _runs = st.builds(Training, *_settings)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(runs=st.lists(_runs, min_size=1, max_size=4))
 def test_the_filter_is_never_below_what_settings_fixed_beforehand_come_to(
     runs: list[Training],

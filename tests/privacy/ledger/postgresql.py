@@ -86,13 +86,8 @@ class Server:
 
 
 def _copied(programs: Path, folder: Path) -> Path:
-    install = programs.parent
-    libraries = install.parent.with_name(f"{install.parent.name}.libs")
-    shutil.copytree(
-        install,
-        folder / install.parent.name / install.name,
-        ignore=shutil.ignore_patterns("include"),
-    )
-    if libraries.exists():
-        shutil.copytree(libraries, folder / libraries.name)
-    return folder / install.parent.name / install.name / programs.name
+    install, site = programs.parent, programs.parents[2]
+    for each in (install, install.parent.with_name(f"{install.parent.name}.libs")):
+        if each.exists():
+            shutil.copytree(each, folder / each.relative_to(site))
+    return folder / programs.relative_to(site)

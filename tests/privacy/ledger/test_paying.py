@@ -2,36 +2,31 @@
 it is, or refused; wherever it is interrupted, the next run goes on, and no round runs twice.
 """
 
+import os
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.privacy.crash_schedules import PLANTED, first_caught, simulate
 from primorl.base.errors import Busy, PipelineError
 from primorl.base.files import locked
-from primorl.privacy.ledger import charges
-from primorl.privacy.ledger.checkpoint import write_checkpoint
-from primorl.privacy.ledger.history import Budget, Refused
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.ledger import charges, history, store
+from primorl.privacy.ledger.charges import pay_or_resume
+from primorl.privacy.ledger.checkpoint import DataclassState, write_checkpoint
+from primorl.privacy.ledger.history import Budget, Charge, Refused
 from primorl.privacy.ledger.ledger import new_charge_id
 from primorl.privacy.ledger.store import Progress
-from tests.mechanisms import watch
+from tests.mechanisms import KilledError, watch
 from tests.privacy.ledger import ledgers, postgresql
-from tests.privacy.ledger.interrupted import (
-    DATA,
-    ROUNDS,
-    Place,
-    Running,
-    interrupted,
-    judge,
-    killed_in_round,
-)
 from tests.privacy.ledger.ledgers import (
     DELTA,
     GAUSSIAN,
@@ -41,7 +36,155 @@ from tests.privacy.ledger.ledgers import (
     execute,
     opened,
     request,
+    version,
 )
+
+ROUNDS = 3
+ONE_RUN = Budget(compose([GAUSSIAN], DELTA).epsilon_pld, DELTA)
+DATA = version("abc")
+_STORE: Any = store.Store
+_WRITES = (
+    (charges, "write_checkpoint"),
+    (_STORE, "append"),
+    (_STORE, "replace_progress"),
+    (history.Anchor, "advance"),
+)
+
+
+@dataclass(frozen=True)
+class Running(DataclassState):
+    total: Tensor
+    started: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """A ledger, and a machine's folder of checkpoints beside it."""
+
+    url: str
+    folder: Path
+    machine: str = "checkpoints"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / self.machine
+
+    @property
+    def checkpoint(self) -> Path:
+        (file,) = self.checkpoints.glob("*.safetensors")
+        return file
+
+    def work(self, each: Callable[[int], object] = lambda round_: None) -> None:
+        wanted, begin = request(DATA), Running(torch.zeros(2))
+        with (
+            closing(opened(self.url, self.folder)) as book,
+            pay_or_resume(
+                book, wanted, ONE_RUN, self.checkpoints, begin, Running.restore
+            ) as payment,
+        ):
+            state = payment.state
+            while not state.finished and state.started < ROUNDS:
+                state = replace(state, started=state.started + 1)
+                payment.save(state)
+                each(state.started)
+                self.release(state.started)
+                state = replace(state, total=state.total + 1)
+            payment.save(replace(state, finished=True))
+            book.commit(payment.charge.id)
+
+    def refusal(self) -> str:
+        with pytest.raises(PipelineError, match=r"\A.*\Z") as refused:
+            self.work()
+        return str(refused.value)
+
+    def copied_to(self, machine: str) -> "Place":
+        other = replace(self, machine=machine)
+        other.checkpoints.mkdir()
+        (other.checkpoints / self.checkpoint.name).write_bytes(self.checkpoint.read_bytes())
+        return other
+
+    def release(self, round_: int) -> None:
+        with (self.folder / "released").open("a") as file:
+            file.write(f"{round_}\n")
+
+    @property
+    def released(self) -> list[int]:
+        file = self.folder / "released"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    @property
+    def charged(self) -> list[Charge]:
+        book = opened(self.url, self.folder)
+        book.verify()
+        return book.charges()
+
+
+def killed_in_round(place: Place, round_: int, before: Callable[[], object] = lambda: None) -> None:
+    """``before`` is called before every round up to that one."""
+
+    def each(now: int) -> None:
+        before()
+        if now == round_:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        place.work(each)
+
+
+def ends_well(body: Callable[[], object]) -> bool:
+    """Run ``body`` in a process of its own."""
+    child = ledgers.FORK.Process(target=body)
+    child.start()
+    child.join()
+    return child.exitcode == 0
+
+
+def interrupted(place: Place, at: int, how: signal.Signals) -> bool:
+    """Work until moment number ``at``, at which the signal arrives; SIGTERM is handled as stages
+    do.
+
+    A moment is before and after every call that writes. False if it ended before.
+    """
+    count = 0
+
+    def moment() -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), how)
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            moment()
+            result = call(*arguments, **named)
+            moment()
+            return result
+
+        return watched
+
+    def body() -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for owner, name in _WRITES:
+            setattr(owner, name, around(getattr(owner, name)))
+        place.work()
+
+    return not ends_well(body)
+
+
+def judge(place: Place) -> None:
+    """Work to the end: one charge, under a budget for one, and no round twice."""
+    assert ends_well(place.work), "the next run did not end well"
+    (charge,) = place.charged
+    assert charge.state == "committed"
+    assert sorted(set(place.released)) == sorted(place.released), "a round was released twice"
+    assert len(place.released) <= ROUNDS
+    # Beside it may lie one whose reservation was interrupted.
+    file = place.checkpoints / f"{charge.id}.safetensors"
+    before = file.read_bytes()
+    place.work()
+    assert len(place.charged) == 1
+    assert file.read_bytes() == before
 
 
 @pytest.fixture
@@ -154,12 +297,6 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
             use()
 
 
-def orphan(place: Place, saves: int = 0) -> Path:
-    file = place.checkpoints / f"{new_charge_id()}.safetensors"
-    write_checkpoint(file, Running(torch.zeros(2)), charge=file.stem, saves=saves)
-    return file
-
-
 @pytest.mark.parametrize("own", ["nothing", "begun", "finished"])
 def test_work_under_a_charge_that_the_ledger_lost_stops_every_payment(
     one_file: Place, own: str
@@ -171,7 +308,9 @@ def test_work_under_a_charge_that_the_ledger_lost_stops_every_payment(
         killed_in_round(one_file, 2)
     elif own == "finished":
         one_file.work()
-    file, before = orphan(one_file, saves=1), len(one_file.charged)
+    before = len(one_file.charged)
+    file = one_file.checkpoints / f"{new_charge_id()}.safetensors"
+    write_checkpoint(file, Running(torch.zeros(2)), charge=file.stem, saves=1)
     with locked(file.with_suffix(".lock")):
         assert f"{file.name}: work was done under charge {file.stem}" in one_file.refusal()
     file.write_bytes(b"damaged")

@@ -18,6 +18,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions, GaussianQuery
 from primorl.privacy.mechanism.sampling import SystemEntropy
 from primorl.privacy.statement import Relation
+from tests.engine.kernel import joint_norm
 from tests.hostile.fft_accountant import gaussian_delta
 
 C, MEMBERS, SIZES = 0.5, 3, (6, 4)  # two layers
@@ -26,10 +27,6 @@ each_mode = pytest.mark.parametrize("mode", ["flat", "per_layer"])
 each_relation = pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
 
 Unit = list[Tensor]  # a layer each: what every member would have its update be, [N, size] float32
-
-
-def joint_norm(parts: list[Tensor]) -> float:
-    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
 
 
 def make_clip(mode: str, norm: float = C) -> EnsembleClip:
@@ -73,7 +70,7 @@ UNITS = st.builds(make_unit, VALUES, st.none() | st.integers(0, MEMBERS - 1))
 
 @each_relation
 @each_mode
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(odd=UNITS, other=UNITS)
 def test_neighbours_differ_by_at_most_the_sensitivity(
     relation: Relation, mode: str, odd: Unit, other: Unit
@@ -222,7 +219,7 @@ BINNED = st.lists(
 
 
 @each_relation
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(odd=BINNED, other=BINNED, rest=st.lists(BINNED, max_size=2))
 def test_histograms_of_neighbours(
     relation: Relation, odd: Binned, other: Binned, rest: list[Binned]
