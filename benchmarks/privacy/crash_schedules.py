@@ -87,7 +87,7 @@ class Rounds:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def sum(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Compute a round's sum; its number is that of the checkpoint, which announced it."""
         must(
             self._world.announced <= self._mechanism.rounds,
@@ -95,7 +95,7 @@ class Rounds:
         )
         self._world.compute(f"round {self._world.announced}")
         cohort = self._mechanism.cohort()
-        return [self._mechanism.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)]
+        return self._mechanism.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)
 
 
 def settings(world: World) -> tuple[Any, Any, Any]:
