@@ -34,7 +34,6 @@ from primorl.data.storage.schema import (
 )
 
 _Item = TypeVar("_Item")
-_DECLARED = ("environment", "unit", "termination", "population", "trajectories_per_person")
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
@@ -55,10 +54,14 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     """
     reader = source_of(name, dataset).open(raw)
     info = DatasetInfo(
-        **{key: getattr(dataset, key) for key in _DECLARED},
         dataset=name,
+        environment=dataset.environment,
+        unit=dataset.unit,
         spaces=reader.spaces,
         horizon=dataset.horizon or reader.horizon,
+        termination=dataset.termination,
+        population=dataset.population,
+        trajectories_per_person=dataset.trajectories_per_person,
         duplicates=dataset.ingestion.duplicates,
         dataset_fingerprint="",
     )

@@ -22,7 +22,7 @@ from primorl.data.storage.rows import whole_units
 
 _HOUR = 3_600_000_000  # microseconds
 _HALF_YEAR = 183 * 24 * _HOUR
-_SEVERAL = 10  # trajectories, more than meet by chance
+_SEVERAL = 10  # units, more than meet by chance
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -221,13 +221,7 @@ class TabularReader:
         observation = self._check(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation")
-            begins = observation[starts[1:]]
-            # Not where all begin alike: a world may well lead back there.
-            of_others = (after[lasts[:-1]] == begins).all(1) & (begins != observation[:1]).any(1)
-            if len(begins) >= _SEVERAL and of_others.mean() > 0.5:
-                found = "a next observation that is the first of the trajectory after it"
-                allowed = "one of the same trajectory: shift columns within each trajectory alone"
-                self._log.refuse(rows, lasts[:-1][of_others], found, allowed)
+            self._refuse_shifted(rows, observation, after)
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
@@ -256,6 +250,21 @@ class TabularReader:
             terminated=terminated[keep],
             truncated=truncated[keep],
         ).table(self.spaces)
+
+    def _refuse_shifted(
+        self, rows: pa.Table, observation: schema.Floats, after: schema.Floats
+    ) -> None:
+        """Refuse next observations that were shifted as a whole, so that the last row of a unit has
+        the first observation of the next unit. Within a unit they may go on.
+        """
+        firsts = np.flatnonzero(schema.changes(rows[self._unit]))[1:]
+        begins = observation[firsts]
+        # Not where all begin alike: a world may well lead back there.
+        shifted = (after[firsts - 1] == begins).all(1) & (begins != observation[:1]).any(1)
+        if len(firsts) >= _SEVERAL and shifted.mean() > 0.5:
+            found = "a next observation that is the first of the unit after it"
+            allowed = "one of the same trajectory: shift columns within each trajectory alone"
+            self._log.refuse(rows, (firsts - 1)[shifted], found, allowed)
 
     def _ids(self, rows: pa.Table, starts: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Give the ids of the unit and of the trajectory that begin at some rows."""

@@ -60,19 +60,22 @@ def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Pa
     assert [each["terminated"] for each in written] == [each["died"] for each in content]
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_what_came_next_is_of_the_same_trajectory(project: Path, alone: bool) -> None:
-    """A shift of the whole column gives each person a value of the next one; twin: within each."""
-    content = [row(n, 0, t, x=10.0 * n + t, left=t == 2) for n in range(20) for t in range(3)]
-    for place, each in enumerate(content):
-        others = each["left"] and not alone and place + 1 < len(content)
-        each |= {"next_x": content[place + 1]["x"] if others else each["x"] + 1, "next_ward": "A"}
+@pytest.mark.parametrize("stays", [1, 2])
+def test_what_came_next_is_of_the_same_person(project: Path, stays: int) -> None:
+    """A shift of the whole column gives each person a value of the next one; twin: of her next
+    stay.
+    """
+    ids = [(n // stays, n % stays, t) for n in range(40) for t in range(3)]
+    content = [row(*each, x=float(place), left=each[2] == 2) for place, each in enumerate(ids)]
+    for each, after in zip(content, [*content[1:], content[-1]], strict=True):
+        others = stays > 1 and each["user"] != after["user"]
+        each |= {"next_x": each["x"] + (0.5 if others else 1.0), "next_ward": "A"}
     write(content)
     dataset = entry({"next_observation": ["next_x", "next_ward"]})
-    if alone:
-        assert len(run(dataset)) == 60
+    if stays > 1:
+        assert len(run(dataset)) == 120
     else:
-        assert "row 3: found a next observation that is the first of the traj" in refusal(dataset)
+        assert "row 3: found a next observation that is the first of the unit" in refusal(dataset)
 
 
 def test_odd_csv(project: Path) -> None:
