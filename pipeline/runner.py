@@ -49,8 +49,7 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
 
     Checks that the project is of the installed version, deletes what killed processes left, reads
     ``params.yaml``, checks that the stage's outputs can be written, calls ``body(params, log)`` in
-    the working directory and writes ``metrics/stages/<name>.json``. A stage that fails leaves no
-    output.
+    the working directory and writes ``metrics/stages/<name>.json``.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
     parser.add_argument(
@@ -112,7 +111,7 @@ def _read_followed(stage: str) -> dict[str, Any]:
     for each in listed.get("params", ()):
         for named, keys in each.items() if isinstance(each, dict) else ((str(PARAMS), [each]),):
             file = named.replace("${dataset}", params.load(PARAMS).dataset)
-            content = read_yaml(Path(file), "run `dvc repro`")
+            content = read_yaml(Path(file), "run `dvc repro`") or {}
             for key in keys or content:
                 value = content
                 for part in key.split("."):

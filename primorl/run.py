@@ -36,6 +36,7 @@ from primorl.privacy.statement import FILE, Statement
 from primorl.work.data import open_public
 
 _REMEDY = "run `dvc repro`"
+_MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,15 @@ class VerifiedRun:
         names = [*spaces.observation_names, *spaces.action_names, "reward"]
         parts = [part.partition("=")[0] for name in names for part in name.split(", ")]
         known = dict.fromkeys([*names, *parts])
-        for name in params.chosen.card.labels:
+        labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
+        for name, text in labels.items():
             if name not in known:
+                some = ", ".join([*known][:_MOST_NAMED])
+                found = f"found {name!r}, which is no column and no action"
+                raise PipelineError(f"{key}: {found}; allowed are such as {some}")
+            if text != name and (text in known or [*labels.values()].count(text) > 1):
                 raise PipelineError(
-                    f"datasets/{params.dataset}.yaml: card.labels: found {name!r}, which is no "
-                    f"column and no action; allowed are {', '.join(known)}"
+                    f"{key}: found {text!r} for {name!r}, which is another's; give each its own"
                 )
 
 

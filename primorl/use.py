@@ -146,9 +146,9 @@ class Carry:
             text = written.astype(str)[written.notna() & (written != "")]
             zoned = text.str.contains(_ZONE)
             # not a year, and times in several zones as one kind
-            if text.str.fullmatch(r"\s*\d+\s*").any() or zoned.any() != zoned.all():
+            if text.str.fullmatch(r"\s*\d+\s*").any() or (len(text) and zoned.any() != zoned.all()):
                 raise ValueError
-            time = pd.to_datetime(written, format="ISO8601", utc=bool(zoned.all()))
+            time = pd.to_datetime(written, format="ISO8601", utc=bool(zoned.any()))
         except (ValueError, TypeError):
             found = f"column {self.time!r}: found no times, or only some with a zone"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None

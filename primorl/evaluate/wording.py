@@ -2,6 +2,7 @@
 table.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -37,7 +38,8 @@ WHOSE = {
 """Names for `Answer.of`, in the order in which answers are listed."""
 
 _NORMAL = NormalDist()
-_LEAST_ARM = 10  # people, below which the normal approximation says little
+# people of one arm: a mean of fewer is not normal, and no trial has more
+_LEAST_ARM, _LARGEST_ARM = 30, 100_000
 # how the assumption ends without which the ε of a whole run holds
 _FIXED_BEFORE = "; else spent_on_dataset holds"
 
@@ -95,50 +97,36 @@ class Shown:
     of_policy: bool = False
 
 
-def describe_trial(
-    advice: Mapping[str, Any],
-    today: Shown | None,
-    answers: Sequence[Mapping[str, Any]],
-    units: str,
-) -> str:
-    """Say when to stop a trial, and how many people one needs by all answers; empty where none is
-    recommended, or today's interval is unknown.
+def describe_trial(advice: Mapping[str, Any], today: Shown | None, people: int, units: str) -> str:
+    """Say when to stop a trial, and how many people one needs; empty where none is recommended, or
+    today's interval is unknown.
 
-    Their number is that of a two-sided test of two equal arms at 5% with 80% power, for normal
-    returns that spread in both as people's do today.
+    Their number is that of a two-sided test of two equal arms at 5% with 80% power. Returns are
+    taken to spread as far as today's interval allows, which holds the noise for privacy as well.
+
+    Args:
+        advice: see `primorl.evaluate.recommendation.Recommendation`.
+        today: mean return of the people.
+        people: how many they are.
+        units: what they are, in the plural.
     """
     if advice["answer"] != "trial" or today is None or today.ends is None:
         return ""
-    text = (
-        f"Agree beforehand after how many {units} to look, and stop the trial if their mean return "
-        f"is then below {today.ends[0]:.4g}, the lower end of the interval of today's mean return."
-    )
-    spread = _spread_of_returns(answers)
-    if not spread:
-        return text
-    gains = advice["gain"], advice["interval"][0]
-    needed, most = (_count_in_arm(each, spread) for each in gains)
-    return (
-        f"{text} A trial with about {needed} {units} in each of two arms finds a gain of "
-        f"{gains[0]:.3g} in four cases of five; a gain of {gains[1]:.3g} needs about {most}."
-    )
-
-
-def _spread_of_returns(answers: Sequence[Mapping[str, Any]]) -> float:
-    """Return how far apart the ends are within which 80% of the people's returns surely lie; 0
-    where it is unknown.
-    """
-    found = {each["what"]: each["ci95"] for each in answers if each["of"] == "behaviour"}
-    lowest, highest = (found.get(f"quantile {p} of the return") for p in (0.1, 0.9))
-    return 0.0 if lowest is None or highest is None else highest[1] - lowest[0]
-
-
-def _count_in_arm(gain: float, spread: float) -> str:
-    """Count the people of one arm, to two digits, for returns of which 80% lie within a spread."""
-    deviation = spread / (_NORMAL.inv_cdf(0.9) - _NORMAL.inv_cdf(0.1))
+    low, high = today.ends
     surely = _NORMAL.inv_cdf(0.975) + _NORMAL.inv_cdf(0.8)
-    count = 2 * (surely * deviation / gain) ** 2
-    return f"{max(_LEAST_ARM, float(f'{count:.2g}')):,.0f}"
+    deviation = (high - low) / 2 * math.sqrt(people) / _NORMAL.inv_cdf(0.975)
+    sizes = [
+        f"{max(_LEAST_ARM, float(f'{count:.2g}')):,.0f} for a gain of {gain:.3g}"
+        for gain in (advice["gain"], advice["interval"][0])
+        if (count := 2 * (surely * deviation / gain) ** 2) < _LARGEST_ARM
+    ]
+    needed = " and ".join(sizes) or f"more than {_LARGEST_ARM:,}"
+    return (
+        f"Agree beforehand after how many {units} to look, and stop the trial if their mean return "
+        f"is then below {low:.4g}, the lower end of the interval of today's mean return. A trial "
+        f"that finds the gain in four cases of five needs in each of two arms at most about "
+        f"{needed}."
+    )
 
 
 def label(name: str, labels: Mapping[str, str]) -> str:

@@ -167,7 +167,8 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         compared = write_practice(beside, discount).points
         today = next(iter(wording.comparable(beside, discount)), None)
         units = wording.plural(statement["unit"])
-        trial = wording.describe_trial(summary["recommendation"], today, estimates, units)
+        people = statement["units"]
+        trial = wording.describe_trial(summary["recommendation"], today, people, units)
     return {
         "statement": statement,
         "model": content[contents.MODEL[1]],

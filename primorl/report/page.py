@@ -6,7 +6,7 @@ alone: it is no part of a stage's inputs.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -66,7 +66,6 @@ class Facts:
         link: from the page to the file with all answers.
         newer_data: whether people joined, left or withdrew since the run.
         conduct: what the policy does beside today's practice.
-        answers: all of the private units' answers.
     """
 
     summary: Mapping[str, Any]
@@ -84,7 +83,6 @@ class Facts:
     link: str = f"../{PRIVATE_EVALUATION}"
     newer_data: bool = False
     conduct: Mapping[str, Any] | None = None
-    answers: Sequence[Mapping[str, Any]] = ()
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -147,7 +145,6 @@ def read_facts(
         discount=answers.discount,
         newer_data=run.newer_data,
         conduct=answers.to_json().get("conduct"),
-        answers=answers.to_json().get("estimates", ()),
     )
 
 
@@ -183,7 +180,7 @@ def write_page(facts: Facts) -> str:
         public_facts=wording.public_facts(statement.to_json()),
         today=today,
         today_note=wording.today_note(summary),
-        trial=wording.describe_trial(advised, today, facts.answers, units) if advised else "",
+        trial=wording.describe_trial(advised, today, summary["units"], units) if advised else "",
         gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         lengths_known=lengths or bool(stated.get("public_units")),
         checked=None if verdict is None else wording.model_check(verdict),

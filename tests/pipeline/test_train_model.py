@@ -6,6 +6,8 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -25,10 +27,12 @@ from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import event_from_json
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
-from tests.data.builders import INFO, episode, episodes, snapshot, write_raw
+from primorl.work.desk import Desk
+from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.mechanisms import watch
 from tests.pipeline import training_project
 from tests.pipeline.training_project import (
@@ -44,6 +48,7 @@ from tests.pipeline.training_project import (
     unopened,
     watch_private,
     with_changes,
+    write_partition,
     write_partitions,
 )
 
@@ -228,6 +233,12 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(
         assert snapshot(MODEL) == before
         shutil.rmtree(PARTITIONS)
         shutil.copytree(sound, PARTITIONS)
+    names = [f"a{i:03d}" for i in range(9)]
+    shutil.rmtree(PARTITIONS / "private")
+    other = table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
+    write_partition(PARTITIONS / "private", other)
+    with pytest.raises(PipelineError, match="its parts are of different partitions"):
+        trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
     with pytest.raises(PipelineError, match=r"found 0\.5, allowed is below 1/9"):
         trained(with_changes(data, privacy={"delta": 0.5}))
@@ -331,3 +342,10 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
         cloned(with_changes(asked, privacy=CLONED, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
     assert not FOLDER.exists()
+
+
+def test_a_charge_of_another_stage_opens_no_private_rows() -> None:
+    desk = Desk(*[cast(Any, None)] * 4)
+    charge = SimpleNamespace(id="c", stage="online")
+    with pytest.raises(ValueError, match="charge c of online opens no private rows"):
+        desk.open_rows(cast(Charge, charge))

@@ -199,7 +199,11 @@ def test_the_bundle_says_what_was_declared() -> None:
     declare(DECLARATION | {"contact": "see /home/jane/notes.txt"})
     refused_at_home("datasets/pendulum-replay.yaml: card: holds a path")
     declare(DECLARATION | {"labels": {"angel": "a column that is not there"}})
-    refused_at_home("card.labels: found 'angel', which is no column and no action; allowed are obs")
+    refused_at_home(
+        "card.labels: found 'angel', which is no column and no action; allowed are such as obs"
+    )
+    declare(DECLARATION | {"labels": {"observation_0": "observation_1"}})
+    refused_at_home("card.labels: found 'observation_1' for 'observation_0', which is another's")
 
 
 def test_a_unit_that_was_charged_as_private_never_becomes_public(

@@ -118,13 +118,8 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
 ) -> None:
     """In page and summary alike; then today's return, in people's words."""
     said = log_of(answer=answer, reason="So.", gain=2.5, interval=interval)
-    ends = {"0.1": [0.5, 1.0], "0.9": [6.0, 6.25]}
-    spread = [
-        {"of": "behaviour", "what": f"quantile {share} of the return", "ci95": each}
-        for share, each in ends.items()
-    ]
     words = {"reward_meaning": "10 points are a death avoided"}
-    facts = replace(FACTS, summary=said, declared=words, answers=spread)
+    facts = replace(FACTS, summary=said, declared=words)
     page, text = html.unescape(plain(write_page(facts))), wording.text(said)
     places = [
         page.index(f"<b>{wording.ADVICE[answer]}.</b> So."),
@@ -139,9 +134,12 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     stop = "below 3, the lower end of the interval of today's mean return"
     assert (stop in page) == (answer == "trial")
     # 2 (2.8016 * 5.75 / 2.5631 / gain)^2, for 80% of returns within 5.75
-    needed = "about 13 trajectories in each of two arms finds a gain of 2.5"
-    assert (needed in page) == (answer == "trial")
-    assert ("a gain of 0.5 needs about 320" in page) == (answer == "trial")
+    # 2 (2.8016 σ / gain)², where σ / √K is 0.375 / 1.96
+    deviation = 0.375 / 1.96 * SUMMARY["units"] ** 0.5
+    sizes = [2 * (2.8016 * deviation / each) ** 2 for each in (2.5, 0.5)]
+    needed = " and ".join(f"{float(f'{max(30, n):.2g}'):,.0f} for a gain of" for n in sizes)
+    assert (needed.partition(" and ")[0] in page) == (answer == "trial")
+    assert (needed.rpartition(" and ")[2] in page) == (answer == "trial")
     for number in ("5.71875", "5.719", "5.625", "5.875"):
         assert number not in page
         assert number not in text

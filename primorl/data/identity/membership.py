@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -320,13 +321,14 @@ class SpellingCheck:
             PipelineError: if two are one. They are counted and not named, as an id may name a
                 person.
         """
-        # Sorted, as np.unique takes ten times as long for as many numbers.
         if self._long >= _SEVERAL and not self._exact:
-            raise PipelineError(
-                f"{self._origin}: found ids of units of 16 digits and more, all of them rounded as "
-                "by a spreadsheet, or as numbers with a decimal point: different people may share "
-                "one; write ids as text where they come from"
+            print(
+                f"ingest: warning: {self._origin}: all ids of units of 16 digits and more look "
+                "rounded, as by a spreadsheet or as numbers with a decimal point; if they are, "
+                "different people may share one: write ids as text where they come from",
+                file=sys.stderr,
             )
+        # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:
             raise PipelineError(

@@ -81,7 +81,7 @@ def _refuse_tables(found: Iterable[Path]) -> None:
     did not end, as a folder above them tells: deleted people would come back, others be missing.
     """
     for folder in sorted({above for path in found for above in path.resolve().parents}):
-        if (folder / "_temporary").exists():
+        if (folder / "_temporary" / "0").exists():
             said = "found _temporary, so not all of its files were written"
             raise PipelineError(f"{folder}: {said}; write them again, into an empty folder")
         signs = [folder / name for name in ("_delta_log", ".hoodie", "_spark_metadata")]

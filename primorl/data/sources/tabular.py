@@ -259,9 +259,9 @@ class TabularReader:
         """
         firsts = np.flatnonzero(schema.changes(rows[self._unit]))[1:]
         begins = observation[firsts]
-        # Not where all begin alike: a world may well lead back there.
-        shifted = (after[firsts - 1] == begins).all(1) & (begins != observation[:1]).any(1)
-        if len(firsts) >= _SEVERAL and shifted.mean() > 0.5:
+        shifted = (after[firsts - 1] == begins).all(1)
+        chance = (after[firsts - 1] == np.roll(begins, 1, axis=0)).all(1)  # few states, or one
+        if len(firsts) >= _SEVERAL and shifted.mean() > 0.5 + chance.mean():
             found = "a next observation that is the first of the unit after it"
             allowed = "one of the same trajectory: shift columns within each trajectory alone"
             self._log.refuse(rows, (firsts - 1)[shifted], found, allowed)

@@ -172,7 +172,7 @@ def write_a_part(file: h5py.File, name: str) -> None:
 def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
     project: Path, write: Callable[[h5py.File, str], None]
 ) -> None:
-    chosen, name = written(FULL), "timeouts"
+    chosen, name = written(FULL), "rewards"
     with h5py.File("raw/data.hdf5", "r+") as file, h5py.File("raw/other.hdf5", "w") as other:
         del file[name]
         for array, values in FULL.items():

@@ -726,16 +726,14 @@ def test_ids_that_different_people_may_share_are_refused(
 
 
 @pytest.mark.parametrize("rounded", [lambda i: i // 1000 * 1000, lambda i: int(float(i)), int])
-def test_ids_that_lost_their_last_digits_are_refused(
-    project: Path, rounded: Callable[[int], int]
+def test_ids_that_may_have_lost_their_last_digits_are_warned_of(
+    project: Path, capsys: pytest.CaptureFixture[str], rounded: Callable[[int], int]
 ) -> None:
     """As a spreadsheet keeps 15, and pandas a float where an id is missing; twin: all digits."""
     people = [rounded(158_000_000_000_123_457 + 1017 * n) for n in range(30)]
     write([row(each, 0, time, left=time == 1) for each in people for time in range(2)])
-    if rounded is int:
-        assert len(run(entry())) == 30
-    else:
-        assert "different people may share one" in refusal(entry())
+    run(entry())
+    assert ("different people may share one" in capsys.readouterr().err) == (rounded is not int)
 
 
 @pytest.mark.parametrize("id_", ["NAN4", "Nancy", "1e5", "12e", "nulla", "E+3"])
