@@ -75,14 +75,15 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)
-    before, checked = _read_followed(name), params.load(PARAMS)
-    check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
+    listed = _listed(name)
+    before, checked = _read_followed(listed), params.load(PARAMS)
+    check_writable([*_outputs(listed), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         print(f"{name}: warning: {said}", file=sys.stderr)
     started, log = time.perf_counter(), StageLog()
     if idle is None or not idle(checked):
         body(checked, log)
-    now = _read_followed(name)
+    now = _read_followed(listed)
     # DVC records what they are when the stage has ended, and would never run it for an edit.
     if edited := [key for key in before | now if before.get(key) != now.get(key)]:
         raise PipelineError(f"{edited[0]}: edited while {name} ran; run `dvc repro` again")
@@ -99,18 +100,19 @@ def _listed(stage: str) -> dict[str, Any]:
     return stages.get(stage, {})
 
 
-def _read_followed(stage: str) -> dict[str, Any]:
+def _read_followed(listed: dict[str, Any]) -> dict[str, Any]:
     """Read what a stage follows and a person may edit: its settings, and lists of people."""
-    listed = _listed(stage)
     found: dict[str, Any] = {
         str(file): file.read_bytes()
         for folder in {str(WITHDRAWALS), str(CONSENT)} & {*listed.get("deps", ())}
         for file in Path(folder).rglob("*")
         if file.is_file()
     }
+    dataset = params.load(PARAMS).dataset if "params" in listed else ""
     for each in listed.get("params", ()):
-        for named, keys in each.items() if isinstance(each, dict) else ((str(PARAMS), [each]),):
-            file = named.replace("${dataset}", params.load(PARAMS).dataset)
+        keys_of = each if isinstance(each, dict) else {str(PARAMS): [each]}
+        for named, keys in keys_of.items():
+            file = named.replace("${dataset}", dataset)
             content = read_yaml(Path(file), "run `dvc repro`") or {}
             for key in keys or content:
                 value = content
@@ -120,9 +122,8 @@ def _read_followed(stage: str) -> dict[str, Any]:
     return found
 
 
-def _outputs(stage: str) -> list[Path]:
+def _outputs(listed: dict[str, Any]) -> list[Path]:
     """The outputs that ``dvc.yaml`` lists for a stage."""
-    listed = _listed(stage)
     outputs = [*listed.get("outs", []), *listed.get("metrics", []), *listed.get("plots", [])]
     return [
         Path(path)

@@ -161,14 +161,13 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     for name, own in (answers["statements"] if answers else {}).items():
         mechanisms.append((f"private evaluation: {name}", own))
     compared: Sequence[str] = ()
-    today, trial = None, ""
+    today, trial, units = None, "", wording.plural(statement["unit"])
     if summary.get("recommendation"):
         beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
         compared = write_practice(beside, discount).points
         today = next(iter(wording.comparable(beside, discount)), None)
-        units = wording.plural(statement["unit"])
-        people = statement["units"]
-        trial = wording.describe_trial(summary["recommendation"], today, people, units)
+        advice, people = summary["recommendation"], statement["units"]
+        trial = wording.describe_trial(advice, today, people, units)
     return {
         "statement": statement,
         "model": content[contents.MODEL[1]],
@@ -178,7 +177,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "answers": answers,
         "declared": declared,
         "labels": labels,
-        "units": wording.plural(statement["unit"]),
+        "units": units,
         "observation_names": _describe_names(policy.get("observation_names"), labels),
         "action_names": _describe_names(policy.get("action_names"), labels),
         "estimates": estimates,
@@ -309,7 +308,7 @@ def list_columns(policy: Content, labels: Mapping[str, str]) -> list[Row]:
     where the data name none.
     """
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
-    if not labels and not _given_names((*seen, *done)):
+    if not _given_names((*seen, *done), labels):
         return []
     ends = (policy.get(f"observation_{end}") or [None] * len(seen) for end in ("low", "high"))
     rows: list[Row] = []
@@ -327,16 +326,16 @@ def list_columns(policy: Content, labels: Mapping[str, str]) -> list[Row]:
     return rows
 
 
-def _given_names(names: Sequence[str] | None) -> Sequence[str]:
-    """Return the names of columns or actions; empty where all were generated, such as ``3`` or
-    ``observation_3``.
+def _given_names(names: Sequence[str], labels: Mapping[str, str]) -> Sequence[str]:
+    """Return the names of columns or actions; without labels, empty where all were generated, such
+    as ``3`` or ``observation_3``.
     """
-    return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
+    return names if labels or not all(map(_GENERATED_NAME.fullmatch, names)) else ()
 
 
 def _describe_names(names: Sequence[str] | None, labels: Mapping[str, str]) -> list[str]:
-    """List names, each with its declared words behind it; nothing where neither are given."""
-    given = (names or ()) if labels else _given_names(names)
+    """List the given names, each with its declared words behind it."""
+    given = _given_names(names or (), labels)
     pairs = [(name, wording.label(name, labels)) for name in given]
     return [name if text == name else f"{name} ({text})" for name, text in pairs]
 

@@ -207,6 +207,15 @@ def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     assert list(answered(setup, restored).answers) == list(answers) != list(backwards)
 
 
+def test_a_finished_run_needs_no_data_and_another_one_does() -> None:
+    kept, mechanism = list[TrainingState](), mechanism_for(rounds=3)
+    trained, _ = run(mechanism, save_checkpoint=kept.append)
+    again, _ = run(mechanism, source=None, state=kept[-1])
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
+    with pytest.raises(ValueError, match="no units to run them on"):
+        run(mechanism, source=None, state=kept[0])
+
+
 def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

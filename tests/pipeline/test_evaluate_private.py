@@ -2,6 +2,7 @@
 is paid twice.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import BLOCK
+from primorl.evaluate.private.question import Asked
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
+from primorl.stages.asking import _check_state
 from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
 from tests.mechanisms import watch
@@ -165,3 +168,20 @@ def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> 
     )
     refused(ready, r"other bounds.*evaluation\.private\.draw")
     assert len(charged(ready)) == 2
+
+
+def test_an_answer_is_lost_where_its_noise_may_have_been_drawn_and_is_not_there() -> None:
+    """Twin: one that is there, also of a state that counted no releases."""
+    for started, made, finished, lost in (
+        (0, 0, False, False),
+        (1, 0, False, True),
+        (1, 1, False, False),
+        (2, 1, False, True),
+        (2, 2, True, False),
+        (1, 0, True, False),
+    ):
+        state = Asked(torch.empty(0), "it", started, made, finished)
+        charge = SimpleNamespace(id="1", time="today")
+        paid: Any = SimpleNamespace(state=state, charge=charge)
+        with pytest.raises(PipelineError, match="died") if lost else nullcontext():
+            _check_state("behaviour", paid, "it")

@@ -276,6 +276,15 @@ class DuplicateCheck:
             )
 
 
+_SEVERAL = 20  # ids that are not all round by chance
+
+
+def _is_rounded(digits: str) -> bool:
+    """Say whether 15 digits, or a float64, hold a whole number of more than 15 digits."""
+    number = int(digits)
+    return not digits[15:].strip("0") or (number > 2**53 and float(number) == number)
+
+
 class SpellingCheck:
     """Refuses two ids of units that are written differently and are one: their owner would be two
     units.
@@ -283,6 +292,8 @@ class SpellingCheck:
     Ids are one where they agree without blanks around them and second ones within, without
     invisible characters (a byte order mark, a zero-width blank), without zeros in front of digits
     and ``.0`` or ``,0`` behind them, and in one Unicode form. Case tells people apart.
+
+    Ids that may have lost their last digits are warned of.
 
     Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one
     ingestion of 370,000, which is refused, too; repeated, it passes.
@@ -335,15 +346,6 @@ class SpellingCheck:
                 f"{self._origin}: found ids of units ({again}) that differ from another one in "
                 "blanks, zeros in front, a final `.0` or Unicode form; use one spelling"
             )
-
-
-_SEVERAL = 20  # ids that are not all round by chance
-
-
-def _is_rounded(digits: str) -> bool:
-    """Say whether 15 digits, or a float64, hold a whole number of more than 15 digits."""
-    number = int(digits)
-    return not digits[15:].strip("0") or (number > 2**53 and float(number) == number)
 
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids
