@@ -2,6 +2,7 @@
 must pass.
 """
 
+import itertools
 import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,7 @@ def ahead(items: Generator[_Item]) -> Generator[_Item]:
             yield item
 
 
+_EXACT = 2**24  # float32 has no whole number beyond for each
 _RELATIVE_TOLERANCE = 1e-5  # a bound comes back this close from float32 and a rescaling
 
 
@@ -159,6 +161,7 @@ class RowCheck:
         self._unit, self._trajectory = "", ""  # of the last trajectory: below all other ids
         self._mixed = False  # whether ids descend from a unit to the next: two may be the same
         self._trajectories: list[pa.Array] = []
+        self._large = np.zeros(info.spaces.observation_size, bool)  # dimensions beyond `_EXACT`
         self._seen = 0  # trajectories of earlier batches
         self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
 
@@ -189,6 +192,13 @@ class RowCheck:
         Raises:
             PipelineError: if two units have a trajectory of the same id.
         """
+        if names := list(itertools.compress(self._spaces.observation_names, self._large)):
+            print(
+                f"ingest: warning: {self._origin}: numbers beyond {_EXACT} lose digits (float32), "
+                f"in {', '.join(names[:12])}; where small changes matter, as of a time in seconds, "
+                "count from a beginning of its own",
+                file=sys.stderr,
+            )
         places = first_repeat(pa.concat_arrays(self._trajectories)) if self._mixed else None
         if places is not None:
             first, again = places
@@ -232,6 +242,7 @@ class RowCheck:
         boxes = () if self._spaces.discrete_actions else ("action",)
         for name in ("observation", "next_observation", *boxes):
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
+        self._large |= (np.abs(vectors(table["observation"])) > _EXACT).any(axis=0)
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
         found = "a step whose change of observation overflows float32"

@@ -9,6 +9,7 @@ import csv
 import io
 import itertools
 import re
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -37,7 +38,9 @@ from primorl.data.storage.schema import Ints, id_text
 
 ROWS_PER_BATCH = 2**16
 _FIRST_YEAR, _LAST_YEAR = 1678, 2262
+_EXACT = 2**53  # float64 has no whole number beyond for each
 _CSV_BLOCK_BYTES = 2**22
+_SHEET_ROWS = (65_535, 1_048_575)  # of a spreadsheet, below its header
 _PARQUET_BUFFER_BYTES = 2**16
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
@@ -189,6 +192,12 @@ class LogFiles:
                 row += batch.num_rows
                 if batch.num_rows > 0:
                     yield pa.Table.from_arrays(arrays, schema=self.schema)
+            if row in _SHEET_ROWS and path.suffix != ".parquet":
+                print(
+                    f"ingest: warning: {path}: found {row} rows, where a spreadsheet ends; if it "
+                    "was saved from one, rows after these are missing",
+                    file=sys.stderr,
+                )
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
@@ -241,9 +250,11 @@ class LogFiles:
 
         Where these are of several forms, it is that of the first, so that the error names a row.
         """
+        first = self._open_csv(path, {column: pa.string()}).read_next_batch()[column][0].as_py()
+        if pa.types.is_integer(seen) and abs(int(first or 0)) > _EXACT:
+            return pa.int64()
         if not (pa.types.is_string(seen) or pa.types.is_temporal(seen)):
             return pa.float64()
-        first = self._open_csv(path, {column: pa.string()}).read_next_batch()[column][0].as_py()
         with suppress(ValueError):
             time = datetime.fromisoformat(first)
             # nanoseconds end in 2262; dates that were shifted to hide them may be later
@@ -331,20 +342,23 @@ def check_quotes(path: Path, delimiter: str) -> None:
         lines = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             for fields in lines:
-                several = lines.line_num > line + 1
-                # A row that was read as a field ends in what comes before that field.
-                if several and any(
-                    len(parts := field.splitlines()) > 1
-                    and parts[-1].count(delimiter) == place
-                    and (place > 1 or parts[-1].endswith(delimiter))
-                    for place, field in enumerate(fields)
-                ):
+                if lines.line_num > line + 1 and _swallows_rows(fields, delimiter):
                     raise csv.Error
                 row, line = row + bool(fields), lines.line_num
         except csv.Error:
             found = "a quote that is not closed in its row, a character after a closing quote"
             allowed = "quotes around whole fields, doubled inside, and cells up to 131072 long"
             _refuse_row(path, row, f"found {found}, or an endless cell", allowed)
+
+
+def _swallows_rows(fields: Sequence[str], delimiter: str) -> bool:
+    """Say whether a field has the rest of its row, whole rows, and what comes before it in one."""
+    most = len(fields) - 1
+    for place, field in enumerate(fields):
+        first, *others = (part.count(delimiter) for part in re.split(r"\r\n|\r|\n", field))
+        if others and [first, *others] == [most - place, *[most] * (len(others) - 1), place]:
+            return True
+    return False
 
 
 def _zone(kind: pa.DataType) -> str | None:

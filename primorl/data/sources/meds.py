@@ -7,6 +7,7 @@ becomes of a subject depends on nobody else's events. Times are whole microsecon
 
 import itertools
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -40,6 +41,22 @@ MICROSECONDS: dict[datasets.TimeUnit, float] = {
 _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
 _LONGEST = 2**60  # microseconds, longer than any record
+_MOST_CODES = 8  # that a warning names
+_UNKNOWN = [-2_208_988_800_000_000, 0]  # 1900 and 1970, which programs write for no time
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
+_AGAIN = (
+    "events have the subject, time and code of another; doses and rewards count all of them, an "
+    "observation the last"
+)
+_UNDATED = "events are at 1900-01-01 or 1970-01-01 00:00, as an unknown time is often written"
+_LATE = (
+    "trajectories begin after their subject terminated, which is left out: give a death its time, "
+    "or the end of its day"
+)
+_EMPTY = (
+    "trajectories have an end at their begin, which is taken for that of one before: give an end "
+    "its time, or the end of its day"
+)
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
 
@@ -72,17 +89,20 @@ class Meds:
             found = "found a subject in two places; allowed is each in one shard"
             raise PipelineError(f"{files[0].parent}: {found}")
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
-        late = ""
-        if logs.late:
-            late = (
-                f"; {logs.late} trajectories begin after their subject terminated, which is left "
-            )
-            late += "out: give a death its time, or the end of its day"
         print(
             f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
-            f"and are kept; values left out beyond bounds: {', '.join(left_out) or 'none'}{late}",
+            f"and are kept, with {logs.kept} of {logs.begun} trajectories; values left out beyond "
+            f"bounds: {', '.join(left_out) or 'none'}",
+            *(f"{count} {said}" for said, count in codes.told.items() if count),
+            sep="; ",
             file=sys.stderr,
         )
+        for entry in self._dataset.options.observation:
+            read = sorted(codes.fitting[codes.role(entry)])
+            if isinstance(entry, datasets.MedsValue) and len(read) > 1:
+                found = f"{len(read)} codes ({', '.join(read[:_MOST_CODES])})"
+                found += "; numbers in another unit of measure would be mixed"
+                print(f"collect: {entry.name} is read of {found}", file=sys.stderr)
         if unseen := ", ".join(map(repr, codes.unseen)):
             where = f"datasets/{self._name}.yaml: options"
             raise PipelineError(f"{where}: found {unseen}, no event's code; correct or drop it")
@@ -150,6 +170,10 @@ class Codes:
 
     Attributes:
         unseen: the codes of the options that no event had so far.
+        fitting: the codes that fit a pattern with a ``*``, by role.
+        told: what is to be told of events and trajectories, and of how many; private.
+        adds: roles of events with numbers that are added, or hold until another comes.
+        reads: all roles of events with numbers.
     """
 
     def __init__(self, options: datasets.MedsOptions):
@@ -159,6 +183,15 @@ class Codes:
         self._patterns = [codes or () for codes in own]
         self._roles = {id(part): _TERMINATES + 1 + number for number, part in enumerate(parts)}
         self.unseen = dict.fromkeys(itertools.chain(*self._patterns))
+        self.fitting: defaultdict[int, set[str]] = defaultdict(set)
+        self.told = Counter[str]()
+        adds = [part for part in parts if getattr(part, "of", "count") != "count"]
+        adds += [part for part in options.reward if getattr(part, "scale", None) is not None]
+        values = [part for part in parts if isinstance(part, datasets.MedsValue)]
+        self.adds, self.reads = (
+            list(map(self.role, adds)),
+            [*map(self.role, adds), *map(self.role, values)],
+        )
 
     def role(self, part: Any) -> int:
         """Find the role of one entry of the options."""
@@ -178,6 +211,8 @@ class Codes:
                 found[:, role] |= fits
                 if fits.any():
                     self.unseen.pop(pattern, None)
+                if pattern.endswith("*"):
+                    self.fitting[role].update(filter(None, itertools.compress(codes, fits)))
         return found
 
 
@@ -206,8 +241,10 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
             raise PipelineError(f"{path}: found rows without a subject_id")
         subject = ids.cast(pa.int64()).to_numpy()
         times = table["time"].cast(_TYPES["time"], safe=False).cast(pa.int64())
-        value = table["numeric_value"].cast(pa.float32(), safe=False).to_numpy()
         code = whole(table["code"].cast(pa.dictionary(pa.int32(), pa.string())))
+        number = table["numeric_value"]
+        if not pa.types.is_floating(number.type):
+            number = pc.utf8_trim_whitespace(number.cast(pa.string()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         found = "not readable as Parquet, or of other types than MEDS has"
         raise PipelineError(f"{path}: {found}; repair it") from None
@@ -221,9 +258,58 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     # The last row is for events without a code.
     roles = np.vstack([codes.roles_of(code.dictionary.to_pylist()), codes.roles_of([None])])
     roles = roles[pc.fill_null(code.indices, -1).to_numpy()]
-    chosen = roles.any(axis=1)
     runs = np.append(subject[:1], subject[1:][new])
-    return Events(subject[chosen], time[chosen], value[chosen], roles[chosen]), runs
+    rows = np.flatnonzero(roles.any(axis=1))
+    keys = [key[rows] for key in (pc.fill_null(code.indices, -1).to_numpy(), time, subject)]
+    order = np.lexsort(keys)
+    event = np.zeros(len(rows), np.int64)  # a number for each subject, time and code
+    event[order[1:]] = np.cumsum(np.any([np.diff(key[order]) for key in keys], axis=0))
+    timed = time[rows] > _STATIC
+    codes.told[_AGAIN] += int(timed.sum()) - len(np.unique(event[timed]))
+    codes.told[_UNDATED] += int(np.isin(time[rows], _UNKNOWN).sum())
+    value, faults = _read_numbers(file, rows, number.take(rows), roles[rows], event, codes)
+    for found, bad in faults.items():
+        if bad.any():
+            row = rows[bad.argmax()]
+            where = f"{path}: row {row + 1}: code {code[row].as_py()!r}"
+            allowed = "float32 numbers in numeric_value, empty where there is none"
+            raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
+    return Events(subject[rows], time[rows], value, roles[rows]), runs
+
+
+def _read_numbers(
+    file: pq.ParquetFile,
+    rows: Ints,
+    number: pa.ChunkedArray,
+    roles: Flags,
+    event: Ints,
+    codes: Codes,
+) -> tuple[Floats, dict[str, Flags]]:
+    """Read the ``number`` of each of some rows, NaN without one; and find the rows with a fault.
+
+    Rows of one ``event`` have subject, time and code in common.
+    """
+    reads, adds = (roles[:, own].any(axis=1) for own in (codes.reads, codes.adds))
+    text = np.zeros(len(rows), bool)
+    if pa.types.is_string(number.type):
+        right = pc.match_substring_regex(number, _NUMBER, ignore_case=True)
+        empty = pc.is_in(number, pa.array(["", "nan", "NaN", None]))
+        text = reads & ~pc.or_kleene(right, empty).to_numpy()
+        number = pc.if_else(right, number, None)
+    value: Floats = number.cast(pa.float32(), safe=False).to_numpy()
+    alone = reads & np.isnan(value)
+    if alone.any() and "text_value" in file.schema_arrow.names:
+        texts = file.read(["text_value"])["text_value"].cast(pa.string()).take(rows)
+        right = pc.match_substring_regex(texts, _NUMBER, ignore_case=True).fill_null(False)
+        # Some converters write an event twice, with a number and with a text.
+        alone &= right.to_numpy() & (np.bincount(event, ~np.isnan(value)) == 0)[event]
+    else:
+        alone[:] = False
+    return value, {
+        "text for a number": text,
+        "an infinite number": np.isinf(value) & adds,
+        "a number in text_value alone": alone,
+    }
 
 
 @dataclass(frozen=True)
@@ -347,13 +433,13 @@ class Decisions:
     Attributes:
         schema: of the rows.
         outside: for each value observed, how many outside its bounds, of how many; private.
-        late: how many times a trajectory begins when its subject has terminated, as where a death
-            has no time of day; private.
+        begun: how many trajectories begin; private.
+        kept: how many of them are in the rows; private.
     """
 
     def __init__(self, dataset: datasets.MedsDataset, codes: Codes):
         self.outside: dict[str, tuple[int, int]] = {}
-        self.late = 0
+        self.begun = self.kept = 0
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
         level = pa.dictionary(pa.int32(), pa.string())
         kind = pa.float32() if self._options.action[0].bins is None else level
@@ -417,7 +503,11 @@ class Decisions:
         if self._options.begins is None:
             begins = everything.first_of(everything.who)
         who, begin = begins.who, begins.time
-        self.late += int(np.sum(deaths.first(who, np.full_like(begin, _STATIC)) <= begin))
+        told = self._codes.told
+        told[_LATE] += int(np.sum(deaths.first(who, np.full_like(begin, _STATIC)) <= begin))
+        ends = events.series(timed & roles[:, _ENDS])
+        told[_EMPTY] += int(np.sum(ends.first(who, begin) == begin))
+        self.begun += len(who)
         number = np.arange(len(who)) - np.searchsorted(who, who)
         # A trajectory lasts until something ends it, the next one begins, or the record ends.
         following = begins.first(who, begin, after=True)
@@ -437,6 +527,7 @@ class Decisions:
         kept = np.flatnonzero(decided)
         most = self._dataset.trajectories_per_person or len(kept)
         kept = kept[np.arange(len(kept)) - np.searchsorted(who[kept], who[kept]) < most]
+        self.kept += len(kept)
         count = np.minimum(decided[kept], self._dataset.horizon)
         cut = decided[kept] > count
         # One row more than decisions: it tells what the last one led to.

@@ -4,8 +4,10 @@ transitions.
 
 import itertools
 import shutil
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,11 @@ from primorl.data.storage.rows import whole_units
 _HOUR = 3_600_000_000  # microseconds
 _HALF_YEAR = 183 * 24 * _HOUR
 _SEVERAL = 10  # units, more than meet by chance
+_DECADES = 40 * _HALF_YEAR
+_NO_TIMES = [  # that programs write where a time is not known, in microseconds
+    datetime(year, month, day, tzinfo=UTC).timestamp() * 1e6
+    for year, month, day in ((1, 1, 1), (1753, 1, 1), (1900, 1, 1), (1970, 1, 1))
+]
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -36,17 +43,17 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
     rows = pa.concat_tables([log.schema.empty_table(), *log.batches()]).combine_chunks()
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
     order = np.lexsort(keys)
-    if log.ordered_by_time:
-        _refuse_moved(log, rows, keys, order)
+    _tell_moved(log, rows, keys, order)
     for start in range(0, len(order), ROWS_PER_BATCH):
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
-def _refuse_moved(
+def _tell_moved(
     log: LogFiles, rows: pa.Table, keys: Sequence[schema.Array], order: schema.Ints
 ) -> None:
-    """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
-    lies in the log, if a wrong date or the end of summer time explains it.
+    """Say how many trajectories are sorted, and refuse times that sorting would put in a wrong
+    place: the only step back of a trajectory as it lies in the log, if a wrong date or the end of
+    summer time explains it.
 
     A date is wrong where the step goes over half a year, in one file, and all other gaps of the
     trajectory together are a twentieth of that gap at most. Summer time can end in a night to
@@ -61,6 +68,14 @@ def _refuse_moved(
     within = np.logical_and.reduce([np.diff(own[places]) == 0 for own in ids])
     trajectory = np.cumsum(~within)
     back = within & (steps < 0)
+    if moved := len(np.unique(trajectory[back])):
+        print(
+            f"ingest: {moved} of {1 + int((~within).sum())} trajectories do not lie in order in "
+            "the log, and are sorted; a time of day or a number that starts anew is no order",
+            file=sys.stderr,
+        )
+    if not log.ordered_by_time:
+        return
     back &= np.bincount(trajectory, back)[trajectory] == 1
     gaps = np.where(within, np.diff(time[order]), 0)  # a trajectory has the same places there
     longest = np.zeros(len(rows), np.int64)
@@ -200,6 +215,7 @@ class TabularReader:
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
+        self._unused, self._earns = 0, False  # rewards of last rows that are cut; others
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
@@ -209,6 +225,14 @@ class TabularReader:
         batches = log.batches() if self._options.sorted else sort_batches(log, unit)
         for rows in whole_units(batches, unit):
             yield self._make_transitions(rows.combine_chunks())
+        if self._unused:
+            hint = "" if self._earns else "warning: no other row has a reward: "
+            print(
+                f"ingest: {hint}in {self._unused} trajectories that do not terminate the last row "
+                "has one, which is not used, as nothing after it is known; if it is an outcome, "
+                "set options.end: outcome, or flag true ends in columns.terminated",
+                file=sys.stderr,
+            )
 
     def _make_transitions(self, rows: pa.Table) -> pa.Table:
         starts = np.flatnonzero(
@@ -228,6 +252,9 @@ class TabularReader:
         cut = ~terminated[lasts] & (not self._has_next)
         lengths = self._lengths(rows, starts, lasts, cut)
         truncated[lasts[cut] - 1] = True
+        earned = np.nan_to_num(schema.numbers(rows["reward"])) != 0
+        self._unused += int(earned[lasts[cut]].sum())
+        self._earns |= earned.sum() > earned[lasts[cut]].sum()
         if self._dataset.termination == "learned":
             # An end at the horizon is no business of the state that it comes in.
             horizon = self._dataset.horizon or self.horizon
@@ -314,6 +341,12 @@ class TabularReader:
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
         again = np.flatnonzero(inside[1:] & (order[1:] <= order[:-1])) + 1
+        if self._log.ordered_by_time:
+            unknown = np.isin(order, _NO_TIMES)
+            far = unknown[:-1] & inside[1:] & (np.diff(order) > _DECADES)
+            found = "a time that stands for an unknown one, such as 1900-01-01 or 1970-01-01"
+            allowed = "the true one, within 20 years of the next; correct or drop the row"
+            self._log.refuse(rows, np.flatnonzero(far), found, allowed)
         allowed = (
             "a later one in every row; drop a duplicate, number rows of equal time, or set "
             f"options.sorted: false to have the log sorted here{self._or_merged}"

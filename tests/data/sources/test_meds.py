@@ -2,9 +2,11 @@
 finds.
 """
 
+import math
 import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ Event = tuple[int, float | None, str, float | None]  # subject, hour, code, numb
 Row = dict[str, Any]
 
 BEGAN = datetime(2150, 1, 1)
+UNDATED = (datetime(1900, 1, 1) - BEGAN) / timedelta(hours=1)
 OBSERVED = [
     {"name": "glucose", "codes": ["LAB//GLUCOSE*"], "low": 0, "high": 30, "most": 12},
     {"name": "lactate", "codes": ["LAB//LACTATE"], "low": 0, "high": 20, "most": 2}
@@ -123,9 +126,95 @@ def test_collect_tells_in_one_line_whom_and_what_it_left_out(
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("collect: ")]
     assert said == [
-        "collect: 1 of 2 subjects in 2 shards have a decision and are kept; values left out beyond "
-        "bounds: 3 of 5 glucose"
+        "collect: 1 of 2 subjects in 2 shards have a decision and are kept, with 1 of 2 "
+        "trajectories; values left out beyond bounds: 3 of 5 glucose"
     ]
+
+
+def numbers(kind: pa.DataType, texts: list[Any] | None = None, **other: Any) -> None:
+    """Write the numbers of the shard anew; ``other`` are those of some rows, as ``row_3``."""
+    shard = pq.read_table(SHARD)
+    given = shard["numeric_value"].to_pylist()
+    for place, value in other.items():
+        given[int(place.removeprefix("row_")) - 1] = value
+    if pa.types.is_string(kind):
+        given = [each if each is None else str(each) for each in given]
+    elif pa.types.is_decimal(kind):
+        given = [each if each is None else Decimal(str(each)) for each in given]
+    shard = shard.set_column(3, "numeric_value", pa.array(given, kind))
+    if texts is not None:
+        shard = shard.append_column("text_value", pa.array(texts, pa.large_string()))
+    pq.write_table(shard, SHARD)
+
+
+IN_WARD: dict[str, Any] = {"terminates": None, "reward": [IN_RANGE, MEALS]}
+TEXTS = [None, None, None, "8.0", *[None] * 6]  # beside the first glucose
+NUMBERS: dict[str, tuple[Callable[[], None], str | None]] = {  # and what is refused
+    "doubles": (lambda: numbers(pa.float64()), None),
+    "decimals, as DuckDB writes": (lambda: numbers(pa.decimal128(9, 2)), None),
+    "numbers as text": (lambda: numbers(pa.string()), None),
+    "text for missing ones": (lambda: numbers(pa.string(), row_1="", row_3="nan"), None),
+    "text of no code of the entry": (lambda: numbers(pa.string(), row_3="see letter"), None),
+    "text": (lambda: numbers(pa.string(), row_4=">50"), "row 4: code 'LAB//GLU.*: found text"),
+    "a comma": (lambda: numbers(pa.string(), row_5="3,5"), "row 5: code 'INSULIN': found text"),
+    "the same in text": (lambda: numbers(pa.float32(), TEXTS), None),
+    "a word in text": (lambda: numbers(pa.float32(), ["high"] * 10, row_9=None), None),
+    "text alone": (lambda: numbers(pa.float32(), TEXTS, row_4=None), "row 4: .*in text_value al"),
+    "an endless dose": (lambda: numbers(pa.float32(), row_6=np.inf), "row 6: .*infinite"),
+    "an endless artefact": (lambda: numbers(pa.float32(), row_7=np.inf), None),
+}
+
+
+@pytest.mark.parametrize("form", NUMBERS)
+def test_numbers_of_any_type_are_read_and_others_refused_by_row_and_code(
+    project: Path, form: str
+) -> None:
+    write(STAY)
+    ward = entry(IN_WARD, termination="none")
+    expected = run(ward)
+    change, says = NUMBERS[form]
+    change()
+    if says is None:
+        made = run(ward)
+        if "word" in form:
+            expected[0]["reward"] -= 1  # the meal has no number
+        assert made == expected
+    else:
+        with pytest.raises(PipelineError, match=rf"0\.parquet: {says}"):
+            run(ward)
+
+
+TOLD: dict[str, tuple[list[Event], str]] = {  # events beside those of the stay, and what is told
+    "twice, with a text": ([(7, 8, "LAB//GLUCOSE//mmol", None)], "1 events have the subject, time"),
+    "twice and thrice": ([(7, 4, "INSULIN", 3.0), (7, 4, "INSULIN", 1.0)], "2 events have the sub"),
+    "another time": ([(7, 4.5, "INSULIN", 3.0)], ""),
+    "another code": ([(7, 4, "MEAL", 3.0)], ""),
+    "two units": ([(7, 5, "LAB//GLUCOSE//mg", 9.0)], "(LAB//GLUCOSE//mg, LAB//GLUCOSE//mmol)"),
+    "a stay within a day": ([(7, 0, "DISCHARGE", None)], "1 trajectories have an end at their beg"),
+    "an unknown time": ([(7, UNDATED, "MEAL", 1.0)], "1 events are at 1900-01-01"),
+    "long ago": ([(7, UNDATED + 24, "MEAL", 1.0)], ""),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_what_a_rule_decides_about_events_is_told(
+    project: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more, says = TOLD[what]
+    write(sorted([*STAY, *more], key=lambda each: -math.inf if each[1] is None else each[1]))
+    run(entry(IN_WARD, termination="none"))
+    said = capsys.readouterr().err
+    assert says in said
+    told = [each for _, each in TOLD.values() if each and each in said]
+    assert told == ([says] if says else [])
+
+
+def test_of_events_at_one_time_doses_are_added_and_the_last_is_observed(project: Path) -> None:
+    again = [*STAY[:4], (7, 1, "LAB//GLUCOSE//mmol", 9.0), *STAY[4:6], *STAY[5:]]
+    write(again)
+    dose = {"name": "insulin", "codes": ["INSULIN"], "low": 0, "high": 9}
+    made = run(entry({**IN_WARD, "action": [dose]}, termination="none"))
+    assert (made[0]["observation"][0], made[0]["action"]) == (9.0, [3 + 2.5 + 2.5])
 
 
 @pytest.mark.parametrize("year", [2150, 2262, 9000])

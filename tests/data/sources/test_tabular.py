@@ -483,6 +483,133 @@ def test_a_quote_swallows_no_row_and_is_text_where_it_is_closed(project: Path) -
         assert len(run(entry())) == 3
 
 
+@pytest.mark.parametrize("place", range(10))
+def test_a_quote_that_swallows_a_row_is_told_from_a_long_note_in_any_column(
+    project: Path, place: int
+) -> None:
+    def log(*notes: str) -> str:
+        lines = [HEADER.strip().split(",")]
+        lines += [f"2,0,{time},1,A,0.5,0,0,{int(time == 2)}".split(",") for time in range(3)]
+        cells = zip(lines, ("note", *notes), strict=True)
+        return "\n".join(",".join([*row[:place], note, *row[place:]]) for row, note in cells) + "\n"
+
+    for long in ("ate, then\nslept,", ",\n", "one,\n\ntwo,\nthree", "a,b,c,d,e\n,"):
+        text(log(f'"{long}"', "", '"well"'))
+        assert len(run(entry())) == 2
+    text(log('"see letter', '"', ""))
+    assert "row 1: found a quote" in refusal(entry())
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("first", [158_000_000_000_123_457, 1_700_000_000_123_456_789, 7])
+def test_whole_numbers_of_any_size_are_an_order(project: Path, first: int, step: int) -> None:
+    """Twin: the same number twice is refused."""
+    for by in (step, 0):
+        lines = [f"2,0,{first + by * n},{n},A,0.5,0,0,{int(n == 2)}\n" for n in range(3)]
+        text(HEADER + "".join(lines))
+        if by:
+            assert [seen[0] for seen in run(entry())["observation"].to_pylist()] == [0, 1]
+        else:
+            assert "row 2: found an order that is not after" in refusal(entry())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_csv_that_ends_where_a_spreadsheet_does_is_warned_of(
+    project: Path, count: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tabular_files._SHEET_ROWS == (2**16 - 1, 2**20 - 1)
+    monkeypatch.setattr(tabular_files, "_SHEET_ROWS", (3,))
+    for name in ("log/log.csv", "log/log.parquet"):
+        write([row(2, 0, time, left=time == count - 1) for time in range(count)], name)
+        run(entry())
+        said = "log.csv: found 3 rows, where a spreadsheet ends" in capsys.readouterr().err
+        assert said is (name.endswith("csv") and count == 3)
+        shutil.rmtree("log")
+
+
+@pytest.mark.parametrize(
+    ("orders", "moved"),
+    [
+        ([[21, 22, 23, 0, 1], [0, 1, 2]], 1),  # a time of day
+        ([[1, 2, 30_000, 4], [3, 1, 2]], 2),
+        ([[0, 1, 2], [5, 6, 9]], 0),
+        ([["2024-01-02", "2024-01-04", "2024-01-03"], ["2024-01-02", "2024-01-03"]], 1),
+    ],
+)
+def test_how_many_trajectories_are_sorted_is_told(
+    project: Path, orders: list[list[Any]], moved: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{user},0,{time},1,A,0.5,0,0,0\n" for user in (0, 1) for time in orders[user]]
+    text(HEADER + "".join(lines))
+    run(entry(NO_FLAGS, sorted=False, end="last_row"))
+    said = capsys.readouterr().err
+    assert (f"{moved} of 2 trajectories do not lie in order" in said) == bool(moved)
+
+
+REWARDS: dict[str, tuple[list[float], Row, str]] = {  # of a trajectory, and what is told
+    "outcomes": ([0, 0, 5], {}, "no other row has a reward: in 2 trajectories"),
+    "costs": ([-1, -2, -1], {}, "ingest: in 2 trajectories"),
+    "none in the last row": ([-1, -2, 0], {}, ""),
+    "outcomes that count": ([0, 0, 5], {"end": "outcome"}, ""),
+    "of rows that tell what came next": ([0, 0, 5], {"next_observation": ["x", "ward"]}, ""),
+    "at a true end": ([0, 0, 5], {"terminated": "died"}, ""),
+}
+
+
+@pytest.mark.parametrize("what", REWARDS)
+def test_rewards_of_last_rows_that_are_not_used_are_told(
+    project: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewards, changes, said = REWARDS[what]
+    content = [
+        row(user, 0, time, gain=float(gain), died=time == 2)
+        for user in (1, 2)
+        for time, gain in enumerate(rewards)
+    ]
+    write(content)
+    changes = {"end": "last_row", "next_observation": None} | NO_FLAGS | changes
+    run(entry({key: changes.pop(key) for key in ("next_observation", *NO_FLAGS)}, **changes))
+    told = capsys.readouterr().err
+    assert (said or "the last row has one") in told if said else "has one" not in told
+
+
+@pytest.mark.parametrize(("first", "told"), [(1_700_000_000, True), (2**24 - 9, False)])
+def test_numbers_that_lose_digits_are_warned_of(
+    project: Path, first: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write([each | {"x": float(first + n)} for n, each in enumerate(rows())])
+    run(entry())
+    assert ("lose digits (float32), in x;" in capsys.readouterr().err) is told
+
+
+UNKNOWN: dict[str, tuple[list[str], int]] = {  # first times of trajectories; the row refused
+    "1900": (["1900-01-01", "2024-01-01", "2024-01-01"], 1),
+    "1970, with a time": (["2024-01-01 00:00:00", "1970-01-01 00:00:00", "2024-01-01 00:00:00"], 4),
+    "with a zone": (["1753-01-01 00:00Z", "2024-01-01 00:00Z", "2024-01-01 00:00Z"], 1),
+    "a day later": (["1970-01-02"] * 3, 0),
+    "all count from there": (["1970-01-01"] * 3, 0),
+    "true dates": (["1970-01-02", "2018-12-31", "1999-01-01"], 0),
+}
+
+
+@pytest.mark.parametrize("which", UNKNOWN)
+def test_times_that_stand_for_unknown_ones_are_refused(project: Path, which: str) -> None:
+    firsts, place = UNKNOWN[which]
+    form, year = firsts[0][10:], 1980 if "count" in which else 2024
+    lines = [
+        f"{user},0,{time},1,A,0.5,0,0,0\n"
+        for user, first in enumerate(firsts)
+        for time in (first, f"{year}-02-01{form}", f"{year}-02-02{form}")
+    ]
+    text(HEADER + "".join(lines))
+    for ordered in (True, False):
+        dataset = entry(NO_FLAGS, sorted=ordered, end="last_row")
+        if place:
+            assert f"row {place}: found a time that stands for an unknown one" in refusal(dataset)
+        else:
+            assert len(run(dataset)) == 6
+
+
 UTC, BERLIN = pa.timestamp("us", "UTC"), pa.timestamp("ns", "Europe/Berlin")
 
 
