@@ -34,7 +34,7 @@ def simulate(patients: int, seed: int = 0) -> pa.Table:
         seen, _ = env.reset(seed=int(rng.integers(2**31)))
         step, ended = 0, False
         while not ended:
-            rate = np.float32([base + gain * seen[3] + noise * rng.normal()]).clip(0.0, 200.0)
+            rate = np.array([base + gain * seen[3] + noise * rng.normal()], np.float32).clip(0, 200)
             after, reward, terminated, truncated, _ = env.step(rate)
             ends = [bool(terminated), bool(truncated)]
             rows.append([patient, step, *seen, rate[0], float(reward), *ends, *after])

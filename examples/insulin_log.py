@@ -96,11 +96,11 @@ def _write_meds(rows: list[list[Any]], generator: np.random.Generator) -> None:
     pq.write_table(pa.table(made), shard)
 
 
-def _stay(generator: np.random.Generator, patient: int, stay: int) -> list[list[object]]:
+def _stay(generator: np.random.Generator, patient: int, stay: int) -> list[list[Any]]:
     """One stay: glucose falls with insulin on board and drifts home, and a meal lifts it."""
     start = datetime(2023, 1, 1, 7) + timedelta(days=180 * stay + int(generator.integers(180)))
     glucose, on_board = generator.uniform(5, 15), 0.0
-    rows: list[list[object]] = []
+    rows: list[list[Any]] = []
     for hour in range(HOURS + 1):
         meal = str(generator.choice(list(MEALS), p=[0.6, 0.2, 0.2]))
         observed = [
@@ -146,11 +146,11 @@ def _judge(folders: list[str], stays: int = 2000) -> None:
     def of(folder: str) -> Callable[[np.random.Generator, float, float, str], float]:
         policy = primorl.load_policy(folder, against_advice=True)
         one_hot = np.eye(len(names))
-        return lambda generator, glucose, on_board, meal: float(
-            policy.act([glucose, on_board, *one_hot[names.index(meal)]])[0]
-        )
+        return lambda generator, glucose, on_board, meal: np.asarray(
+            policy.act([glucose, on_board, *one_hot[names.index(meal)]])
+        ).item()
 
-    judged = {
+    judged: dict[str, Callable[[np.random.Generator, float, float, str], float]] = {
         "today": lambda generator, glucose, on_board, meal: _usual_dose(generator, glucose, meal)
     }
     for name, dose in (judged | {folder: of(folder) for folder in folders}).items():

@@ -129,7 +129,7 @@ def judge(folders: Sequence[str], cases: int = 6000) -> None:
 
     def of(folder: str) -> Callable[[np.random.Generator], Dose]:
         policy = primorl.load_policy(folder, against_advice=True)
-        return lambda _: lambda seen, since, drawn: float(policy.act([*seen, since])[0])
+        return lambda _: lambda seen, since, drawn: np.asarray(policy.act([*seen, since])).item()
 
     env = make("anesthesim:anesthesim/PropofolControl-v0")
     for name, led in {"today": controller, **{folder: of(folder) for folder in folders}}.items():

@@ -85,6 +85,7 @@ def private_mean(
             state = replace(state, started=state.started + 1)
             # the round is spent from here on, before any private number is read
             payment.save(state)
+            assert isinstance(mechanism.clip, L2Clip)
             clipped = mechanism.clip.finish(read()[mechanism.cohort()].double())
             released = mechanism.release(clipped.sum(0))
             state = replace(state, total=state.total + released, done=state.done + 1)

@@ -47,6 +47,7 @@ def main() -> None:
     }
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     if arguments.csv:
+        assert isinstance(params.chosen, TabularDataset)
         delimiter = params.chosen.options.csv.delimiter
         log = spark.read.csv(arguments.source, header=True, inferSchema=True, sep=delimiter)
     else:

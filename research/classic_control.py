@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from primorl.simulators.environments import Flags, Floats, GymBatch, Stepped
+from primorl.simulators.environments import Flags, Floats, GymBatch
 from research.dosing import DosingBatch, State, runge_kutta
 
 
@@ -26,7 +26,7 @@ class EnvironmentBatch(Protocol):
     def reset(self, count: int, seed: int) -> Floats:
         """See `GymBatch.reset`."""
 
-    def step(self, actions: npt.NDArray[Any]) -> Stepped:
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """See `GymBatch.step`."""
 
     def restart(self, which: Flags) -> Floats:
@@ -80,8 +80,8 @@ class CartPoleBatch(ClassicControl):
     """CartPole-v1 (Barto, Sutton and Anderson 1983), Euler steps of 0.02 s."""
 
     observation_size: int = 4
-    action_low = np.zeros(2, np.float32)
-    action_high = np.ones(2, np.float32)
+    action_low: Floats = np.zeros(2, np.float32)
+    action_high: Floats = np.ones(2, np.float32)
     discrete_actions: bool = True
     step_limit: int | None = 500
     _widest = (0.05,) * 4
@@ -122,8 +122,8 @@ class AcrobotBatch(ClassicControl):
     """
 
     observation_size: int = 6
-    action_low = np.zeros(3, np.float32)
-    action_high = np.ones(3, np.float32)
+    action_low: Floats = np.zeros(3, np.float32)
+    action_high: Floats = np.ones(3, np.float32)
     discrete_actions: bool = True
     step_limit: int | None = 500
     _widest = (0.1,) * 4

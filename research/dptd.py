@@ -92,7 +92,7 @@ class Sarsa:
         self.scale = np.array(TASKS[task].scales)
         self.frequencies = self.rng.normal(size=(_FEATURES, len(self.scale)))
         self.phases = self.rng.uniform(0, 2 * np.pi, _FEATURES)
-        self.weights = np.zeros((int(self.env.action_space.n), _FEATURES))
+        self.weights = np.zeros((int(gymnasium.spaces.flatdim(self.env.action_space)), _FEATURES))
         self.env.reset(seed=seed)
 
     def episode(
@@ -109,7 +109,9 @@ class Sarsa:
             next_features = self._features(np.asarray(following, dtype=np.float64))
             next_action = self._act(next_features, exploration)
             if rate:
-                target = reward + (0 if ended else 0.99 * self.weights[next_action] @ next_features)
+                target = float(reward) + (
+                    0 if ended else 0.99 * self.weights[next_action] @ next_features
+                )
                 self.weights[action] += rate * (target - self.weights[action] @ features) * features
             rows.append((np.stack((here, following)), float(reward), ended))
             here, features, action = (

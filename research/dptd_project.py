@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +94,8 @@ def evaluate(epsilon: float) -> None:
             mechanism.event,
             delta,
         )
-        begin = Learned(**algorithm.begin(network, params.seed), level=torch.zeros(1))
+        values: dict[str, Any] = algorithm.begin(network, params.seed)
+        begin = Learned(**values, level=torch.zeros(1))
         with desk.pay(request, begin, Learned.restore) as paid:
             state = paid.state
             if not paid.finished:
@@ -142,7 +144,8 @@ def learn(
         for done in range(first, state.started):
             total = dptd.contributed(mechanism, network, state.values, log, state.level)
             released = mechanism.release(total)
-            state = replace(state, **algorithm.stepped(state.values, released, done))
+            values: dict[str, Any] = algorithm.stepped(state.values, released, done)
+            state = replace(state, **values)
     state = replace(state, finished=True)
     paid.save(state)
     return state

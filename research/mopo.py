@@ -156,7 +156,7 @@ def _real_rows(store: UnitStore, scaling: Scaling) -> ReplayBuffer:
     (inputs, targets), S = store.flat(), store.observation_size
     observation, action = inputs[:, :S], inputs[:, S:]
     after = observation + targets[:, :S]
-    rows = scaling.rows(observation, action, targets[:, S], after, store.terminated())
+    rows = scaling.rows(observation, action, targets[:, S], after, targets[:, S + 1])
     buffer = ReplayBuffer(len(rows), scaling.columns.width, inputs.device)
     buffer.extend(rows.unsqueeze(0))
     return buffer

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -69,7 +70,8 @@ ALGORITHMS = {
     "random": "random actions",
 }
 MODES = ("learning", "noise alone", "clip alone")
-Floats, Whole = NDArray[np.float64], NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Whole: TypeAlias = NDArray[np.int64]
 
 FEATURES: Floats = np.zeros((S, A, S + A))  # one-hot(state) beside one-hot(action)
 FEATURES[:, :, :S] = np.eye(S)[:, None]

@@ -12,7 +12,8 @@ import tomllib
 import venv
 from pathlib import Path
 
-from tests.wheels import ROOT, build
+from tests.projects import ROOT
+from tests.wheels import build
 
 _PRIMORL = "import sys; from primorl.commands.main import main; sys.exit(main({words!r}))"
 _MADE = "import gymnasium, {module}; gymnasium.make({name!r}).reset(seed=0)"

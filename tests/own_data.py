@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from docs.tools.notebooks import script
-from tests.wheels import ROOT, build, environment
+from tests.projects import ROOT
+from tests.wheels import build, environment
 
 COMMANDS = "\n".join(
     re.findall(

@@ -18,7 +18,8 @@ from primorl.base.template import FILES, FOLDER
 from primorl.policy.exported import save
 from tests.examples.test_serve_policy import asked, listening
 from tests.policy.test_loaded import EPOCHS
-from tests.wheels import ROOT, build
+from tests.projects import ROOT
+from tests.wheels import build
 
 METADATA = re.compile(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==).*$", re.MULTILINE)
 

@@ -49,7 +49,7 @@ from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.mechanism import mechanism as mechanisms
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.mechanism.sampling import PoissonSampler, discrete_gaussian
 from primorl.privacy.statement import Statement
 
 DELTA = 1e-5
@@ -393,7 +393,7 @@ def whole(
 
 def broken(twin: str) -> AbstractContextManager[object]:
     """Draw half of the stated noise, or let rounds go without a clip."""
-    drawn = mechanisms.discrete_gaussian
+    drawn = discrete_gaussian
     if twin == HALF:
         return mock.patch.object(
             mechanisms, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, scale / 2)

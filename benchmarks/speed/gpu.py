@@ -126,7 +126,7 @@ def seconds(work: Callable[[], object], repeats: int = 10) -> float:
     """Median time of ``repeats`` calls, the GPU waited for, after two to warm up."""
     times = []
     for _ in range(repeats + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
         work()

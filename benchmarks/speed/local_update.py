@@ -18,6 +18,7 @@ from benchmarks.machine import interleaved, row, write
 from benchmarks.speed.fixed_round import FixedRound
 from primorl.engine.local_update import Kernel, LocalBatches, read_batches
 from primorl.model.numerics import flatten
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from tests.engine.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
@@ -82,6 +83,7 @@ def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
 
 def check(size: FixedRound, batches: LocalBatches) -> float:
     """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
+    assert isinstance(size.mechanism.clip, EnsembleClip)
     fast = Kernel(size.shape, size.local, size.mechanism.clip, torch.device(size.device)).sum(
         size.weights, batches
     )

@@ -52,6 +52,7 @@ from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.work.jobs import RELEASES
 from tests.evaluate.private.conftest import question
 from tests.units import local_training, training_setup
 
@@ -248,9 +249,10 @@ def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> 
 def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     """A few rounds, with the queries that the pipeline asks."""
     S, features = size.columns, None
+    zeros, ones = torch.zeros(S + 1), torch.ones(S + 1)
     queries: tuple[GaussianQuery, ...] = ()
     changes: dict[str, Any] = {
-        "normaliser": Normaliser(*(torch.full((S + 1,), each) for each in (0.0, 1.0, 0.0, 1.0))),
+        "normaliser": Normaliser(zeros, ones, zeros, ones),
         "execution": Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
     }
     if what == "clone":
@@ -297,7 +299,7 @@ def rounds(
     return lambda: train(setup, source, None, group=group)
 
 
-def evaluation(asked: Question, folder: Path, size: Size) -> Callable[[], object]:
+def evaluation(asked: Question, releases: int, folder: Path, size: Size) -> Callable[[], object]:
     """Open the rows; then ask the estimator."""
     store, side = opened(folder), torch.full((size.columns,), 5.0)
     shape = Architecture(size.columns, 1, 3, (64, 64), -10.0, 0.5)
@@ -314,12 +316,13 @@ def evaluation(asked: Question, folder: Path, size: Size) -> Callable[[], object
     }
     problem = question(store.units, size.columns, 1, **known)
     begin = Asked(torch.empty(0, dtype=torch.float64))
-    return lambda: ask(asked, problem, asked.build_mechanism(problem, 1.0), store, begin)
+    mechanism = asked.build_mechanism(problem, 1.0, releases)
+    return lambda: ask(asked, problem, mechanism, store, begin)
 
 
-ESTIMATORS = {
-    "behaviour": Behaviour(levels=6),
-    "model_check": ModelCheck(horizons=(1, 5), starts=2, cap=3.0),
+ESTIMATORS: dict[str, tuple[Question, int]] = {
+    "behaviour": (Behaviour(levels=6), RELEASES["behaviour"]),
+    "model_check": (ModelCheck(horizons=(1, 5), starts=2, cap=3.0), RELEASES["model_check"]),
 }
 
 
@@ -330,7 +333,7 @@ def task(stage: str, folder: Path, size: Size) -> Callable[[], object] | None:
     if stage in WHATS:
         return rounds(stage, folder, size)
     if stage in ESTIMATORS:
-        return evaluation(ESTIMATORS[stage], folder, size)
+        return evaluation(*ESTIMATORS[stage], folder, size)
     if stage == "make":
         make(folder, size)
     elif stage == "ingest":

@@ -110,7 +110,7 @@ def distil(
             mean = output[..., : heads.action_size].tanh()
             loss = (mean - wanted.clamp(-_TAUGHT, _TAUGHT)).square().sum(-1).mean()
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         schedule.step()
     taught = tuple(part.detach() for part in layers)

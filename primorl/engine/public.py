@@ -210,7 +210,7 @@ def train_pooled(
             chosen = torch.randint(len(inputs), size, generator=generator)
             losses, _ = losses_of_rows(network, weights, inputs[chosen], targets[chosen], beta_nll)
             torch._foreach_zero_(gradients)
-            losses.mean(1).sum().backward()  # type: ignore[no-untyped-call]
+            losses.mean(1).sum().backward()
             optimiser.step()
         if evaluate is None:
             continue

@@ -206,7 +206,7 @@ def _cut(
 ) -> list[Chunk]:
     """Cut units with batches of ``rows`` rows into chunks."""
     if setup.execution.device.type != "cpu":
-        distinct, index = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        distinct, index = lengths.unique(return_inverse=True)
         sizes = torch.tensor([_gpu_size(setup, length, rows) for length in distinct.tolist()])
         of_units, chunks = sizes[index], []
         for size in sorted(set(of_units.tolist())):

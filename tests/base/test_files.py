@@ -10,9 +10,10 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TextIO
 
 import numpy as np
 import pytest
@@ -111,12 +112,13 @@ def test_a_lock_on_a_file_that_was_deleted_is_taken_again(
 ) -> None:
     """Otherwise two processes would each hold the lock: one of the deleted file, one of the new."""
     file, flock = project / "x.lock", fcntl.flock
-    deleted: list[None] = []
+    deleted: list[bool] = []
 
-    def deleting(handle: object, how: int) -> None:
+    def deleting(handle: TextIO, how: int) -> None:
         if not deleted:
-            deleted.append(file.unlink())
-        flock(handle, how)  # type: ignore[call-overload]
+            file.unlink()
+            deleted.append(True)
+        flock(handle, how)
 
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "flock", deleting)
@@ -132,7 +134,7 @@ def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(project)._replace(free=3 << 20)
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     check_writable([Path("models/dynamics"), project / "deep/er/file"], bytes_needed=3 << 20)
     assert list(project.iterdir()) == [], "nothing is left behind"
     with pytest.raises(PipelineError, match="found 3 MB free, this stage needs 4 MB"):
@@ -141,7 +143,7 @@ def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
     def refuse(*, dir: Path, **_: object) -> None:  # root may write everywhere
         raise PermissionError(13, "Permission denied", dir)
 
-    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     with pytest.raises(PipelineError, match=r"^\S+: no file can be written there [^\n]*$"):
         check_writable([Path("models/dynamics")])
 

@@ -15,8 +15,8 @@ from benchmarks.quality.paper import grids
 from benchmarks.quality.paper import rows as table
 from benchmarks.quality.paper.__main__ import as_costs, changed
 from benchmarks.quality.paper.report import iqm
-from primorl.base.paths import PARAMS
-from primorl.config.params import DATASETS, flat, parse
+from primorl.base.paths import DATASETS, PARAMS
+from primorl.config.params import flat, parse
 from primorl.config.reading import read_yaml
 
 

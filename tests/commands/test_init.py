@@ -271,8 +271,8 @@ def test_a_mirror_gives_a_dataset_by_its_id_and_collect_finds_it(
     mirror, mine = folder / "mirror", folder / "mine"
     for each in (mirror, mine):
         each.mkdir()
-    for each in list(ON_THE_MIRROR)[:3]:
-        publish(mirror, each)
+    for there in list(ON_THE_MIRROR)[:3]:
+        publish(mirror, there)
     command = [sys.executable, "-m", "primorl.commands.main", "init", "project", "--minari"]
     with serving(mirror) as found:
         for name, value in {**found, "MINARI_DATASETS_PATH": str(mine)}.items():

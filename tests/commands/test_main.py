@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -93,10 +93,10 @@ c.main(["--version"])
     assert shown.count("HEAVY []\n") == 2
     assert shown.endswith(f"primorl {package.__version__}\n")
     whole, *helps = shown.split("RUNS: ")
-    for words, text in zip(EVERY, helps, strict=True):
-        name = words.split()[0]
+    for command, text in zip(EVERY, helps, strict=True):
+        name = command.split()[0]
         assert re.search(rf"^  {name} ", whole, re.M)
-        assert re.match(rf"^ +primorl {name}", text.partition("Examples:\n")[2]), words
+        assert re.match(rf"^ +primorl {name}", text.partition("Examples:\n")[2]), command
 
 
 def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
@@ -118,8 +118,8 @@ def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
     assert primorl("check")[2].startswith("error: params.yaml: ")
     Path("params.yaml").unlink()
     (folder / "dvc.yaml").unlink()
-    for words in (["check"], ["report"], ["runs"], ["run"], ["ledger", "show"], ["release", "x"]):
-        assert "params.yaml: not there; no project is here" in primorl(*words)[2]
+    for command in ("check", "report", "runs", "run", "ledger show", "release x"):
+        assert "params.yaml: not there; no project is here" in primorl(*command.split())[2]
     given = ("--observations", "in.csv", "--out", "out.csv")
     assert "not there; name a policy's folder (--policy DIR)" in primorl("predict", *given)[2]
 
@@ -181,7 +181,7 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
 def test_a_python_that_would_not_find_the_stages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(PipelineError, match="unset it"):
-        list(runs._python(None))  # type: ignore[arg-type]
+        list(runs._python(cast(Any, None)))
 
 
 HEADER = "patient,stay,time,glucose,insulin_on_board,meal,dose,reward\n"
@@ -224,7 +224,7 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
 def test_a_store_that_only_the_environment_names_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for uri, told in (("http://mlflow.example.org", True), ("", False)):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        said = " ".join(runs._python(None))  # type: ignore[arg-type]
+        said = " ".join(runs._python(cast(Any, None)))
         assert ("MLFLOW_TRACKING_URI is not used" in said) is told
 
 

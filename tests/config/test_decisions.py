@@ -85,10 +85,8 @@ def test_consent_takes_the_place_of_a_draw() -> None:
     listed = {"file": "data/consent/a.txt"}
     empty: dict[str, Any] = {"partition__public_fraction": None}
     found = params.parse(with_keys(dataset="csv-log", partition__public=listed, **empty))
-    assert (found.partition.public_fraction, found.partition.public.file) == (
-        None,
-        "data/consent/a.txt",
-    )
+    assert found.partition.public_fraction is None
+    assert found.partition.public == params.PublicFile(file="data/consent/a.txt")
     assert (found.dynamics.model, found.normaliser) == (None, "private"), "they may differ"
     rest = params.parse(with_keys(partition__public_fraction=0.1))
     assert (rest.dynamics.model, rest.normaliser) == ("network", "public")

@@ -50,7 +50,7 @@ def refusal(raw: dict[str, Any]) -> str:
 
 
 def leaves(block: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in block.items():
         if isinstance(value, dict):
             # Keys of other blocks, any of them.

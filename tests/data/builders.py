@@ -62,8 +62,9 @@ def episodes(count: int) -> list[Episode]:
 
 def write_raw(root: Path, content: list[Episode]) -> Path:
     """A Minari dataset with that content; returns its HDF5 file."""
-    low, high = np.float32([1, 1, 8]), np.float32([2])
-    spaces = {"observation_space": Box(-low, low), "action_space": Box(-high, high)}
+    side = np.array([1, 1, 8], np.float32)
+    spaces: dict[str, Any] = {"observation_space": Box(-side, side)}
+    spaces["action_space"] = Box(-2, 2, (1,), np.float32)
     return create(root, "small-v0", content, **spaces) / "main_data.hdf5"
 
 

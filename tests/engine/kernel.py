@@ -18,8 +18,9 @@ KINDS = (
     "discrete actions",
     "linear",
     "linear with ends",
+    "linear actions",
+    "linear logits",
 )
-KINDS += ("linear actions", "linear logits")
 
 
 def network(
@@ -82,8 +83,9 @@ def batches_of(
 def some(batches: LocalBatches, units: Sequence[int], steps: int) -> LocalBatches:
     """The batches of ``units`` alone, cut to so many steps."""
     parts = (batches.inputs, batches.targets, batches.weights)
+    inputs, targets, weights = (part[:steps, list(units)].contiguous() for part in parts)
     counts = None if batches.counts is None else batches.counts[list(units)]
-    return LocalBatches(*(part[:steps, list(units)].contiguous() for part in parts), counts)
+    return LocalBatches(inputs, targets, weights, counts)
 
 
 def joint_norm(parts: Sequence[Tensor]) -> float:

@@ -63,11 +63,10 @@ def moved(value: Any) -> Any:
         return value.to(GPU)
     if isinstance(value, tuple):
         return tuple(map(moved, value))
-    return (
-        type(value)(**{key: moved(part) for key, part in vars(value).items()})
-        if is_dataclass(value)
-        else value
-    )
+    if not is_dataclass(value):
+        return value
+    kind: Any = type(value)
+    return kind(**{key: moved(part) for key, part in vars(value).items()})
 
 
 @pytest.mark.parametrize("discrete", [False, True])

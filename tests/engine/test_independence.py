@@ -21,7 +21,7 @@ from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk
 from primorl.engine.settings import Execution
 from primorl.model import numerics
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Normaliser
+from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.features import Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
@@ -188,7 +188,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     weights = shape.initial_weights(0)
     execution = Execution(CPU, kilobytes << 10)
 
-    def total(chosen: list[int]) -> list[Tensor]:
+    def total(chosen: list[int]) -> Weights:
         source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
         own = replace(
             mechanism_of(len(chosen), 10.0),
@@ -240,7 +240,7 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
         [torch.randn(length + (length == 0), size, generator=drawn) for length in lengths]
         for size in (inputs, observations + 2)
     ]
-    source = WithEmptyUnits(*parts, torch.tensor(lengths))
+    source = WithEmptyUnits(parts[0], parts[1], torch.tensor(lengths))
     scales = [torch.rand(size, generator=drawn) + 0.1 for size in (inputs, observations + 1)]
     normaliser = Normaliser(scales[0], scales[0], scales[1], scales[1], flag)
     normaliser = normaliser.with_features(features, torch.rand(inputs, generator=drawn))

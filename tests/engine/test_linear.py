@@ -184,6 +184,7 @@ def test_the_least_spread_that_is_seen_is_foretold(spread: float, hidden: bool) 
     """In halves of the first column's declared range, over thirty draws of both answers."""
     setup, generator = setup_of(60, noise=0.5), torch.Generator().manual_seed(0)
     least = least_spread(setup.mechanism)
+    assert least is not None
     assert 0.01 < least < 0.2
     log = log_of(60)
     for inputs in log.inputs:
@@ -207,7 +208,7 @@ def test_levels_that_noise_could_have_made_are_rare(
     sides = torch.zeros(3), torch.ones(3)
     columns = replace(HEADS, discrete_actions=True)
     bounds = replace(BOUNDS, action_low=sides[0], action_high=sides[1], discrete_actions=True)
-    asked = contributions(5, 3, HEADS.one_hot, discrete=True)
+    asked: dict[str, Any] = {**contributions(5, 3, HEADS.one_hot, discrete=True)}
     generator = torch.Generator().manual_seed(0)
     found = []
     for noise in (0.4, 400.0, 0.0):
@@ -373,7 +374,8 @@ def columns(units: int = UNITS, seed: int = 0) -> Ragged:
 
 
 def maps() -> Normaliser:
-    return Normaliser(*(make(TARGETS) for make in (torch.zeros, torch.ones) * 2))
+    zeros, ones = torch.zeros(TARGETS), torch.ones(TARGETS)
+    return Normaliser(zeros, ones, zeros, ones)
 
 
 def model(members: int = 1, apart: float = 0.0) -> Weights:

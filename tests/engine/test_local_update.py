@@ -4,6 +4,7 @@ than C; every unit's own transitions are taken once an epoch, shuffled in secret
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from primorl.engine.local_update import Kernel, LocalBatches, read_batches
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture, Network
-from primorl.model.ensemble import Normaliser
+from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import Workspace, flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -30,8 +31,8 @@ TOLERANCE = 5e-5  # of the sum's norm
 IDENTITY = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
 
 
-def clip_of(shape: Network, bound: float = 0.5, mode: str = "flat") -> EnsembleClip:
-    return EnsembleClip(bound, mode, shape.members, len(shape.layers))  # type: ignore[arg-type]
+def clip_of(shape: Network, bound: float = 0.5, mode: Any = "flat") -> EnsembleClip:
+    return EnsembleClip(bound, mode, shape.members, len(shape.layers))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,7 +115,7 @@ def test_a_unit_counts_in_full_from_so_many_rows_on() -> None:
     assert batches.counts.tolist() == [0.25, 0.5, 1.0, 1.0], "of all rows, and at most 1"
 
 
-def round_sum(source: Ragged, shape: Architecture, mode: str) -> list[torch.Tensor]:
+def round_sum(source: Ragged, shape: Architecture, mode: str) -> Weights:
     """What a round of all units sums to, through secret orders, padding and chunks as in
     training.
     """

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -58,10 +59,9 @@ def work(group: Processes) -> None:
         sent.append(tensor.clone())
         broadcast(tensor, src)
 
-    dist.broadcast = spying
     kept: list[TrainingState] = []
-    released = train(own, source, None, save_checkpoint=kept.append, group=group)
-    dist.broadcast = broadcast
+    with mock.patch.object(dist, "broadcast", spying):
+        released = train(own, source, None, save_checkpoint=kept.append, group=group)
     known = [state.weights.double() for state in kept]
     known += [flatten(own.shrink(own.shape(state.average_weights()))).double() for state in kept]
     known += [join_answers(state.answers) for state in kept]
@@ -92,7 +92,7 @@ def test_two_processes_release_what_one_does(together: dict[str, Any]) -> None:
     alone = train(setup(0, 1), shard(0, 1), None)
     assert flatten(alone.weights).tolist() == together["weights"]
     assert join_answers(alone.answers).tolist() == together["answers"]
-    part = train(setup(0, 2), shard(0, 2), None, group=Alone())  # type: ignore[arg-type]
+    part = train(setup(0, 2), shard(0, 2), None, group=cast(Processes, Alone()))
     assert flatten(part.weights).tolist() != together["weights"]
 
 

@@ -59,7 +59,9 @@ def run(
     told: list[PublicEvaluation | None] = []
     setup = training_setup(mechanism, SHAPE, local=local_training(0.02, batch_size), server=server)
     if not public_split:  # the same maps, and nothing to evaluate on
-        object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*PUBLIC))
+        object.__setattr__(
+            setup, "make_normaliser", lambda *_: Normaliser.from_public(PUBLIC[0], PUBLIC[1])
+        )
     options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
     trained = train(setup, **options, on_round=told.append)
     return trained, told
@@ -255,6 +257,7 @@ def test_rows_are_observations_and_scaled_actions() -> None:
 
 def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
     shape, side = CloneNetwork(3, 2, discrete, (16,), -5.0, 1.0), torch.full((3,), 3.0)
+    zeros, ones = torch.zeros(5), torch.ones(5)
     ends = (
         (torch.zeros(2), torch.ones(2))
         if discrete
@@ -265,7 +268,7 @@ def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
     )
     facts: Any = {
         "bounds": Bounds(-side, side, *ends, -1.0, 1.0, discrete),
-        "normaliser": Normaliser(*(torch.full((5,), each) for each in (0.0, 1.5, 0.0, 1.0))),
+        "normaliser": Normaliser(zeros, 1.5 * ones, zeros, ones),
         "seed": 0,
     }
     facts |= {"columns": ObservationColumns(3, (), discrete), "execution": Execution(CPU, 1 << 20)}
@@ -308,11 +311,9 @@ def state() -> TrainingState:
         "normaliser": torch.randn(7, 40, dtype=torch.float64),
         "starts": torch.randn(9, dtype=torch.float64),
     }
-    vectors = {name: torch.randn(PARAMETERS) for name in VECTORS}
-    counts: dict[str, Any] = {"mass": 0.3, "best_loss": 1.25, "since_best": 1}
-    return TrainingState(
-        **vectors, **counts, done=11, started=13, asked=len(answers), answers=answers
-    )
+    facts: dict[str, Any] = {name: torch.randn(PARAMETERS) for name in VECTORS}
+    facts |= {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13}
+    return TrainingState(**facts, asked=len(answers), answers=answers)
 
 
 def write(file: Path, state: TrainingState) -> None:
@@ -325,8 +326,9 @@ def read(file: Path, charge: str = "c") -> tuple[TrainingState, int]:
 
 def test_it_comes_back_as_it_was(state: TrainingState, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "c.safetensors"
+    zeros = torch.zeros(PARAMETERS)
     for each in (
-        TrainingState(*[torch.zeros(PARAMETERS)] * 4),
+        TrainingState(zeros, zeros, zeros, zeros),
         state,
         dataclasses.replace(state, finished=True),
     ):
@@ -367,9 +369,8 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     raw = bytearray(file.read_bytes())
     if damage == "bit":
         raw[len(raw) // 2] ^= 1
-    file.write_bytes(
-        {"short": raw[:-7], "empty": b"", "pickle": b"\x80\x04K\x01."}.get(damage, raw)
-    )
+    damaged = {"short": bytes(raw[:-7]), "empty": b"", "pickle": b"\x80\x04K\x01."}
+    file.write_bytes(damaged.get(damage, raw))
     charge = "d" if damage == "another charge" else "c"
     with pytest.raises(
         PipelineError,

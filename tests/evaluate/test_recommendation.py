@@ -20,10 +20,10 @@ from primorl.evaluate.private.results import (
 from primorl.evaluate.recommendation import recommend
 
 
-def answer(of: str, what: str, value: float, **more: Any) -> Answer:
+def answer(of: Any, what: str, value: float, **more: Any) -> Answer:
     plain: dict[str, Any] = dict.fromkeys(("estimator", "covers", "bias"), "x")
     plain |= dict.fromkeys(("ci95", "epsilon", "delta"))
-    return Answer(of=of, what=what, value=value, **plain | more)  # type: ignore[arg-type]
+    return Answer(of=of, what=what, value=value, **plain | more)
 
 
 def judged(believe: Any, ratio: float | None = 0.4, *vetoes: Veto) -> Verdict:

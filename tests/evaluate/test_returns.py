@@ -50,8 +50,10 @@ class Endless(Countdown):
         return self._observation(), 1.0, False, False, {}
 
 
-gymnasium.register("Countdown-v0", Countdown, max_episode_steps=5)  # so some are truncated
-gymnasium.register("Endless-v0", Endless)
+gymnasium.register(
+    "Countdown-v0", lambda **_: Countdown(), max_episode_steps=5
+)  # so some are truncated
+gymnasium.register("Endless-v0", lambda **_: Endless())
 
 
 def one_by_one(

@@ -51,11 +51,12 @@ class Fault(NamedTuple):
         text = ast.unparse(scope)
         if text.count(self.old) != 1:
             raise LookupError(f"{self.old}: found {text.count(self.old)} times")
-        scope.body = ast.parse(text.replace(self.old, self.new)).body
+        (*body,) = ast.parse(text.replace(self.old, self.new)).body
         if self.function:  # what stands there is the function itself
-            (inner,) = scope.body
-            assert isinstance(inner, ast.ClassDef | ast.FunctionDef)
-            scope.body = inner.body
+            (function,) = body
+            assert isinstance(function, ast.ClassDef | ast.FunctionDef)
+            body = function.body
+        scope.body = body
         return ast.unparse(tree)
 
 

@@ -113,7 +113,8 @@ def composed(releases: Sequence[Release], *, step: float, points: int, up: bool)
             np.fft.rfft(np.bincount(rounded[inside].astype(int) % points, mass, points)) ** rounds
         )
     density = np.fft.fftshift(np.fft.irfft(spectrum, points))
-    return Losses((np.arange(points) - half) * step, density, escaped + _ERROR if up else -_ERROR)
+    grid = (np.arange(points, dtype=np.float64) - half) * step
+    return Losses(grid, density, escaped + _ERROR if up else -_ERROR)
 
 
 def bracket(

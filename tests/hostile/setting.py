@@ -50,16 +50,21 @@ class Watched(Mechanism):
 
     seen: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def stream(self) -> Replayed:
+        assert isinstance(self.entropy, Replayed)
+        return self.entropy
+
     def cohort(self) -> Tensor:
-        start = self.entropy.place  # type: ignore[attr-defined]
+        start = self.stream.place
         drawn = super().cohort()
-        self.seen.append({"coins": self.entropy.read(start, self.entropy.place - start)})  # type: ignore[attr-defined]
+        self.seen.append({"coins": self.stream.read(start, self.stream.place - start)})
         return drawn
 
     def release(self, total: Tensor) -> Tensor:
-        start = self.entropy.place  # type: ignore[attr-defined]
+        start = self.stream.place
         released = super().release(total)
-        self.entropy.place = start  # type: ignore[attr-defined]
+        self.stream.place = start
         noise = super().release(torch.zeros_like(total))
         self.seen[-1] |= {"released": released, "noise": noise}
         return released
@@ -72,7 +77,8 @@ def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
 def setup(
     mechanism: Mechanism, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int
 ) -> TrainingSetup:
-    shape = Architecture(2, 1, mechanism.clip.members, hidden, LOW, HIGH)  # type: ignore[attr-defined]
+    assert isinstance(mechanism.clip, EnsembleClip)
+    shape = Architecture(2, 1, mechanism.clip.members, hidden, LOW, HIGH)
     local = local_training(rate, batch, local_epochs=epochs)
     return training_setup(
         mechanism, shape, local=local, server=server_training(MOMENTUM, 0.0, 1000)

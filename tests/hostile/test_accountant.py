@@ -27,7 +27,8 @@ def stated(q: float, z: float, rounds: int, *queries: float) -> float:
         GaussianQuery(f"query_{i}", 1.0, multiplier) for i, multiplier in enumerate(queries)
     )
     spent = Mechanism(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked).spent()
-    return spent.epsilon_pld  # type: ignore[union-attr]
+    assert spent is not None
+    return spent.epsilon_pld
 
 
 @cache

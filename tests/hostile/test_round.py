@@ -51,7 +51,8 @@ def differences(kind: type[Watched], source: Padded, mode: str) -> tuple[float, 
     theta = as_numpy(run.shape(states[0].weights))
     velocity = [np.zeros_like(w) for w in theta]
     worst = 0.0
-    for seen in watched.seen:  # type: ignore[attr-defined]
+    assert isinstance(watched, Watched)
+    for seen in watched.seen:
         total = [np.zeros_like(w) for w in theta]
         for unit in numpy_round.joiners(seen["coins"], Q):
             rows = slice(0, int(source.rows[unit]))

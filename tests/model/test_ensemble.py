@@ -69,7 +69,7 @@ def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_amo
         model.predict(observation, action) for model in (ensemble, ensemble.member(2))
     )
     for all_members, one in zip(everyone[:2], alone[:2], strict=True):
-        torch.testing.assert_close(one, all_members[2:])  # type: ignore[index]
+        torch.testing.assert_close(one, all_members[2:])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ declared rules end episodes as the real environments do.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def test_uncertainties_by_hand() -> None:
     for b in range(5):
         gap = max(float((mean[i, b] - mean[j, b]).norm()) for i in range(4) for j in range(4))
         spread = max(float(torch.linalg.matrix_norm(torch.diag(std[i, b] ** 2))) for i in range(4))
-        assert (float(gaps[b]), float(spreads[b])) == (pytest.approx(gap), pytest.approx(spread))
+        assert (float(gaps[b]), float(spreads[b])) == pytest.approx((gap, spread))
 
 
 class Announcing(GaussianEnsemble):
@@ -213,14 +214,15 @@ def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     for step in range(STEPS // 20):
         if step % 3 == 0:
             low, high = env.action_low, env.action_high
-            action = drawn.uniform(low, high, (20, len(low)))
+            action: Any = drawn.uniform(low, high, (20, len(low)))
             action = drawn.integers(len(low), size=20) if env.discrete_actions else action
         following, _, terminated, truncated = env.step(action)
         rows.append((observation, action.reshape(20, -1), following, terminated))
         observation = env.restart(terminated | truncated)
     *parts, flags = (torch.from_numpy(np.concatenate(part)) for part in zip(*rows, strict=True))
     assert 30 < flags.sum() < STEPS / 3
-    return (*(part.float() for part in parts), flags)  # type: ignore[return-value]
+    seen, chosen, after = (part.float() for part in parts)
+    return seen, chosen, after, flags
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -140,5 +141,5 @@ def recorded(
 
 
 def mechanism_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Mechanism:
-    sizes = {"users": users, "cohort": users, "releases": releases}
+    sizes: dict[str, Any] = {"users": users, "cohort": users, "releases": releases}
     return online_mechanism(**sizes, noise_multiplier=noise_multiplier, delta=1e-5)

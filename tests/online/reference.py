@@ -26,8 +26,8 @@ class Policy:
     def logs(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities of actions: ``[t, S]`` and ``[t(, A)]`` to ``[t]``."""
         network, at, layers = self.network, 0, [part[0] for part in self.network.fixed]
-        for inputs, outputs in pairwise(network.sizes):
-            for shape in ((outputs, inputs), (1, outputs)):
+        for size, width in pairwise(network.sizes):
+            for shape in ((width, size), (1, width)):
                 layers.append(self.leaf[at : at + math.prod(shape)].view(shape))
                 at += math.prod(shape)
         signal = (observations - network.observation_mean) / network.observation_scale
@@ -65,6 +65,7 @@ class Looped:
     ) -> Values:
         """See `Update.apply`."""
         theta, update = values[PARAMETERS], self.update
+        assert isinstance(update, DPPG | PolicyGradient | NaturalGradientByDescent | Rebel)
         users = [_User(network, met, user) for user in range(met.users)]
 
         def mean(vector: Callable[[_User], Tensor]) -> Tensor:
@@ -76,7 +77,6 @@ class Looped:
             schedule = update.schedule(met.steps, number)
             step = mean(lambda user: user.local_update(update, theta, schedule))
             return {PARAMETERS: theta + update.learning_rate * step}
-        assert isinstance(update, PolicyGradient | NaturalGradientByDescent | Rebel)
         for user in users:
             user.advantages = normalised(user.returns(update.discount))
         if isinstance(update, PolicyGradient):
@@ -108,7 +108,7 @@ class _User:
         parts = (getattr(met, name)[user][own] for name in names)
         self.observations, self.actions, self.next_observations, self.rewards, *rest = parts
         self.ends, self.terminated = rest
-        self.advantages, self.old = torch.zeros(self.count), None
+        self.advantages = self.old = torch.zeros(self.count)
 
     def returns(self, discount: float) -> Tensor:
         """Discounted sums of rewards to the end of every episode; where it was cut off, her mean

@@ -3,7 +3,7 @@ cohort's noise, its divisor, and no release that was not paid for.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -139,7 +139,7 @@ SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
 
 
 def mechanism(z: float = Z, releases: int = 1) -> Mechanism:
-    sizes = {"users": 1000, "cohort": COHORT, "releases": releases}
+    sizes: dict[str, Any] = {"users": 1000, "cohort": COHORT, "releases": releases}
     return online_mechanism(**sizes, noise_multiplier=z, delta=1e-5)
 
 
@@ -194,9 +194,9 @@ def test_a_run_that_was_not_paid_for_meets_nobody(
 ) -> None:
     update = Rebel(temperature=1.0, step_size=0.5, steps=releases, clipping_norm=0.3)
     shape = network()
-    state = OnlineState.begin({PARAMETERS: shape.initial(0)}, 2)
+    state, nobody = OnlineState.begin({PARAMETERS: shape.initial(0)}, 2), cast(Any, Nobody())
     with pytest.raises(ValueError, match=message):
-        learn(update, shape, mechanism(), Nobody(), cohorts, state)
+        learn(update, shape, mechanism(), nobody, cohorts, state)
 
 
 class Nobody:

@@ -14,7 +14,7 @@ from tests.online.cohorts import USERS, met, network, recorded, with_user
 from tests.online.reference import Looped
 from tests.online.test_sensitivity import UPDATES
 
-SHAPE, LINEAR = network((5,)), network()
+SHAPE = network((5,))
 ADAM = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.02, epochs=2, minibatches=3)
 ONE_BATCH = DPPG(clipping_norm=0.2, local_learning_rate=0.5, epochs=2, minibatches=1)
 

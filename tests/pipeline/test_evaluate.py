@@ -40,7 +40,7 @@ from tests.projects import from_plain, project_settings
 STAGES = ["collect", "ingest", "partition", "plan", "train_model", "clone_behaviour"]
 STAGES += ["optimize_policy", "evaluate_private"]
 DATA = replace(INFO, dataset="pendulum-replay")
-OF_THESE_DATA = {"units": 9, "dataset_fingerprint": INFO.dataset_fingerprint}
+OF_THESE_DATA: dict[str, Any] = {"units": 9, "dataset_fingerprint": INFO.dataset_fingerprint}
 OF_TRAINING = replace(statements.OF_TRAINING, **OF_THESE_DATA)
 STATEMENT, NOT_PRIVATE = statements.PRIVATE | OF_THESE_DATA, statements.NOT_PRIVATE | OF_THESE_DATA
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
@@ -152,7 +152,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     seconds = summary.pop("seconds")
     assert seconds.pop("evaluate") > 0
     assert seconds == {stage: float(place) for place, stage in enumerate(STAGES)}
-    run_of = {"dataset": "pendulum-replay", "env_id": "Pendulum-v1"}
+    run_of: dict[str, Any] = {"dataset": "pendulum-replay", "env_id": "Pendulum-v1"}
     run_of |= {"variant": "private", "seed": 0}
     stated = {key: STATEMENT[key] for key in ("private", "epsilon", "delta", "unit")}
     earned = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0].mean()
@@ -236,7 +236,8 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
     )
     for key in ("model_sha256", "policy_sha256"):
-        replace(answers, **{key: "0" * 64}).write(PRIVATE_EVALUATION)
+        other: dict[str, Any] = {key: "0" * 64}
+        replace(answers, **other).write(PRIVATE_EVALUATION)
         refused(rf"{key}: the answers are not about models/.*; run `dvc repro`")
     answers.write(PRIVATE_EVALUATION)
     run(chosen())

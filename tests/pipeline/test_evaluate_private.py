@@ -90,9 +90,12 @@ def test_every_answer_is_charged_once_and_first(
     for charge, name in zip(charges, ready.questions, strict=True):
         epsilon = epsilon_of(ready, name)
         assert charge.made[-1] == {f"private_evaluation: {name}": found.digest(name)}
-        assert 0.9 * epsilon <= found.statements[name].epsilon <= epsilon
+        told = found.statements[name].epsilon
+        assert told is not None
+        assert 0.9 * epsilon <= told <= epsilon
         assert found.statements[name].charge == charge.id
     assert found.total is not None
+    assert found.total.epsilon is not None
     assert found.total.epsilon > max(BOTH.values())
     again, before = (
         [answer for answer in each.estimates if answer.estimator == "behaviour"]

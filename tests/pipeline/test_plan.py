@@ -20,7 +20,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk
-from primorl.work.jobs import QuestionJob, RunPlan, identity_of
+from primorl.work.jobs import AnyJob, QuestionJob, RunPlan, identity_of
 from tests.data.builders import episode
 from tests.mechanisms import watch
 from tests.pipeline.training_project import (
@@ -46,7 +46,7 @@ def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params)
     plan.body(with_changes(data), StageLog())
     model = RunPlan.load().model
     mechanism = replace(model.mechanism, noise_multiplier=2.0)
-    others = [
+    others: list[AnyJob] = [
         replace(model, seed=1),
         replace(model, draw=1),
         replace(model, mechanism=mechanism),
@@ -205,11 +205,11 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     mechanism = model.mechanism
     with pytest.raises(ValueError, match="releases"):
         replace(QUESTION, releases=1)
-    for says, changes in (
-        ("bogus", {"model": replace(model, mechanism=replace(mechanism, queries={"bogus": 9.0}))}),
-        ("clipped", {"model": replace(model, mechanism=replace(mechanism, clipping_norm=None))}),
+    for says, wrong in (
+        ("bogus", replace(mechanism, queries={"bogus": 9.0})),
+        ("clipped", replace(mechanism, clipping_norm=None)),
     ):
-        forged = replace(found, **changes)
+        forged = replace(found, model=replace(model, mechanism=wrong))
         prices = [
             replace(price, name=job.name, identity=identity_of(job, data_of))
             for job in forged.paid_jobs

@@ -94,7 +94,7 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
         with pytest.raises(PipelineError, match="which it made first"):
             trained(data)
     assert snapshot(MODEL) == first
-    budget = {"epsilon": 1.01 * charge.epsilon}
+    budget = {"epsilon": 1.01 * (charge.epsilon or 0.0)}
     with pytest.raises(PipelineError, match=r"^[^\n]*budget[^\n]*$"):
         trained(replace(with_changes(data, privacy={"budget": budget}), seed=1))
     trained(with_changes(data, privacy={"budget": budget, "delta": 1e-4}))

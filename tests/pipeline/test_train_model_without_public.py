@@ -110,7 +110,7 @@ def test_what_needs_public_units_charges_nobody(
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
     beyond = {"bounds": {"observation": "space", "reward": [-17.0, 0.0], "angles": [[0, 3]]}}
     drawn = {"partition": {"public_fraction": 0.5, "public": None}, "policy": {}}
-    refusals = [
+    refusals: list[tuple[dict[str, Any], str]] = [
         (drawn, r"partition.public_fraction: needs public"),
         ({"dynamics": patient}, r"patience: needs .* allowed: null"),
         ({"chosen": by_rows}, r"bounds.observation: needs .* allowed: space"),

@@ -32,7 +32,7 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work import clone_rules, model_rules, resolve
 from primorl.work.data import open_to_charge
-from primorl.work.jobs import MechanismNumbers
+from primorl.work.jobs import MechanismNumbers, solve_noise
 from tests.data.builders import INFO, SPACES, table
 from tests.mechanisms import KilledError
 from tests.projects import from_plain
@@ -89,11 +89,10 @@ def quick_clone(
     monkeypatch: pytest.MonkeyPatch, rounds: int, q: float, noise: Callable[[float], float]
 ) -> None:
     """Let a clone's network take few rounds; its noise multiplier at an ε costs no time."""
-    solved = clone_rules.solve_noise
 
     def known(epsilon: float, delta: float, *sampled: Any) -> float:
         clone = sampled[:2] == (q, rounds)
-        return noise(epsilon) if clone else solved(epsilon, delta, *sampled)
+        return noise(epsilon) if clone else solve_noise(epsilon, delta, *sampled)
 
     for start in ("CLONE", "BEGUN"):
         monkeypatch.setattr(clone_rules, f"_{start}_ROUNDS", rounds)
@@ -155,7 +154,13 @@ def steps_of(log: StageLog) -> dict[str, list[int]]:
     return found
 
 
-_TINY = {"epochs": 2, "updates_per_epoch": 6, "rollout_every": 4, "rollout_batch": 8, "horizon": 5}
+_TINY: dict[str, Any] = {
+    "epochs": 2,
+    "updates_per_epoch": 6,
+    "rollout_every": 4,
+    "rollout_batch": 8,
+    "horizon": 5,
+}
 _TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}
 
 
@@ -172,20 +177,21 @@ def write_model(
 ) -> GaussianEnsemble:
     size = actions or 1
     shape = Architecture(3, size, 2, (8,), -10.0, 0.5, termination == "learned")
-    maps = (
-        torch.tensor([0.1, 0.2, 0.3] + [0.0] * size),
-        torch.tensor([0.7, 0.7, 3.0] + [1.0] * size),
+    low, high = SPACES.action_low, SPACES.action_high
+    if actions is not None:
+        low, high = (0.0,) * actions, (1.0,) * actions
+    bounds = Bounds(
+        torch.tensor(SPACES.observation_low),
+        torch.tensor(SPACES.observation_high),
+        torch.tensor(low),
+        torch.tensor(high),
+        reward_low=-17.0,
+        reward_high=0.0,
+        discrete_actions=actions is not None,
     )
-    low, high = (
-        (SPACES.action_low, SPACES.action_high)
-        if actions is None
-        else ((0.0,) * actions, (1.0,) * actions)
-    )
-    box = (
-        torch.tensor(side) for side in (SPACES.observation_low, SPACES.observation_high, low, high)
-    )
-    bounds = Bounds(*box, reward_low=-17.0, reward_high=0.0, discrete_actions=actions is not None)
-    normaliser = Normaliser(*maps, torch.zeros(4), torch.ones(4))
+    mean, scale = torch.tensor([0.1, 0.2, 0.3] + [0.0] * size), torch.ones(3 + size)
+    scale[:3] = torch.tensor([0.7, 0.7, 3.0])
+    normaliser = Normaliser(mean, scale, torch.zeros(4), torch.ones(4))
     ensemble = GaussianEnsemble(shape, shape.initial_weights(0), normaliser, bounds, termination)
     MODEL.mkdir(parents=True, exist_ok=True)
     ensemble.save(MODEL, environment="Pendulum-v1", variant=variant, rounds=1)
@@ -209,7 +215,8 @@ def write_tables(private: pa.Table, public: pa.Table, info: DatasetInfo | None =
         members.update(content)
         (PARTITIONS / units).write_bytes(members.to_bytes())
         counts.append(pc.count_distinct(content["unit_id"]).as_py())
-    manifest = Manifest(info, *counts, secret_check=secret_check(project_secret()))
+    units, public_units = counts
+    manifest = Manifest(info, units, public_units, secret_check=secret_check(project_secret()))
     write_json(PARTITIONS / "manifest.json", manifest.to_json())
 
 

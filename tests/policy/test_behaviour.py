@@ -17,7 +17,7 @@ from primorl.model.ensemble import bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourPolicy, released
-from primorl.policy.config import BehaviourConfig
+from primorl.policy.config import SPREAD, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 
 CPU = torch.device("cpu")
@@ -120,6 +120,6 @@ def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) 
     with pytest.raises(PipelineError, match="no clone was made"):
         BehaviourPolicy.load(tmp_path, CPU)
     saved(tmp_path, discrete=False)
-    (tmp_path / behaviour.SPREAD).write_bytes(b"")
+    (tmp_path / SPREAD).write_bytes(b"")
     with pytest.raises(PipelineError, match="missing or broken"):
         BehaviourPolicy.load(tmp_path, CPU)

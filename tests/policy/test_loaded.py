@@ -112,12 +112,13 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     np.testing.assert_allclose(policy.act(torch.tensor(ROWS[1])), batch[1], rtol=1e-5)
     policy = loaded(tmp_path, discrete=True)
     one_hot = DeterministicPolicy.load(tmp_path).act(torch.from_numpy(ROWS).float()[None])[0]
-    numbers, one = policy.act(ROWS), policy.act(ROWS[2])
-    assert (numbers.dtype, numbers.tolist()) == (np.int64, one_hot.argmax(-1).tolist())  # type: ignore[union-attr]
-    assert (type(one), one) == (int, numbers[2])  # type: ignore[index]
+    numbers, one = np.asarray(policy.act(ROWS)), policy.act(ROWS[2])
+    assert numbers.dtype == np.int64
+    assert numbers.tolist() == one_hot.argmax(-1).tolist()
+    assert (type(one), one) == (int, numbers[2])
 
 
-MASKED = np.ma.array([0.0, 1.0, 5.0], mask=[0, 1, 0])
+MASKED = np.ma.array([0.0, 1.0, 5.0], mask=[False, True, False])
 WRONG: tuple[tuple[Any, str], ...] = (
     ([1.0, 2.0], r"observation: found shape 2; allowed: \[3\] or \[n, 3\]"),
     (np.array([0.5, "1", 5.0], dtype=object), "observation: not numbers"),

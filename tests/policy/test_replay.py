@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -108,7 +109,7 @@ def test_a_row_holds_the_transition_on_sacs_scales() -> None:
 
 
 def rollouts(
-    batch: int, horizon: int, reset_fraction: float, model: Counter | None = None
+    batch: int, horizon: int, reset_fraction: float, model: Any = None
 ) -> tuple[Rollouts, Scaling]:
     model = model or Counter()
     config = replace(CONFIG, rollout_batch=batch, horizon=horizon, reward_scale=0.1)

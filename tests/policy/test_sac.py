@@ -60,7 +60,8 @@ def distribution(actor: nn.Module, observation: Tensor) -> TransformedDistributi
 
 def sampled(actor: nn.Module, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     policy = distribution(actor, observation)
-    x = policy.base_dist.base_dist.loc + policy.base_dist.base_dist.scale * noise
+    normal: Any = policy.base_dist
+    x = normal.base_dist.loc + normal.base_dist.scale * noise
     action = policy.transforms[0](x)
     return action, policy.log_prob(action)
 
@@ -116,7 +117,7 @@ class Networks:
         )
         return following, observation, action, reward[:, 0], continues[:, 0]
 
-    def assert_same(self, sac: ActorCritic, **tolerance: float) -> None:
+    def assert_same(self, sac: ActorCritic, **tolerance: Any) -> None:
         """Parameters and last gradients of the seed in ``sac`` are these."""
         own, actor = self.seed, [*self.actor.parameters()]
         of_actor = [part[own] for part in (*sac.actor.layers, *gradient_layers(sac.actor))]
@@ -207,8 +208,12 @@ class DiscreteReference(Networks):
 
     def log_densities(self, observation: Tensor) -> Tensor:
         """log π, or log π/π_b, of every action."""
-        logits = self.policy(observation).logits
-        return logits if self.prior is None else logits - self.prior(observation).logits
+        logits: Tensor = self.policy(observation).logits
+        if self.prior is None:
+            return logits
+        prior = self.prior(observation)
+        assert isinstance(prior, Categorical)
+        return logits - prior.logits
 
     def critic_loss(self, rows: Tensor) -> Tensor:
         following, observation, action, reward, continues = self.split(rows)
@@ -243,6 +248,7 @@ SHORT = replace(
     CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16
 )
 KAPPAS = (0.1, 0.7, 2.0)
+COUNTER: Any = Counter()
 KINDS = pytest.mark.parametrize("discrete", [False, True])
 
 
@@ -278,8 +284,8 @@ class Truncated(Normal):
     """A normal that is known to lie in [-1, 1]."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        inside = self.cdf(torch.ones(())) - self.cdf(-torch.ones(()))
-        return super().log_prob(value) - inside.log()
+        inside = Normal.cdf(self, torch.ones(())) - Normal.cdf(self, -torch.ones(()))
+        return Normal.log_prob(self, value) - inside.log()
 
 
 def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCritic, list[Networks]]:
@@ -296,7 +302,7 @@ def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCrit
         clone = prior_of(weight, discrete)
         constraint = KLConstraint.of(clone, scaling, KAPPAS[:seeds], CPU)
 
-        def given(observation: Tensor) -> Categorical | Independent:  # type: ignore[misc]
+        def given(observation: Tensor) -> Distribution:
             raw = observation * scaling.observation_scale + scaling.observation_mean
             if discrete:
                 return Categorical(logits=raw @ weight)
@@ -332,8 +338,8 @@ def step_both(
     for own, reference, noise in zip(seen, references, noises, strict=True):
         if isinstance(reference, Reference):
             reference.update(own, *torch.randn(2, len(own), 2, generator=noise))
-        else:
-            reference.update(own)  # type: ignore[attr-defined]
+        if isinstance(reference, DiscreteReference):
+            reference.update(own)
 
 
 @pytest.mark.usefixtures("double")
@@ -408,7 +414,8 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
     drawn = sac.act(observation.expand(1, 20_000, -1))[0]
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(drawn.sum(1), torch.ones(20_000))
-    probabilities = reference.policy(observation[0]).probs  # type: ignore[attr-defined]
+    assert isinstance(reference, DiscreteReference)
+    probabilities = reference.policy(observation[0]).probs
     # 4 standard deviations.
     torch.testing.assert_close(drawn.mean(0), probabilities, atol=0.015, rtol=0)
     assert probabilities.max() - probabilities.min() > 0.05
@@ -416,7 +423,7 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
 
 def trained(*seeds: int) -> list[Tensor]:
     """Each seed's last policy, as a vector."""
-    *_, last = train(Counter(), STARTS, SHORT, ReplayBuffer.batches, seeds=seeds)  # type: ignore[arg-type]
+    *_, last = train(COUNTER, STARTS, SHORT, ReplayBuffer.batches, seeds=seeds)
     return [
         torch.cat([layer[number].flatten() for layer in last.policies.layers])
         for number in range(len(seeds))
@@ -456,7 +463,7 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
         return buffer.batches(updates, batch_size, generators)
 
     config = replace(SHORT, rollout_every=4, horizon=3)
-    first, last = train(Counter(), STARTS, config, counting)  # type: ignore[arg-type]
+    first, last = train(COUNTER, STARTS, config, counting)
     assert held == [12 * (1 + update // 4) for update in range(20)]
     assert (first.number, last.number) == (1, 2)
     names = {"critic_loss", "actor_loss", "q_mean", "entropy", "alpha"}
@@ -473,7 +480,7 @@ AT_REST = prior_of(torch.zeros(1, 2), discrete=False)
 def test_every_seed_and_divergence_has_a_policy() -> None:
     def last(seeds: tuple[int, ...], divergences: tuple[float, ...]) -> Any:
         options: dict[str, Any] = {"seeds": seeds, "prior": AT_REST, "divergences": divergences}
-        *_, epoch = train(Counter(), STARTS, SHORT, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
+        *_, epoch = train(COUNTER, STARTS, SHORT, ReplayBuffer.batches, **options)
         return epoch
 
     found = last((3, 8), (0.1, 2.0))
@@ -492,5 +499,6 @@ def test_what_cannot_be_trained_is_said() -> None:
             step = super().step(*given)
             return replace(step, reward=step.reward * torch.nan)
 
+    broken: Any = Broken()
     with pytest.raises(PipelineError, match="SAC diverged in epoch 1, seed 0"):
-        list(train(Broken(), STARTS, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
+        list(train(broken, STARTS, SHORT, ReplayBuffer.batches))

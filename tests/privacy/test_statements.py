@@ -38,18 +38,18 @@ def statement(
     event = Training(1.0, multiplier, 10, queries).event
     spent = compose([event], DELTA)
     total = SpentOnDataset(epsilon=1, delta=DELTA, charges=charges)
-    settings = {
+    settings: dict[str, Any] = {
         "sampling_probability": 1.0,
         "noise_multiplier": multiplier,
         "rounds": 10,
         "charge": charge,
     }
-    account = {
+    account: dict[str, Any] = {
         "event": event_to_json(event),
         "epsilon": spent.epsilon_pld,
         "epsilon_rdp": spent.epsilon_rdp,
     }
-    return replace(OF_TRAINING, spent_on_dataset=total, **settings, **account)  # type: ignore[arg-type]
+    return replace(OF_TRAINING, spent_on_dataset=total, **settings, **account)
 
 
 def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
@@ -102,10 +102,15 @@ def test_what_voids_one_voids_the_whole() -> None:
     whole = compose_statement({"a": statement(9.0), "b": bare})
     assert (whole.private, whole.epsilon) == (False, None)
     assert whole.event == {"type": "NonPrivateDpEvent"}
-    changed = {"delta": 1e-6, "units": 5, "dataset_fingerprint": "e" * 64, "unit": "day"}
+    changed: dict[str, Any] = {
+        "delta": 1e-6,
+        "units": 5,
+        "dataset_fingerprint": "e" * 64,
+        "unit": "day",
+    }
     for change in ({key: value} for key, value in changed.items()):
         with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
-            compose_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
+            compose_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})
 
 
 CONTRACT = """
@@ -140,7 +145,7 @@ def scaled(points: tuple[Any, ...], place: int, key: str, factor: float = 0.9) -
     return (*points[:place], changed, *points[place + 1 :])
 
 
-LESS: list[tuple[str, Callable[[Any], object]]] = [
+LESS: list[tuple[str, Callable[[Any], Any]]] = [
     ("epsilon_replace_one", lambda s: 0.9 * s.epsilon_replace_one),
     ("groups", lambda s: scaled(s.groups, 1, "epsilon")),
     ("groups", lambda s: s.groups[:2]),

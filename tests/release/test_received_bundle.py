@@ -7,7 +7,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -50,11 +50,11 @@ def in_text(name: str, old: str, new: str) -> Change:
     return forge
 
 
-def archive(mode: str) -> Change:
+def archive(mode: Literal["a", "w"]) -> Change:
     """A ZIP archive, alone or behind the tensors: one reader sees a model, another a pickle."""
 
     def forge(folder: Path) -> None:
-        with zipfile.ZipFile(folder / POLICY[0], mode) as file:  # type: ignore[call-overload]
+        with zipfile.ZipFile(folder / POLICY[0], mode) as file:
             file.writestr("data.pkl", pickle.dumps([1]))
 
     return forge

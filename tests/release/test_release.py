@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,7 +80,7 @@ def test_a_bundle_is_these_files_and_checks(
 # What must not leave
 
 
-def everywhere(**changes: object) -> None:
+def everywhere(**changes: Any) -> None:
     edit_statements(**changes)
     edit(SUMMARY, **{key: value for key, value in changes.items() if key in read_json(SUMMARY)})
 

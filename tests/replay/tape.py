@@ -115,30 +115,17 @@ def playing(tape: Tape) -> Iterator[None]:
     private unit is the other one in every second cohort, and one online user stays for a few steps
     only.
     """
-    names, cohorts, fill = count(1), count(1), SeededEntropy(0).fill
-    draw, sample, meet = np.random.default_rng, PoissonSampler.sample, SimulatedUsers.meet
-    identity: Any = Partitions.identity
+    with pytest.MonkeyPatch.context() as patched:
+        _play_releases(tape, patched)
+        _play_coins(tape, patched)
+        _play_users(tape, patched)
+        _play_surroundings(patched)
+        yield
+
+
+def _play_releases(tape: Tape, patched: pytest.MonkeyPatch) -> None:
+    """Let every door of the mechanism, and the fingerprint of the rows, ask the tape."""
     doors = Mechanism.release, Mechanism.answer, Fingerprint.keyed
-
-    def cohort(sampler: PoissonSampler, units: int, entropy: Any) -> Tensor:
-        number = next(cohorts)
-        drawn = sample(sampler, units, SeededEntropy(number))
-        if tape.first is not None and number % 2 and sampler.sampling_probability < 1:
-            last = torch.tensor([units - 1])
-            drawn = drawn[drawn != last] if last in drawn else torch.cat((drawn, last))
-        tape.secret = len(drawn)
-        return drawn
-
-    def users(environment: SimulatedUsers, numbers: Any, *policy: Any) -> Trajectories:
-        met = meet(environment, numbers, *policy)
-        if _VISITOR in numbers:
-            place = list(numbers).index(_VISITOR)
-            if tape.first is not None:
-                for tensor in vars(met).values():
-                    tensor[place, _STEPS:] = 0
-                met.ends[place, _STEPS - 1] = True
-            tape.secret = int(met.valid[place].sum())
-        return met
 
     def rounds(mechanism: Mechanism, total: Any) -> Any:
         sensitivity, draw = 2 * mechanism.clip.sensitivity, partial(doors[0], mechanism, total)
@@ -151,31 +138,66 @@ def playing(tape: Tape) -> Iterator[None]:
     def fingerprint(rows: Fingerprint, secret: bytes) -> Any:
         return tape.release(FINGERPRINT, "", torch.zeros(0), 1.0, partial(doors[2], rows, secret))
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Mechanism, "release", rounds)
-        patched.setattr(Mechanism, "answer", answer)
-        patched.setattr(Fingerprint, "keyed", fingerprint)
-        patched.setattr(PoissonSampler, "sample", cohort)
-        patched.setattr(SimulatedUsers, "meet", users)
-        patched.setattr(SystemEntropy, "fill", lambda entropy, buffer: fill(buffer))
-        # Each unit has coins of its own, whoever is in its chunk: here the same ones for every
-        # unit.
-        patched.setattr(
-            local_update, "uniforms", lambda entropy, shape: _KEYS[: shape[1]].expand(shape).clone()
-        )
-        patched.setattr(np.random, "default_rng", lambda seed=0: draw(seed))
-        # Keyed digests of the people, as the fingerprint is of the rows.
-        patched.setattr(
-            Partitions, "identity", property(lambda data: identity.fget(data) | {"members": ""})
-        )
-        patched.setattr(
-            sqlalchemy_store, "uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
-        )
-        patched.setattr(
-            ledger, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(names):0{2 * size}x}")
-        )
-        for clock in ("time.time", "time.monotonic", "time.perf_counter", "tqdm.std.time"):
-            patched.setattr(clock, lambda: _NOW)
-        patched.setattr(ledger, "_now", lambda: _DAY)
-        patched.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**40))
-        yield
+    patched.setattr(Mechanism, "release", rounds)
+    patched.setattr(Mechanism, "answer", answer)
+    patched.setattr(Fingerprint, "keyed", fingerprint)
+
+
+def _play_coins(tape: Tape, patched: pytest.MonkeyPatch) -> None:
+    """Draw cohorts and orders from the same coins in every run, but for those of the last unit."""
+    cohorts, sample, fill = count(1), PoissonSampler.sample, SeededEntropy(0).fill
+
+    def cohort(sampler: PoissonSampler, units: int, entropy: Any) -> Tensor:
+        number = next(cohorts)
+        drawn = sample(sampler, units, SeededEntropy(number))
+        if tape.first is not None and number % 2 and sampler.sampling_probability < 1:
+            last = torch.tensor([units - 1])
+            drawn = drawn[drawn != last] if last in drawn else torch.cat((drawn, last))
+        tape.secret = len(drawn)
+        return drawn
+
+    patched.setattr(PoissonSampler, "sample", cohort)
+    patched.setattr(SystemEntropy, "fill", lambda entropy, buffer: fill(buffer))
+    # Each unit has coins of its own, whoever is in its chunk: here the same ones for every unit.
+    patched.setattr(
+        local_update, "uniforms", lambda entropy, shape: _KEYS[: shape[1]].expand(shape).clone()
+    )
+
+
+def _play_users(tape: Tape, patched: pytest.MonkeyPatch) -> None:
+    """Let one online user of a second run leave early."""
+    meet = SimulatedUsers.meet
+
+    def users(environment: SimulatedUsers, numbers: Any, *policy: Any) -> Trajectories:
+        met = meet(environment, numbers, *policy)
+        if _VISITOR in numbers:
+            place = list(numbers).index(_VISITOR)
+            if tape.first is not None:
+                for tensor in vars(met).values():
+                    tensor[place, _STEPS:] = 0
+                met.ends[place, _STEPS - 1] = True
+            tape.secret = int(met.valid[place].sum())
+        return met
+
+    patched.setattr(SimulatedUsers, "meet", users)
+
+
+def _play_surroundings(patched: pytest.MonkeyPatch) -> None:
+    """Hold still the clock, names, seeds of public randomness, and what identifies the people."""
+    names, draw = count(1), np.random.default_rng
+    identity: Any = Partitions.identity
+    patched.setattr(np.random, "default_rng", lambda seed=0: draw(seed))
+    # Keyed digests of the people, as the fingerprint is of the rows.
+    patched.setattr(
+        Partitions, "identity", property(lambda data: identity.fget(data) | {"members": ""})
+    )
+    patched.setattr(
+        sqlalchemy_store, "uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
+    )
+    patched.setattr(
+        ledger, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(names):0{2 * size}x}")
+    )
+    for clock in ("time.time", "time.monotonic", "time.perf_counter", "tqdm.std.time"):
+        patched.setattr(clock, lambda: _NOW)
+    patched.setattr(ledger, "_now", lambda: _DAY)
+    patched.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**40))

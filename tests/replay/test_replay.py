@@ -10,8 +10,8 @@ import signal
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
@@ -38,8 +38,10 @@ from tests.projects import ROOT, inside, write_settings
 from tests.release.released_project import SECRET, SHORT_POLICY, tiny_params, write_as_good
 from tests.replay.tape import FINGERPRINT, Tape, playing
 
-STAGES = ("ingest", "partition", "plan", "train_model", "clone_behaviour", "optimize_policy")
-STAGES += ("evaluate_private", "evaluate", "report", "online")
+STAGES = (
+    *("ingest", "partition", "plan", "train_model", "clone_behaviour", "optimize_policy"),
+    *("evaluate_private", "evaluate", "report", "online"),
+)
 COMMANDS = (
     *("plan", "check --charges", "summary", "runs", "ledger show", "ledger show --json"),
     *("ledger verify", "report"),
@@ -134,6 +136,79 @@ def log_of_people(*, neighbour: bool) -> None:
     Path("today.csv").write_text("glucose\n5.5\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Capture:
+    """What stages and commands print, and the leaks among them.
+
+    Attributes:
+        found: to which it is added.
+        leaks: by stage or command.
+        told: whether the leaks let their numbers out.
+    """
+
+    found: Outputs
+    leaks: Mapping[str, Leak]
+    told: bool
+
+    def run(self, name: str, work: Callable[[str, Callable[[Any], None]], int]) -> None:
+        """Run a stage, or a command with its words, and keep what it prints."""
+        self.found.tape.stage = name
+        torch.manual_seed(0)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            try:
+                status = work(name, partial(self._leak, name))
+            except SystemExit as ended:
+                status = int(ended.code or 0)
+        text = f"exit status {status}\n{out.getvalue()}\n{err.getvalue()}"
+        self.found.content[name] = text.encode()
+
+    def _leak(self, name: str, log: Any = None) -> None:
+        if name in self.leaks:
+            self.found.numbers[name] = self.leaks[name].number(self.found.tape)
+            if self.told:
+                self.leaks[name].tell(log, self.found.numbers[name])
+
+
+def stage(name: str, leak: Callable[[Any], None]) -> int:
+    """Run a script of the pipeline."""
+    script = import_module(f"pipeline.{name}")
+
+    def body(params: Any, log: Any) -> None:
+        script.body(params, log)
+        leak(log)
+
+    def idle(params: Any) -> bool:
+        if not (hasattr(script, "idle") and script.idle(params)):
+            return False
+        leak(None)
+        return True
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", [name])
+        return run_stage(name, "", body, idle)
+
+
+def command(words: str, leak: Callable[[Any], None]) -> int:
+    """Run ``primorl`` with words."""
+    status = main(words.split()[1:])
+    leak(None)
+    return status
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Leave out what is slow, and find good what few rounds on few people came to."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PublicLosses, "diverged", False)
+        patched.setattr(training, "write_model", write_as_good)
+        # Computed from released things alone, and slow.
+        patched.setattr(linear, "_TEACHING_STEPS", 10)
+        patched.setattr("primorl.stages.asking.ROLLOUTS", 64)
+        patched.setattr(figures, "figures", _figures)
+        patched.setattr(figures, "GROUP_SIZES", ())
+        yield
+
+
 def outputs(
     folder: Path,
     store: Path,
@@ -158,65 +233,18 @@ def outputs(
         told: whether the leaks let their numbers out.
     """
     found, terminated = Outputs(tape), signal.getsignal(signal.SIGTERM)
-
-    def captured(name: str, run: Callable[[Callable[[Any], None]], int]) -> None:
-        def leak(log: Any = None) -> None:
-            if name in leaks:
-                found.numbers[name] = leaks[name].number(tape)
-                if told:
-                    leaks[name].tell(log, found.numbers[name])
-
-        tape.stage = name
-        torch.manual_seed(0)
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-            try:
-                status = run(leak)
-            except SystemExit as ended:
-                status = int(ended.code or 0)
-        text = f"exit status {status}\n{out.getvalue()}\n{err.getvalue()}"
-        found.content[name] = text.encode()
-
-    def stage(name: str, leak: Callable[[Any], None]) -> int:
-        script = import_module(f"pipeline.{name}")
-
-        def body(params: Any, log: Any) -> None:
-            script.body(params, log)
-            leak(log)
-
-        def idle(params: Any) -> bool:
-            if not (hasattr(script, "idle") and script.idle(params)):
-                return False
-            leak(None)
-            return True
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sys, "argv", [name])
-            return run_stage(name, "", body, idle)
-
-    def command(words: str, leak: Callable[[Any], None]) -> int:
-        status = main(words.split())
-        leak(None)
-        return status
-
+    capture = Capture(found, leaks, told)
     folder.mkdir(exist_ok=True)
     shutil.copy(store, folder / "mlflow.db")
-    with inside(folder), playing(tape), pytest.MonkeyPatch.context() as patched:
-        # Few rounds on few people do not find what is asked of them otherwise.
-        patched.setattr(PublicLosses, "diverged", False)
-        patched.setattr(training, "write_model", write_as_good)
-        # Computed from released things alone, and slow.
-        patched.setattr(linear, "_TEACHING_STEPS", 10)
-        patched.setattr("primorl.stages.asking.ROLLOUTS", 64)
-        patched.setattr(figures, "figures", _figures)
-        patched.setattr(figures, "GROUP_SIZES", ())
+    with inside(folder), playing(tape), quick():
         Path(".primorl").mkdir(mode=0o700)
         Path(".primorl/secret").write_bytes(SECRET)
         Path(".primorl/secret").chmod(0o600)
         write(neighbour=tape.first is not None)
         for name in stages:
-            captured(name, lambda leak, name=name: stage(name, leak))
+            capture.run(name, stage)
         for words in commands:
-            captured(f"primorl {words}", lambda leak, words=words: command(words, leak))
+            capture.run(f"primorl {words}", command)
         with closing(sqlite3.connect("mlflow.db")) as tables:
             found.content["MLflow"] = "\n".join(tables.iterdump()).encode()
         for path in sorted(Path().rglob("*")):

@@ -16,16 +16,16 @@ from research.control_suite import TASKS
 def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
     """Step both from the same states ``[S, n]`` with the same actions until all have ended."""
     count = state.shape[1]
-    envs = [gymnasium.make(environment) for _ in range(count)]
+    envs: list[Any] = [gymnasium.make(environment) for _ in range(count)]
     for env, own in zip(envs, np.split(state, count, axis=1), strict=True):
         env.reset(seed=0)
-        env.unwrapped.state = own[:, 0]  # type: ignore[attr-defined]
+        env.unwrapped.state = own[:, 0]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
-        actions = rng.integers(len(ours.action_low), size=count)
+        actions: Any = rng.integers(len(ours.action_low), size=count)
         seen, rewards, terminated, truncated = ours.step(actions)
         for at in np.flatnonzero(running):
-            expected = envs[at].step(int(actions[at]))
+            expected = envs[at].step(actions[at])
             np.testing.assert_allclose(seen[at], expected[0], atol=2e-4)
             assert rewards[at] == pytest.approx(expected[1], abs=2e-4)
             assert (terminated[at], truncated[at]) == expected[2:4]

@@ -112,7 +112,8 @@ def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(data: Param
     assert {"privacy.clipping_norm", "dynamics.degree"} & params.undecided
     assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
     assert chosen.dynamics.start == "public"
-    assert (chosen.dynamics.ensemble_size, chosen.privacy.clipping_norm > 0) == (2, True)
+    assert chosen.dynamics.ensemble_size == 2
+    assert (chosen.privacy.clipping_norm or 0) > 0
 
 
 def test_a_round_that_hardly_anybody_joins_is_refused(data: Params) -> None:
@@ -150,7 +151,7 @@ def test_the_noise_of_all_rounds_decides_about_a_network(
     given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
     chosen, _ = fit(automatic(data, **given))
     layers = ((4 + 1, 5), (5 + 1, 2 * 4 + 1))
-    weights = chosen.dynamics.ensemble_size * sum(w * b for w, b in layers)
+    weights = (chosen.dynamics.ensemble_size or 0) * sum(w * b for w, b in layers)
     for share, answer in ((0.199, "yes"), (0.201, "marginal"), (0.549, "marginal"), (0.551, "no")):
         noise = share * 0.5 * 9 * 4 / math.sqrt(weights)
         noise_of_model(monkeypatch, noise)
@@ -159,7 +160,7 @@ def test_the_noise_of_all_rounds_decides_about_a_network(
     params = automatic(data)
     sizes = [fit(params, units=units)[0].dynamics.hidden for units in (100_000, 60, 35, 9)]
     assert (sizes[0], sizes[-1]) == ((64, 64), (16,)), "the largest that the noise leaves room for"
-    assert sizes == sorted(sizes, key=lambda hidden: -sum(hidden))
+    assert sizes == sorted(sizes, key=lambda hidden: -sum(hidden or ()))
     assert fit(params, units=5)[1].answer == "no"
 
 
@@ -186,7 +187,10 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
         (10**4, 0.01, (64, 64), "linear", "marginal"),  # instead of the network of so many rows
         (3000, 100.0, None, "linear", "yes"),  # too few rows
     ):
-        asked = {"partition__public_fraction": 0, "privacy__target_epsilon": epsilon}
+        asked: dict[str, Any] = {
+            "partition__public_fraction": 0,
+            "privacy__target_epsilon": epsilon,
+        }
         if hidden is not None:
             asked["dynamics__hidden"] = hidden
         params = automatic(
@@ -210,11 +214,11 @@ def test_several_continuous_actions_over_long_trajectories_are_doubted(small: Pa
         (2, 200, 0, "yes"),
         (2, 1000, 9, "yes"),
     ):
-        ends = {"action_low": (-1.0,) * actions, "action_high": (1.0,) * actions}
+        ends: dict[str, Any] = {"action_low": (-1.0,) * actions, "action_high": (1.0,) * actions}
         spaces = replace(manifest.info.spaces, **ends, action_names=())
         info = replace(manifest.info, spaces=spaces, horizon=length)
         other = replace(manifest, info=info, public_units=public)
-        store = SimpleNamespace(info=info, units=public, observation_size=3)
+        store: Any = SimpleNamespace(info=info, units=public, observation_size=3)
         assert model_rules.fit_model(params, other, store)[1].answer == answer
 
 
@@ -283,10 +287,12 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
     """Each person counts once, as in what is reported: the one with two trajectories, too."""
     shares = public.step_shares(NONE)
     assert shares.tolist() == pytest.approx([1, 1, 1, *[3 / 4] * 2, *[1 / 2] * 5])
-    reported = Recordings.of(public.folder, public.public).survival(10, NONE)
-    assert torch.equal(shares, reported)
     recorded = public.trajectories
     assert recorded is not None
+    assert public.public is not None
+    reported = Recordings.of(public.folder, public.public).survival(10, NONE)
+    assert reported is not None
+    assert torch.equal(shares, reported)
     public.__dict__["trajectories"] = replace(recorded, terminated=recorded.length == 5)
     assert public.step_shares(None).tolist() == pytest.approx([1, 1, 1, *[3 / 4] * 7])
     assert public.step_shares(NONE)[5] == pytest.approx(1 / 2)
@@ -352,7 +358,7 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert found.horizon == 7
     assert 7 * (found.rollout_batch or 0) == pytest.approx(5000, abs=6)
     alone = decide_policy(auto.policy, public, CONSTANT, near_clone=False)
-    assert alone.reward_scale == pytest.approx(3 * found.reward_scale)
+    assert alone.reward_scale == pytest.approx(3 * (found.reward_scale or 0))
     many = replace(auto.policy, epochs=24, updates_per_epoch=1600, discount=0.99)
     rates = [
         decide_policy(policy, public, CONSTANT, near_clone=near).target_rate

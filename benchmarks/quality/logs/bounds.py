@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.machine import RESULTS_PAGE, command, commit, keep, machine, put
 from benchmarks.quality.logs import LOGS
 from primorl.evaluate.private.behaviour import Behaviour, _haar
-from primorl.work.jobs import solve_noise
+from primorl.work.jobs import RELEASES, solve_noise
 
 PEOPLE, EPSILONS, WIDER, DRAWS = (1_500, 10_000), (0.16, 0.5), (1, 10, 100, 1000), 20
 """ε is of the question: about a sixth of a run's, which is 1 and 3."""
@@ -49,7 +49,7 @@ def measure(name: str, people: int, epsilon: float, wider: int) -> dict[str, flo
     log = LOGS[name]
     truth, least, most = describe(name)
     middle, half = (least + most) / 2, wider * (most - least) / 2
-    noise = solve_noise(epsilon, _DELTA, 1.0, _BEHAVIOUR.releases) / people
+    noise = solve_noise(epsilon, _DELTA, 1.0, RELEASES["behaviour"]) / people
     halves: dict[bool, list[float]] = {True: [], False: []}
     held = 0
     for draw in range(DRAWS):

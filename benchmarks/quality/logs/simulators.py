@@ -17,7 +17,7 @@ def riccati(a: Array, b: Array, state_cost: Array, action_cost: Array) -> Array:
     """
     value = state_cost
     for _ in range(500):
-        gain: Array = np.linalg.solve(action_cost + b.T @ value @ b, b.T @ value @ a)
+        gain = np.linalg.solve(action_cost + b.T @ value @ b, b.T @ value @ a).astype(np.float64)
         value = state_cost + a.T @ value @ (a - b @ gain)
     return gain
 

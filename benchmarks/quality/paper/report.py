@@ -49,9 +49,9 @@ def _cells(name: str, case: str, target: float, rows: Sequence[Row]) -> tuple[st
     scores = [found for row in rows if (found := grids.score(row)) is not None]
     failed = sum(row["status"] == "failed" for row in rows)
     runs = f"{len(rows)} ({failed} failed)" if failed else str(len(rows))
-    spent = (_epsilon(rows, "epsilon"), _epsilon(rows, "epsilon_rdp"))
+    epsilons = (_epsilon(rows, "epsilon"), _epsilon(rows, "epsilon_rdp"))
     asked = f", ε {target:g}" if name.startswith("frontier") else ""
-    return (case + asked, paper, *spent, _iqm(scores), _mean(scores), runs)
+    return (case + asked, paper, *epsilons, _iqm(scores), _mean(scores), runs)
 
 
 def _epsilon(rows: Sequence[Row], name: str) -> str:

@@ -48,10 +48,17 @@ def test_a_fingerprint_knows_neither_batches_nor_data_without_the_secret() -> No
 def test_any_changed_value_changes_the_fingerprint(column: str) -> None:
     rows = table(episodes(4))
     values: list[Any] = rows[column].to_pylist()
-    above = lambda value: float(np.nextafter(np.float32(value), np.float32(9)))  # noqa: E731
-    changed = {str: lambda value: value + "x", bool: lambda value: not value, float: above}
-    changed |= {int: lambda value: value + 1, list: lambda value: [*value[:-1], above(value[-1])]}
-    values[3] = changed[type(values[3])](values[3])
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [*value[:-1], changed(value[-1])]
+        if isinstance(value, float):
+            return float(np.nextafter(np.float32(value), np.float32(9)))
+        return (
+            not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
+        )
+
+    values[3] = changed(values[3])
     assert keyed(rows) != keyed(exchanged(rows, column, values))
 
 

@@ -14,10 +14,13 @@ from tests.data.builders import dataset
 FORMATS = ("hdf5", "arrow", "parquet")
 # Every kind of space that flattens.
 ARM = Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2)))
-NUMBERS = {"velocity": Box(-9, 9, (2,), np.float32), "grid": Box(0, 255, (2, 2), np.uint8)}
+NUMBERS: dict[str, Space[Any]] = {
+    "velocity": Box(-9, 9, (2,), np.float32),
+    "grid": Box(0, 255, (2, 2), np.uint8),
+}
 MIXED = Dict(NUMBERS | {"colour": Discrete(3, start=1), "arm": ARM, "dials": MultiDiscrete([2, 3])})
 CHOICES = Discrete(4)
-SPACES: dict[str, Space[Any]] = {"observation_space": MIXED, "action_space": CHOICES}
+SPACES: dict[str, Any] = {"observation_space": MIXED, "action_space": CHOICES}
 
 
 def mixed_episode(steps: int, seed: int) -> EpisodeBuffer:
@@ -46,7 +49,8 @@ def flattened(episode: EpisodeBuffer) -> np.ndarray[Any, Any]:
     assert isinstance(episode.observations, dict)
     whole = episode.observations | {"arm": list(zip(*episode.observations["arm"], strict=True))}
     rows = [{key: whole[key][i] for key in MIXED.spaces} for i in range(len(episode.rewards) + 1)]
-    return np.stack([gymnasium.spaces.flatten(MIXED, row) for row in rows]).astype(np.float32)
+    flat = [np.asarray(gymnasium.spaces.flatten(MIXED, row)) for row in rows]
+    return np.stack(flat).astype(np.float32)
 
 
 def box_episode(steps: int, seed: int, size: int = 2) -> EpisodeBuffer:
@@ -61,7 +65,7 @@ def box_episode(steps: int, seed: int, size: int = 2) -> EpisodeBuffer:
     )
 
 
-def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
+def box_spaces(size: int = 2) -> dict[str, Any]:
     """The spaces of `box_episode`."""
     return {
         "observation_space": Box(-1, 1, (size,), np.float32),

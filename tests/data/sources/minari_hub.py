@@ -57,7 +57,7 @@ class _Hub(BaseHTTPRequestHandler):
                 return json.dumps({"id": name, "sha": COMMIT}).encode()
             case ["api", "datasets", _, name, "tree", _]:
                 files = [each for each in (self.root / name).rglob("*") if each.is_file()]
-                own = [
+                listed: list[dict[str, Any]] = [
                     {
                         "type": "file",
                         "path": each.relative_to(self.root / name).as_posix(),
@@ -66,7 +66,7 @@ class _Hub(BaseHTTPRequestHandler):
                     }
                     for each in files
                 ]
-                return json.dumps(own).encode()
+                return json.dumps(listed).encode()
             case ["datasets", _, name, "resolve", _, *inner]:
                 file = self.root.joinpath(name, *inner)
                 return file.read_bytes() if file.is_file() else None

@@ -208,10 +208,10 @@ def overlap() -> None:
     write(rows()[6:], "log/b.csv")
 
 
-DOUBLED: dict[str, tuple[Callable[[], None], str]] = {  # and the second file
+DOUBLED: dict[str, tuple[Callable[[], object], str]] = {  # and the second file
     "beside it": (copy_log("log/a (1).csv"), "a.csv"),
     "in a folder of the same name": (copy_log("log/b/a.csv"), "b/a.csv"),
-    "of Parquet": (lambda: [write(rows(), f"log/{n}.parquet") for n in "bc"] and None, "c.parquet"),
+    "of Parquet": (lambda: [write(rows(), f"log/{n}.parquet") for n in "bc"], "c.parquet"),
     "in part": (overlap, "b.csv"),
 }
 

@@ -27,10 +27,11 @@ from tests.projects import project_settings
 
 Event = tuple[int, float | None, str, float | None]  # subject, hour, code, number
 Row = dict[str, Any]
+Made = tuple[Any, ...]  # subject, trajectory, hour, observation, action, reward, terminated
 
 BEGAN = datetime(2150, 1, 1)
 UNDATED = (datetime(1900, 1, 1) - BEGAN) / timedelta(hours=1)
-OBSERVED = [
+OBSERVED: list[dict[str, Any]] = [
     {"name": "glucose", "codes": ["LAB//GLUCOSE*"], "low": 0, "high": 30, "most": 12},
     {"name": "lactate", "codes": ["LAB//LACTATE"], "low": 0, "high": 20, "most": 2}
     | {"first": 1.5, "before": True},
@@ -243,6 +244,7 @@ def test_a_death_before_the_stay_that_it_ended_is_told(
     assert (said in capsys.readouterr().err) == late
 
 
+SHARD = Path("meds/data/train/0.parquet")
 OLDER: dict[str, tuple[Callable[[], object], str]] = {
     "MEDS 0.2 named patients": (
         lambda: pq.write_table(
@@ -251,11 +253,10 @@ OLDER: dict[str, tuple[Callable[[], object], str]] = {
         "found no column 'subject_id'; convert it to MEDS 0.3",
     ),
     "the folder below": (
-        lambda: Path("meds").rename("inner") and Path("meds/data").mkdir(parents=True),
+        lambda: Path("meds/data/train").rename("train"),
         "in MEDS the folder is that above `data`",
     ),
 }
-SHARD = Path("meds/data/train/0.parquet")
 
 
 @pytest.mark.parametrize("what", OLDER)
@@ -344,9 +345,9 @@ def observed(own: list[Any], options: dict[str, Any], begin: float, at: float) -
     return found
 
 
-def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) -> list[Row]:
+def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) -> list[Made]:
     """The rows of the log, subject by subject and event by event: the obvious reference."""
-    rows = []
+    rows: list[Made] = []
     parts = [options["decision"], *options["observation"], *options["action"], *options["reward"]]
     parts = [part for part in parts if "codes" in part]
     parts += [options["begins"], options["ends"], options["terminates"]]
@@ -380,10 +381,10 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
             kept += 1
             for t, later in zip(times, [*times[1:], final], strict=True):
                 given = [(u, x) for u, c, x in timed if fits(c, dose) and u < later]
-                given = [(u, x) for u, x in given if x is not None]
-                done = sum(x for u, x in given if u >= t)
+                dosed = [(u, x) for u, x in given if x is not None]
+                done = sum(x for u, x in dosed if u >= t)
                 if dose.get("of") == "last":
-                    done = ([0.0] + [x for u, x in given if u >= begin])[-1]
+                    done = ([0.0] + [x for u, x in dosed if u >= begin])[-1]
                 reward = 0.0
                 for part in options["reward"]:
                     if "observation" in part:

@@ -78,13 +78,14 @@ class Ordered(gymnasium.Env[Any, Any]):
     action_space = Box(-1, 1, (1,), np.float32)
 
     def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        return {"b": np.float32([0.25]), "c": np.int64(1), "a": np.float32([0.5, 0.75])}, {}
+        parts = {"b": np.array([0.25], np.float32), "a": np.array([0.5, 0.75], np.float32)}
+        return parts | {"c": np.int64(1)}, {}
 
 
 def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=Ordered)
+    spec = gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=lambda **_: Ordered())
     monkeypatch.setitem(gymnasium.registry, "Ordered-v0", spec)
     first, _ = Ordered().reset()
     observations = {key: np.stack([first[key]] * 3) for key in "abc"}

@@ -68,7 +68,7 @@ class Unbounded(gymnasium.Env[Any, Any]):
     action_space = Box(-np.inf, np.inf, (1,))
 
 
-gymnasium.register("tests/Unbounded-v0", Unbounded)
+gymnasium.register("tests/Unbounded-v0", lambda **_: Unbounded())
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def slow(content: list[Row]) -> list[Row]:
     for user, visit in sorted({(each["user"], each["visit"]) for each in content}):
         of_one = [each for each in content if (each["user"], each["visit"]) == (user, visit)]
         of_one.sort(key=lambda each: each["time"])
-        steps = []
+        steps: list[Row] = []
         for now, later in zip(of_one, [*of_one[1:], None], strict=True):
             if later is not None or now["died"]:
                 seen, after = (
@@ -778,8 +778,10 @@ def test_choices_that_do_not_fit(columns: Row, changes: Row, key: str) -> None:
         entry(columns, **changes)
 
 
-SPELLINGS = ("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012")
-SPELLINGS += ("P421|\ufeffP421", "A Lee|A  Lee")
+SPELLINGS = [
+    *("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012"),
+    *("P421|\ufeffP421", "A Lee|A  Lee"),
+]
 
 
 @pytest.mark.parametrize("spellings", SPELLINGS)

@@ -131,20 +131,20 @@ def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:
     )
     # Held within the rewards' own bounds, [-2, 2], and what they allow.
     wide = replace(public, reward=rewards * 4)
-    assert public_return_bounds(wide, asked) == (pytest.approx(2.0), 6.0)
+    assert public_return_bounds(wide, asked) == pytest.approx((2.0, 6.0))
     assert public_return_bounds(replace(public, reward=rewards[[0, 0]]), asked) is None
 
 
 def said(*, policy: float, today: float, random: float) -> list[Answer]:
     facts: dict[str, Any] = {"estimator": "model", "ci95": None, "covers": "x", "bias": "x"}
     facts |= {"epsilon": None, "delta": None}
-    values = (
+    values: tuple[tuple[Any, str, float], ...] = (
         ("policy", MEAN_RETURN, policy),
         ("clone", AS_DRAWN, today),
         ("random", MEAN_RETURN, random),
     )
     return [
-        Answer(of=of, what=what, value=value, members=(value, value), **facts)  # type: ignore[arg-type]
+        Answer(of=of, what=what, value=value, members=(value, value), **facts)
         for of, what, value in values
     ]
 

@@ -28,8 +28,8 @@ QUERIES = (GaussianQuery("normaliser", 3.0, 20.0), GaussianQuery("starts", 2.0, 
 WITHOUT_NOISE = GaussianQuery("starts", 2.0, 0.0)
 
 
-def mechanism(**changes: object) -> Mechanism:
-    clip = EnsembleClip(changes.pop("clipping_norm", 0.5), "flat", 3, 3)  # type: ignore[arg-type]
+def mechanism(**changes: Any) -> Mechanism:
+    clip = EnsembleClip(changes.pop("clipping_norm", 0.5), "flat", 3, 3)
     settings: dict[str, Any] = {"units": 1000, "unit": "trajectory", "rounds": 20, "delta": 1e-5}
     settings |= {"sampler": PoissonSampler(0.1), "clip": clip, "noise_multiplier": 2.0}
     return Mechanism(**(settings | changes))
@@ -141,12 +141,15 @@ def test_queries_are_part_of_what_is_stated() -> None:
     assert bare.queries == ()
     assert bare.epsilon is not None
     assert 1.005 * bare.epsilon < said.epsilon < (said.epsilon_rdp or 0)
-    curve = [without.spent(rounds).epsilon_pld for rounds in (1, 5, 20)]  # type: ignore[union-attr]
+    curve = [found.epsilon_pld for rounds in (1, 5, 20) if (found := without.spent(rounds))]
+    assert len(curve) == 3
     assert curve == sorted(curve)
     assert curve[-1] == bare.epsilon, (
         "the reservation's from the start: fewer rounds do not lower it"
     )
-    assert p.spent(1).epsilon_pld > curve[0]  # type: ignore[union-attr]
+    first = p.spent(1)
+    assert first is not None
+    assert first.epsilon_pld > curve[0]
 
 
 def test_an_answer_is_a_noisy_mean_over_the_declared_units() -> None:
@@ -256,9 +259,10 @@ def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch)
 def test_system_entropy_fills_the_whole_buffer() -> None:
     """Every byte is written, in pieces too: of two fills, no 16 neighbouring bytes agree."""
     for size in (16, 65_535, 65_536, 65_537, 200_001):
-        first, second = np.zeros((2, size), np.uint8)
-        SystemEntropy().fill(memoryview(first))
-        SystemEntropy().fill(memoryview(second))
+        filled = bytearray(size), bytearray(size)
+        for each in filled:
+            SystemEntropy().fill(memoryview(each))
+        first, second = (np.frombuffer(each, np.uint8) for each in filled)
         assert not np.lib.stride_tricks.sliding_window_view(first == second, 16).all(1).any()
     SystemEntropy().fill(memoryview(bytearray()))
 

@@ -3,6 +3,7 @@ and may be as far.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,8 @@ each_relation = pytest.mark.parametrize("relation", ["zero_out_one", "replace_on
 Unit = list[Tensor]  # a layer each: what every member would have its update be, [N, size] float32
 
 
-def make_clip(mode: str, norm: float = C) -> EnsembleClip:
-    return EnsembleClip(norm, mode, MEMBERS, len(SIZES))  # type: ignore[arg-type]
+def make_clip(mode: Any, norm: float = C) -> EnsembleClip:
+    return EnsembleClip(norm, mode, MEMBERS, len(SIZES))
 
 
 def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
@@ -257,6 +258,7 @@ def test_its_statement_is_the_accountants_and_without_noise_nothing_is_claimed()
     assert query.event == dp_event.NonPrivateDpEvent()
     assert query.statement(1e-5).epsilon is None
     epsilon = GaussianQuery("starts", 2.0, 10.0).statement(1e-5).epsilon
+    assert epsilon is not None
     assert 0.97e-5 < gaussian_delta(1 / 10, epsilon) <= 1e-5 * (1 + 1e-6)
     assert gaussian_delta(3 / 20, epsilon) > 1e-5 * (1 + 1e-6)
 
