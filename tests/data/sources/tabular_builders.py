@@ -109,6 +109,9 @@ EXPECTED = [
 ]
 HEADER = "user,visit,time,x,ward,dose,gain,died,left\n"
 NO_FLAGS = {"terminated": None, "truncated": None}
+BOUNDED: dict[str, Any] = {
+    "bounds": {"observation": {"low": [1, 0, 0], "high": [4.5, 1, 1]}, "reward": [0, 4]}
+}
 
 
 def arrives(dataset: TabularDataset | None = None) -> None:

@@ -1,0 +1,146 @@
+"""Whose rows of a log are whose: ids of any type and spelling, and those that people may share."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from primorl.base.errors import PipelineError
+from tests.data.sources.tabular_builders import (
+    EXPECTED,
+    HEADER,
+    arrives,
+    entry,
+    refusal,
+    row,
+    rows,
+    run,
+    text,
+    write,
+)
+
+
+def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
+    plain = pa.Table.from_pylist(rows())
+    words = pa.dictionary(pa.int8(), pa.large_string())
+    texts = (pa.string(), pa.large_string(), pa.string_view(), words)
+    for kind, two, ten in ((pa.uint64(), 2, 10), *((kind, "2", "0010") for kind in texts)):
+        users = pa.array([two if each["user"] == 2 else ten for each in rows()]).cast(kind)
+        write(plain.set_column(0, "user", users))
+        arrives()
+        if kind != pa.uint64():
+            write(plain.set_column(4, "ward", plain["ward"].cast(kind)))
+            arrives()
+    types = {"x": pa.decimal128(10, 2), "gain": pa.float16(), "dose": pa.float64()}
+    types |= {"died": pa.int8(), "left": pa.float64()}
+    for name, kind in types.items():
+        column = plain[name].cast(pa.int8()) if name in ("died", "left") else plain[name]
+        plain = plain.set_column(plain.column_names.index(name), name, column.cast(kind))
+    write(plain)
+    arrives()
+
+
+def test_trajectories_that_are_units_of_their_own(project: Path) -> None:
+    content = [each | {"visit": 100 * each["user"] + each["visit"]} for each in rows()]
+    write(content[::-1])
+    written = run(entry({"unit": None}, unit="trajectory", trajectory_ids="global", sorted=False))
+    assert written["unit_id"].equals(written["trajectory_id"])
+    names = [f"{number:012d}" for number in (200, 201, 1000)]
+    assert written["unit_id"].unique().to_pylist() == names
+    assert written["observation"].to_pylist() == [each["observation"] for each in EXPECTED]
+
+
+SPELLINGS = [
+    *("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012"),
+    *("P421|\ufeffP421", "A Lee|A  Lee"),
+]
+
+
+@pytest.mark.parametrize("spellings", SPELLINGS)
+def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: str) -> None:
+    """Neither where one of them withdrew: the other would stay."""
+    two = spellings.split("|")
+    for number, user in enumerate(two):
+        text(f'{HEADER}"{user}",{number},0,1.0,A,0.5,1.0,true,false\n', f"log/{number}.csv")
+    gone = Path("data/withdrawals/gone.txt")
+    gone.parent.mkdir(parents=True)
+    gone.write_text(f"{two[0]}\n", encoding="utf-8")
+    for ingestion in ({}, {"exclude_units": str(gone)}):
+        with pytest.raises(PipelineError, match="in blanks, zeros in front") as refused:
+            run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
+        assert two[0] not in str(refused.value)
+
+
+def test_other_ids_are_other_people(project: Path) -> None:
+    users = ("ab", "AB", "a b", "7.2", "7.20", "70", "+7", "7", "-7")
+    for number, user in enumerate(users):
+        text(f"{HEADER}{user},{number},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)
+
+
+SHARED_IDS = [
+    "\\N",
+    ".",
+    "--",
+    "?",
+    "(null)",
+    "undefined",
+    "#REF!",
+    "NA",
+    "n/a",
+    "#N/A",
+    "<NA>",
+    "NULL",
+    "nan",
+    "None",
+    " ",
+    "1.58291E+17",
+    "2,5e+12",
+]
+
+
+@pytest.mark.parametrize("shared", SHARED_IDS)
+@pytest.mark.parametrize("column", ["user", "visit"])
+def test_ids_that_different_people_may_share_are_refused(
+    project: Path, column: str, shared: str
+) -> None:
+    """Other programs write missing ids so, and long ones with fewer digits."""
+    content = [each | {"user": str(each["user"]), "visit": str(each["visit"])} for each in rows()]
+    content[6] |= {column: shared}
+    for name in ("log/log.csv", "log/log.parquet"):
+        write(content, name)
+        said = refusal(entry(sorted=False))
+        word = re.search(r"\d|^ $", shared) is None
+        found = "a word that stands for a missing id" if word else "a missing id, or one in"
+        assert f"row 7: column '{column}': found {found}" in said
+        assert said.endswith("columns.words_as_ids: true") is word
+        content[7] |= {column: shared}
+        write(content, name)
+        content[7] |= {column: str(rows()[7][column])}
+        names = entry({"words_as_ids": True}, sorted=False)
+        if not word:
+            assert "row 7" in refusal(names)
+        else:
+            ids = {"user": "unit_id", "visit": "trajectory_id"}[column]
+            assert any(shared in each for each in run(names)[ids].to_pylist())
+        shutil.rmtree("log")
+
+
+@pytest.mark.parametrize("rounded", [lambda i: i // 1000 * 1000, lambda i: int(float(i)), int])
+def test_ids_that_may_have_lost_their_last_digits_are_warned_of(
+    project: Path, capsys: pytest.CaptureFixture[str], rounded: Callable[[int], int]
+) -> None:
+    """As a spreadsheet keeps 15, and pandas a float where an id is missing; twin: all digits."""
+    people = [rounded(158_000_000_000_123_457 + 1017 * n) for n in range(30)]
+    write([row(each, 0, time, left=time == 1) for each in people for time in range(2)])
+    run(entry())
+    assert ("different people may share one" in capsys.readouterr().err) == (rounded is not int)
+
+
+@pytest.mark.parametrize("id_", ["NAN4", "Nancy", "1e5", "12e", "nulla", "E+3"])
+def test_ids_that_only_look_so_are_ids(project: Path, id_: str) -> None:
+    write([each | {"user": f"{each['user']}" if each["user"] == 2 else id_} for each in rows()])
+    assert id_ in run(entry(sorted=False))["unit_id"].to_pylist()

@@ -1,0 +1,302 @@
+"""Values of a log and the files that hold them: what is read, and what is refused with file and row
+and quotes no value.
+"""
+
+import gzip
+import re
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from primorl.base.errors import PipelineError
+from primorl.data.sources import logs as tabular_files
+from primorl.data.sources.logs import Field, LogFiles
+from tests.data.sources.tabular_builders import (
+    BOUNDED,
+    DISCRETE,
+    EXPECTED,
+    HEADER,
+    REPOSITORY,
+    SECRET,
+    Row,
+    arrives,
+    discrete,
+    entry,
+    refusal,
+    row,
+    rows,
+    run,
+    text,
+    write,
+)
+
+
+def test_odd_csv(project: Path) -> None:
+    plain = write(rows(), "plain.csv").read_bytes()
+    flags = plain.replace(b"true", b"1").replace(b"false", b"0")
+    text(b"\xef\xbb\xbf" + flags.replace(b"\n", b"\r\n"))
+    arrives()
+    european = re.sub(rb"(\d)\.(\d)", rb"\1,\2", plain.replace(b",", b";"))
+    text(gzip.compress(european), "log/log.csv.gz")
+    arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
+
+
+def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: Path) -> None:
+    """The error names the row itself, also where only the row before uses it, and quotes no value
+    of a row.
+    """
+    within = [each | {"x": min(each["x"], 4.5)} for each in rows()]
+    later = [each | {"x2": 1 + 5.0 * each["visit"], "dose": 0.5, "gain": 0.5} for each in within]
+    following = {"next_observation": ["x2", "ward"]}
+    for content, columns, place in (
+        (rows(), {}, r"row 5: .*bounds.observation of: x;"),
+        (within, {}, r"row 5: .*bounds.reward of: reward;"),
+        (later, following, r"row 4: .*bounds.observation of: x;"),
+    ):
+        write(content)
+        with pytest.raises(PipelineError, match=place):
+            run(entry(columns, **BOUNDED))
+    written = run(entry(following, beyond_bounds="clip", **BOUNDED))
+    assert [first for first, *_ in written["next_observation"].to_pylist()] == [
+        4.5 if each["visit"] else 1 for each in rows()
+    ]
+    write(rows())
+    cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
+    for each, whole in zip(cut, EXPECTED, strict=True):
+        for name in ("observation", "next_observation"):
+            assert each[name] == [min(whole[name][0], 4.5), *whole[name][1:]]
+        assert each["reward"] == min(whole["reward"], 4.0)
+
+
+Change = Callable[[list[Row]], Any]
+
+
+def changed(place: int, **values: Any) -> Change:
+    return lambda content: [
+        each | values if index == place else each for index, each in enumerate(content)
+    ]
+
+
+def everywhere(**values: Any) -> Change:
+    return lambda content: [each | values for each in content]
+
+
+def choosing(chosen: list[Any]) -> Change:
+    return lambda _: discrete(lambda index: chosen[index % 2])
+
+
+PART = r"raw/part-0\.parquet: "
+BAD: dict[str, tuple[Any, ...]] = {
+    "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no transitions"),
+    "text for a number": (everywhere(x=SECRET), PART + "column 'x'"),
+    "NaN observed": (changed(4, x=np.nan), PART + r"row 5: .*in 'x'"),
+    "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward'"),
+    "no unit": (changed(6, user=None), PART + "row 7: column 'user'"),
+    "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time'"),
+    "steps unsorted": (lambda rows: [rows[1], rows[0], *rows[2:]], PART + "row 2: "),
+    "two ends": (changed(3, left=True), PART + r"row 4: found an end"),
+    "no end": (changed(5, left=False), PART + "row 6: .*no end flag"),
+    "a flag of 2": (
+        lambda rows: changed(5, left=2)([each | {"left": int(each["left"])} for each in rows]),
+        PART + "row 6: column 'left'",
+    ),
+    "no outcome": (lambda rows: [*rows, row(11, 0, 0, left=True)], PART + "row 9: "),
+    "a dose too high": (changed(1, dose=7.0), r"'dose'.*\[0, 1\]"),
+    "choice below": (choosing([-1, 0]), PART + "row 1: column 'choice'", DISCRETE),
+    "no choice": (choosing([0, None]), PART + "row 2: found no action", DISCRETE),
+    "half a choice": (choosing([0.5, 0.5]), PART + "column 'choice'", DISCRETE),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_rows(project: Path, kind: str) -> None:
+    change, message, columns, changes = (*BAD[kind], {}, {})[:4]
+    write(change(rows()))
+    assert re.search(message, refusal(entry(columns, **changes)))
+    if "unsorted" not in kind:
+        # The row is that of the log, not of what was sorted, and what was spilled to disk is gone.
+        assert re.search(message, refusal(entry(columns, sorted=False, **changes)))
+
+
+def test_damaged_files(project: Path) -> None:
+    path = write(rows())
+    plain = {"compression": "none", "use_dictionary": False}
+    pq.write_table(pa.Table.from_pylist(rows()), path, write_page_checksum=True, **plain)
+    content = bytearray(path.read_bytes())
+    content[bytes(content).index(np.array([7.0, 8.0]).tobytes())] ^= 1
+    for damaged in (content, content[:-20], b""):
+        path.write_bytes(damaged)
+        assert re.search(PART + ".*truncated", refusal(entry()))
+    path.unlink()
+    text(gzip.compress((HEADER + "2,0,0,1,A,0.5,1,0,1\n" * 1000).encode())[:-20], "log/log.csv.gz")
+    assert re.search(r"log\.csv\.gz: .*truncated", refusal(entry()))
+
+
+def test_files_with_other_columns(project: Path) -> None:
+    write(rows()[:3])
+    later = rows()[3:]
+    write(pa.Table.from_pylist(later).drop_columns("gain"), "log/part-1.parquet")
+    assert "part-1.parquet: column 'gain'" in refusal(entry())
+    write(everywhere(time=datetime(2024, 1, 1))(later), "log/part-1.parquet")
+    assert "column 'time'" in refusal(entry())
+
+
+START = HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n"
+BAD_CSV: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "not readable as CSV"),
+    "no header": (f"2,0,0,1,{SECRET},0.5,1,0,1\n".encode(), r"column '.*' is missing"),
+    "a column less": (HEADER.replace("gain", "income").encode(), "column 'gain' is missing"),
+    "a column twice": (HEADER.replace("left", "left,x").encode(), "column 'x' is there twice"),
+    "a row too short": (START + b"2,0,1\n", "row 2: "),
+    "a word": (START + f"2,0,1,1,A,{SECRET},1,0,1\n".encode(), "row 2: column 'dose'"),
+    "Excel's first line": (b"sep=,\r\n" + START, r"row 1: .*\(as a line before it"),
+    "a line after the rows": (START + b"\n# 1 row\n", r"row 2: .*one after the rows\)"),
+    "a total": (START + b"Total,,,,,,9,,\n", "row 2: column 'visit': found a missing id"),
+    "percent": (START.replace(b"0.5", b"50%"), r"column 'dose': .*allowed: numbers; "),
+    "yes": (START.replace(b"0,0\n", b"No,No\n"), "column 'died': .*allowed: truth values, or 0"),
+    "a workbook": (b"PK\x03\x04\x88\x99,\n" * 9, "not readable as CSV"),
+    "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "row 1: "),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CSV)
+def test_bad_csv(project: Path, kind: str) -> None:
+    content, message = BAD_CSV[kind]
+    text(content)
+    assert re.search(message, refusal(entry()))
+
+
+WRITTEN: dict[str, Callable[[str], str]] = {
+    "pandas with a column that was missing somewhere": lambda text: re.sub(
+        r"(true|false)", lambda flag: {"true": "1.0", "false": "0.0"}[flag[0]], text
+    ),
+    "pandas with its index": lambda text: re.sub("^", lambda _: ",", text, flags=re.MULTILINE),
+    "MySQL": lambda text: text.replace(",,", ",\\N,").replace(",,", ",\\N,"),
+    "old Mac": lambda text: text.replace("\n", "\r"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITTEN)
+def test_a_csv_of_these_writers_is_read(project: Path, writer: str) -> None:
+    lines = [HEADER.strip()]
+    for each in rows():
+        cells = ("" if value is None else str(value).lower() for value in each.values())
+        lines.append(",".join(cells).replace(",a,", ",A,").replace(",b,", ",B,"))
+    text(WRITTEN[writer]("\n".join(lines)))
+    arrives()
+
+
+NOTED = HEADER.replace("left", "left,note")
+OPEN_QUOTES = {  # the notes of four rows
+    "text after the closing quote": ('"see letter', 'cannula 5" left', "", ""),
+    "the next quote ends a row": ('"see letter', 'cannula 5"', "", ""),
+}
+CLOSED_QUOTES = {
+    "in the middle of a cell": ('cannula 5" left', 'arm 3"', "", ""),
+    "line breaks and commas": ('"one\ntwo, ""three""\nfour, five"', '"six\r\n\r\nseven"', "", ""),
+}
+
+
+def noted(notes: tuple[str, ...]) -> str:
+    lines = [f"2,0,{time},1,A,0.5,1,0,{int(time == 3)},{note}\n" for time, note in enumerate(notes)]
+    return NOTED + "".join(lines)
+
+
+def test_a_quote_swallows_no_row_and_is_text_where_it_is_closed(project: Path) -> None:
+    for notes in OPEN_QUOTES.values():
+        text(noted(notes))
+        assert "row 1: found a quote" in refusal(entry())
+    text("note," + HEADER + ',2,0,0,1,A,0,1,0,0\n,"2,0,1,1,A,0,1,0,0\n,",0,2,1,A,0,1,0,1\n')
+    assert "row 2: found a quote" in refusal(entry()), "the next quote begins the second field"
+    Path("log/log.csv").unlink()
+    for notes in CLOSED_QUOTES.values():
+        text(gzip.compress(noted(notes).encode()), "log/log.csv.gz")
+        assert len(run(entry())) == 3
+
+
+@pytest.mark.parametrize("place", range(10))
+def test_a_quote_that_swallows_a_row_is_told_from_a_long_note_in_any_column(
+    project: Path, place: int
+) -> None:
+    def log(*notes: str) -> str:
+        lines = [HEADER.strip().split(",")]
+        lines += [f"2,0,{time},1,A,0.5,0,0,{int(time == 2)}".split(",") for time in range(3)]
+        cells = zip(lines, ("note", *notes), strict=True)
+        return "\n".join(",".join([*row[:place], note, *row[place:]]) for row, note in cells) + "\n"
+
+    for long in ("ate, then\nslept,", ",\n", "one,\n\ntwo,\nthree", "a,b,c,d,e\n,"):
+        text(log(f'"{long}"', "", '"well"'))
+        assert len(run(entry())) == 2
+    text(log('"see letter', '"', ""))
+    assert "row 1: found a quote" in refusal(entry())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_csv_that_ends_where_a_spreadsheet_does_is_warned_of(
+    project: Path, count: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tabular_files._SHEET_ROWS == (2**16 - 1, 2**20 - 1)
+    monkeypatch.setattr(tabular_files, "_SHEET_ROWS", (3,))
+    for name in ("log/log.csv", "log/log.parquet"):
+        write([row(2, 0, time, left=time == count - 1) for time in range(count)], name)
+        run(entry())
+        said = "log.csv: found 3 rows, where a spreadsheet ends" in capsys.readouterr().err
+        assert said is (name.endswith("csv") and count == 3)
+        shutil.rmtree("log")
+
+
+@pytest.mark.parametrize(("first", "told"), [(1_700_000_000, True), (2**24 - 9, False)])
+def test_numbers_that_lose_digits_are_warned_of(
+    project: Path, first: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write([each | {"x": float(first + n)} for n, each in enumerate(rows())])
+    run(entry())
+    assert ("lose digits (float32), in x;" in capsys.readouterr().err) is told
+
+
+def test_a_bad_row_late_in_a_long_csv_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabular_files, "_CSV_BLOCK_BYTES", 1000)
+    lines = [f"2,0,{time},1,A,0.5,1,0,{int(time == 499)}\n" for time in range(500)]
+    text(HEADER + "".join(lines))
+    assert len(run(entry())) == 499
+    lines[321] = lines[321].replace("0.5", "half")
+    text(HEADER + "".join(lines))
+    assert "row 322: column 'dose'" in refusal(entry())
+
+
+TYPES = {
+    "`string`": [pa.string(), pa.large_string(), pa.string_view()],
+    "`int8`": [pa.int8(), pa.int64(), pa.uint64()],
+    "`float16`": [pa.float16(), pa.float32(), pa.float64()],
+    "`decimal128`": [pa.decimal128(10, 2)],
+    "`bool`": [pa.bool_()],
+    "`timestamp`": [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32()],
+    "`time64`": [pa.time64("us"), pa.duration("s"), pa.binary(), pa.list_(pa.int8()), pa.null()],
+}
+TYPES["`string`"] += [pa.dictionary(pa.int8(), kind) for kind in TYPES["`string`"][:2]]
+
+
+def test_the_pages_table_of_types_says_what_is_read(project: Path) -> None:
+    page = (REPOSITORY / "docs/datasets/tabular.md").read_text(encoding="utf-8")
+    lines = page.partition("## Types of Parquet columns")[2].strip().splitlines()
+    kinds: Any = ("id", "category", "number", "order", "flag")
+    for line in lines[2 : 2 + len(TYPES)]:
+        types, *said = (cell.strip() for cell in line.strip("|").split("|"))
+        for kind in TYPES[re.split("[ ,]", types)[0]]:
+            path = write(pa.schema([("x", kind)]).empty_table(), "log/log.parquet")
+            for role, expected in zip(kinds, said, strict=True):
+                found = "read"
+                try:
+                    LogFiles(path.parent, [Field("x", "x", role)], entry().options.csv)
+                except PipelineError:
+                    found = "refused"
+                assert found == expected, (kind, role)
