@@ -248,7 +248,6 @@ SHORT = replace(
     CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16
 )
 KAPPAS = (0.1, 0.7, 2.0)
-COUNTER: Any = Counter()
 KINDS = pytest.mark.parametrize("discrete", [False, True])
 
 
@@ -421,9 +420,13 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
     assert probabilities.max() - probabilities.min() > 0.05
 
 
+def counter() -> Any:
+    return Counter()
+
+
 def trained(*seeds: int) -> list[Tensor]:
     """Each seed's last policy, as a vector."""
-    *_, last = train(COUNTER, STARTS, SHORT, ReplayBuffer.batches, seeds=seeds)
+    *_, last = train(counter(), STARTS, SHORT, ReplayBuffer.batches, seeds=seeds)
     return [
         torch.cat([layer[number].flatten() for layer in last.policies.layers])
         for number in range(len(seeds))
@@ -463,7 +466,7 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
         return buffer.batches(updates, batch_size, generators)
 
     config = replace(SHORT, rollout_every=4, horizon=3)
-    first, last = train(COUNTER, STARTS, config, counting)
+    first, last = train(counter(), STARTS, config, counting)
     assert held == [12 * (1 + update // 4) for update in range(20)]
     assert (first.number, last.number) == (1, 2)
     names = {"critic_loss", "actor_loss", "q_mean", "entropy", "alpha"}
@@ -480,7 +483,7 @@ AT_REST = prior_of(torch.zeros(1, 2), discrete=False)
 def test_every_seed_and_divergence_has_a_policy() -> None:
     def last(seeds: tuple[int, ...], divergences: tuple[float, ...]) -> Any:
         options: dict[str, Any] = {"seeds": seeds, "prior": AT_REST, "divergences": divergences}
-        *_, epoch = train(COUNTER, STARTS, SHORT, ReplayBuffer.batches, **options)
+        *_, epoch = train(counter(), STARTS, SHORT, ReplayBuffer.batches, **options)
         return epoch
 
     found = last((3, 8), (0.1, 2.0))
