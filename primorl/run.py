@@ -29,6 +29,7 @@ from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.summary import NEWER, Summary, data_changed, repeat
+from primorl.evaluate.wording import label
 from primorl.model.architecture import Variant
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.composition import check_held, check_parts, held_by_clone, verify
@@ -176,20 +177,18 @@ class VerifiedRun:
             _refuse_other(SUMMARY, self.results, {"dataset": info.dataset})
 
     def _check_labels(self, params: Params) -> None:
-        """Refuse declared words for a column or an action that the data do not have."""
+        """Refuse declared words for a column, an action or a unit that the data do not have."""
         if params.dataset != self.manifest.info.dataset:
             return
         spaces = self.manifest.info.spaces
-        names = [*spaces.observation_names, *spaces.action_names, "reward"]
-        parts = [part.partition("=")[0] for name in names for part in name.split(", ")]
-        known = dict.fromkeys([*names, *parts])
+        names = [*spaces.observation_names, *spaces.action_names, "reward", self.manifest.info.unit]
         labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
         for name, text in labels.items():
-            if name not in known:
-                some = ", ".join([*known][:_MOST_NAMED])
+            if not any(label(each, {name: ""}) != each for each in names):
+                some = ", ".join(names[:_MOST_NAMED])
                 found = f"found {name!r}, which is no column and no action"
                 raise PipelineError(f"{key}: {found}; allowed are such as {some}")
-            if text != name and (text in known or [*labels.values()].count(text) > 1):
+            if text != name and (text in names or [*labels.values()].count(text) > 1):
                 raise PipelineError(
                     f"{key}: found {text!r} for {name!r}, which is another's; give each its own"
                 )

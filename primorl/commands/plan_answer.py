@@ -231,7 +231,7 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "
         f"{at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
-        f"{singular(manifest.info.unit)} took part (a coin: 50)"
+        f"{singular(manifest.info.unit, own.params.chosen.card.labels)} took part (a coin: 50)"
     )
     if together >= _LARGE:
         yield f"  warning: ε {at_most(together)} is large: this promises little"

@@ -500,7 +500,8 @@ class CardTexts(Block):
         purpose: permitted uses.
         contact: for questions and mistakes.
         licence: of the data.
-        labels: words for columns and actions, by their names: with the unit of measure.
+        labels: words for columns and actions, by their names, with the unit of measure; and for
+            the unit of privacy, in the singular.
     """
 
     owner: reading.Sentence | None = None

@@ -26,7 +26,7 @@ from primorl.base.records import (
 from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
-from primorl.evaluate.wording import guarantee, text
+from primorl.evaluate.wording import guarantee, name_people, text
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -409,7 +409,7 @@ def note(summary: Mapping[str, Any]) -> str:
     """Describe a run in Markdown by its summary's content: the results, and how to get its files
     back.
     """
-    return f"""{guarantee(summary)}
+    return f"""{guarantee(name_people(summary, {}))}
 
 ```
 {text(summary)}

@@ -3,6 +3,7 @@ table.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -130,12 +131,16 @@ def describe_trial(advice: Mapping[str, Any], today: Shown | None, people: int, 
 
 
 def label(name: str, labels: Mapping[str, str]) -> str:
-    """Name a column or an action in declared words; in ``meal=snack`` and the like, the column."""
+    """Name a column or an action in declared words; in ``meal=snack`` and the like, the column.
+
+    Columns and categories may have commas and equals signs in their names.
+    """
     for given in (name, name.removeprefix("action ")):
         if given in labels:
             return labels[given]
-    parts = [part.partition("=") for part in name.split(", ")]
-    return ", ".join(labels.get(column, column) + sign + value for column, sign, value in parts)
+    columns = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
+    found = rf"(^|, )({columns})(?==)"
+    return re.sub(found, lambda each: each[1] + labels[each[2]], name) if labels else name
 
 
 def list_explained(model: Mapping[str, Any], labels: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -267,15 +272,34 @@ def can_compare(summary: Mapping[str, Any]) -> bool:
     return advised is None or advised["answer"] != "more_data"
 
 
-def singular(unit: str) -> str:
-    """Name a unit for people: MEDS' subject is a patient."""
-    return {"subject_id": "patient"}.get(unit, unit)
+_NO_WORDS = ("", "id", "pid", "sid", "uid", "mrn", "ssn", "subjid", "usubjid")
+_ID = r"(?<=[a-z])I[dD]s?$|[\s_.-]+(?i:ids?|no|nr|number|key|code|uuid)$"
 
 
-def plural(unit: str) -> str:
-    """Make the plural of a unit, such as "trajectories"."""
-    unit = singular(unit)
-    return unit[:-1] + "ies" if unit.endswith("y") else unit + "s"
+def singular(unit: str, labels: Mapping[str, str] | None = None) -> str:
+    """Name a unit in plain words, which the column of its ids may not have: those declared for the
+    column, else the column's without what marks an id. MEDS' subject is a patient.
+    """
+    if labels and unit in labels and unit != "trajectory":
+        return labels[unit]
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])|[\s_.-]+", " ", re.sub(_ID, "", unit)).strip().lower()
+    return "patient" if unit == "subject_id" else "person" if plain in _NO_WORDS else plain
+
+
+def plural(noun: str) -> str:
+    """Make the plural of a unit in plain words, such as "trajectories"."""
+    for one, several in {"person": "people", "child": "children"}.items():
+        if noun.endswith(one):
+            return noun.removesuffix(one) + several
+    if noun.endswith("y") and noun[-2:-1] not in set("aeou"):
+        return noun[:-1] + "ies"
+    return noun if noun.endswith("s") else noun + "s"
+
+
+def name_people(content: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of a file with its unit in plain words; see `singular`."""
+    units = {key: singular(content[key], labels) for key in ("unit",) if key in content}
+    return {**content, **units}
 
 
 def text(summary: Mapping[str, Any]) -> str:
@@ -284,6 +308,7 @@ def text(summary: Mapping[str, Any]) -> str:
     Raises:
         KeyError: an entry is missing.
     """
+    summary = name_people(summary, {})
     seconds, advice = summary["seconds"], summary.get("recommendation")
     seeds = summary.get("seeds") or [summary["seed"]]
     run = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"

@@ -79,12 +79,17 @@ def render(folder: Path) -> str:
 
 def describe_guarantee(folder: Path) -> str:
     """State the guarantee of a whole checked bundle in one line."""
-    return _describe(*_combine(_read(folder)))
+    return _describe(*_combine(_name_people(_read(folder))))
 
 
 def _read(folder: Path) -> dict[str, Content]:
     names = [name for name in contents.list_files(folder) if name.endswith(".json")]
     return {name: read_json(folder / name) for name in names}
+
+
+def _name_people(content: Mapping[str, Content]) -> dict[str, Content]:
+    labels = content.get(contents.DECLARED, {}).get("labels", {})
+    return {name: wording.name_people(own, labels) for name, own in content.items()}
 
 
 def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
@@ -107,6 +112,7 @@ def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]
         content: of its JSON files, by name.
         digests: SHA-256 of the files that the card describes, by name.
     """
+    content = _name_people(content)
     bundle, included = _combine(content)
     sound = bundle["private"] and not bundle["void"]
     lines: list[str] = []
@@ -487,7 +493,7 @@ def environment(package: str, **options: Any) -> Environment:
         **options,
     )
     figures = (at_most, at_least, percent_at_most)
-    for write in (*figures, wording.label, wording.singular, wording.plural, wording.source):
+    for write in (*figures, wording.label, wording.plural, wording.source):
         made.filters[write.__name__] = write
     made.filters |= {
         "count": lambda number, what: f"{number:,} {what if number == 1 else wording.plural(what)}",

@@ -130,7 +130,8 @@ def read_facts(
         delta = min(spending.delta, released["delta"] or spending.delta)
         stated = [each.to_json() for each in own]
         released = card.add_account(released, stated, spending.costs, delta)
-        counted = f"all results ever released about these {wording.plural(training.unit)}"
+        noun = wording.singular(training.unit, params.chosen.card.labels)
+        counted = f"all results ever released about these {wording.plural(noun)}"
     return Facts(
         summary=found.to_json(),
         statement=run.policy,
@@ -153,10 +154,15 @@ def write_page(facts: Facts) -> str:
 
     Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
-    summary, statement, training = facts.summary, facts.statement, facts.training
-    units, stated = wording.plural(statement.unit), training.to_json()
+    statement, training, labels = facts.statement, facts.training, facts.declared.get("labels", {})
+    summary, released, stated = (
+        wording.name_people(each, labels)
+        for each in (facts.summary, facts.released, training.to_json())
+    )
+    unit = stated["unit"]
+    units = wording.plural(unit)
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
-    leading = facts.released if facts.released["private"] else summary
+    leading = released if released["private"] else summary
     promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}
     verdict, advised = Verdict.of(summary.get("model_verdict")), summary.get("recommendation")
     believed = verdict is None or verdict.believed
@@ -164,7 +170,6 @@ def write_page(facts: Facts) -> str:
         (row for row in wording.comparable(summary, facts.discount) if not row.of_policy), None
     )
     declared, named = facts.declared, card.DECLARED_TEXTS.items()
-    labels = declared.get("labels", {})
     lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
     return template.render(
@@ -173,6 +178,7 @@ def write_page(facts: Facts) -> str:
         summary=summary,
         statement=statement,
         training=training,
+        unit=unit,
         units=units,
         verdict=wording.guarantee({**summary, **promise}),
         success=card.bound_success(facts.released) if facts.sound else None,
@@ -184,7 +190,7 @@ def write_page(facts: Facts) -> str:
         gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         lengths_known=lengths or bool(stated.get("public_units")),
         checked=None if verdict is None else wording.model_check(verdict),
-        meaning=card.write_meaning(facts.released, facts.counted),
+        meaning=card.write_meaning(released, facts.counted),
         practice=card.write_practice(summary, facts.discount, believed=believed),
         conduct=card.write_conduct(
             facts.conduct,

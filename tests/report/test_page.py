@@ -149,15 +149,44 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     ("name", "said"),
     [
         ("meal=snack", "last meal=snack"),
-        ("meal=snack, 3", "last meal=snack, units of insulin"),
+        ("meal=snack, 3", "last meal=snack, 3"),
+        ("meal=snack, a, b", "last meal=snack, a, b"),
+        ("meal=dinner, dose=low, dose, new=0 to 4", "last meal=dinner, insulin=low, bolus=0 to 4"),
+        ("ratio=a=b", "a to b=b"),
+        ("happy meal=snack", "happy meal=snack"),
         ("a, b", "both"),
         ("action 3", "units of insulin"),
         ("pulse", "pulse"),
     ],
 )
 def test_columns_and_actions_are_called_as_declared(name: str, said: str) -> None:
-    labels = {"meal": "last meal", "3": "units of insulin", "a, b": "both"}
+    labels = {"meal": "last meal", "3": "units of insulin", "a, b": "both", "b": "another"}
+    labels |= {"dose": "insulin", "dose, new": "bolus", "ratio=a": "a to b"}
     assert wording.label(name, labels) == said
+
+
+@pytest.mark.parametrize(
+    ("unit", "one", "several"),
+    [
+        ("patient_id", "patient", "patients"),
+        ("subject_id", "patient", "patients"),
+        ("PatientID", "patient", "patients"),
+        ("user id", "user", "users"),
+        ("case_number", "case", "cases"),
+        ("hospitalStay.no", "hospital stay", "hospital stays"),
+        ("pid", "person", "people"),
+        ("id", "person", "people"),
+        ("bay_key", "bay", "bays"),
+        ("study_nr", "child", "children"),
+        ("trajectory", "trajectory", "trajectories"),
+        ("squid", "squid", "squids"),
+    ],
+)
+def test_people_are_named_in_plain_words_and_as_declared(unit: str, one: str, several: str) -> None:
+    labels = {"study_nr": "child", "trajectory": "a column of this name"}
+    named = wording.name_people({"unit": unit}, labels)
+    assert named == {"unit": one}
+    assert wording.plural(one) == several
 
 
 def test_what_the_policy_does_is_told_where_it_differs_most() -> None:

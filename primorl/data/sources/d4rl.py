@@ -150,9 +150,9 @@ class D4rlReader:
 
     An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts``
     also when it has lasted for the declared horizon; the rows after the last end are an episode cut
-    short. The observation after its last row comes from ``next_observations``. Without that array
-    it is the last row's own where the episode terminated, as nothing depends on it; else the last
-    row is left out, because its outcome was not recorded.
+    short. What came after a row comes from ``next_observations``. Without that array it is the next
+    row. After the last one it is its own where the episode terminated, as nothing depends on it;
+    else the last row is left out, because its outcome was not recorded.
     """
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
@@ -198,7 +198,9 @@ class D4rlReader:
         ends = self._ends(terminated, arrays.get("timeouts"))
         lasts = np.array(ends) - 1
         after = np.roll(seen, -1, axis=0)
-        after[lasts] = arrays.get("next_observations", seen)[lasts]
+        after[lasts] = seen[lasts]
+        # As given: a file that marks not every end has the next episode in the row after it.
+        after = arrays.get("next_observations", after)
         for number, (start, end) in enumerate(itertools.pairwise([0, *ends])):
             over = terminated[end - 1]
             known = end if over or "next_observations" in arrays else end - 1

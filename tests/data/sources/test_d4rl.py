@@ -95,6 +95,7 @@ CUT = columns((4, 3, 1), (True, False, True))  # the last rows have no end
 CUT |= {"terminals": np.arange(8) == 3, "timeouts": np.arange(8) == 6}
 
 
+UNMARKED = FULL | {"timeouts": FULL["timeouts"] & (np.arange(15) > 9)}  # an end is missing
 SINGLE = columns((3, 1, 2), (True, False, True))  # one row, cut: no transition
 
 
@@ -103,6 +104,7 @@ SINGLE = columns((3, 1, 2), (True, False, True))  # one row, cut: no transition
     ("content", "horizon", "transitions"),
     [
         (FULL, None, 15),
+        (UNMARKED, None, 15),
         (without(FULL, "next_observations"), None, 13),  # no outcome of a step that timed out
         (without(FULL, "timeouts", "next_observations"), 3, 11),
         (without(CUT, "next_observations"), None, 6),
