@@ -20,11 +20,13 @@ SECRETS = {"identity": "7" * 64}
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A project with a private model and policy; read only."""
-    return made_once(
-        tmp_path_factory, "trained", lambda folder: run_stages(folder, tiny_params(), EPISODES)
-    )
+
+    def make(folder: Path) -> None:
+        run_stages(folder, tiny_params(), EPISODES, empty_store)
+
+    return made_once(tmp_path_factory, "trained", make)
 
 
 @pytest.fixture

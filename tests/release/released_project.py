@@ -1,5 +1,6 @@
 """A tiny project that ran every stage up to ``evaluate``, so that there is something to release."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,9 +88,12 @@ def write_as_good(
     write_model(folder, plan, setup, trained, *others)
 
 
-def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -> Params:
-    """Fill ``folder`` from these episodes by the stages' own code."""
+def run_stages(
+    folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], store: Path
+) -> Params:
+    """Fill ``folder`` from these episodes by the stages' own code, with a copy of a store."""
     with inside(folder):
+        shutil.copy(store, "mlflow.db")
         chosen = write_settings(raw)
         Path(".primorl").mkdir(mode=0o700, exist_ok=True)
         Path(".primorl/secret").write_bytes(SECRET)

@@ -59,7 +59,7 @@ INCLUDED = "clone of the behaviour and private evaluation included"
 
 
 @pytest.fixture(scope="module")
-def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def near(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A project whose policy was trained near a clone, and whose private units were asked, with a
     bundle in ``out``; read only.
     """
@@ -69,7 +69,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # accounted like the model: no sampling, no search for the noise
     with pytest.MonkeyPatch.context() as quick:
         quick_clone(quick, rounds=3, q=1.0, noise=lambda _: 4.0)
-        run_stages(folder, raw, EPISODES)
+        run_stages(folder, raw, EPISODES, empty_store)
     with inside(folder):
         made()
     return folder

@@ -126,7 +126,7 @@ def test_a_figure_that_is_not_the_accountants_is_refused(original: Path, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def asked_first(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A bundle of linear heads of a project without a public split, whose private units were asked
     before training; read only.
     """
@@ -136,7 +136,7 @@ def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
     raw["dynamics"]["ensemble_size"] = 3
     raw["policy"]["starts"] = "released"
-    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
+    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)], empty_store)
     with inside(folder):
         return made().absolute()
 
