@@ -1,9 +1,8 @@
-"""Stage: ask the private units what today's practice earns and how wrong the model is; charged, and
-idle unless a question has a share of ε.
+"""Stage: ask the private units what today's practice earns; charged, and idle unless the question
+has a share of ε.
 """
 
 import sys
-from contextlib import ExitStack
 
 from pipeline.runner import run_stage
 from primorl.base.paths import MANIFEST, POLICY, PRIVATE_EVALUATION
@@ -17,7 +16,7 @@ from primorl.work.jobs import RunPlan
 
 def idle(_: Params) -> bool:
     """Write that nothing was asked, if the plan has no question."""
-    if RunPlan.load().questions:
+    if RunPlan.load().question is not None:
         return False
     manifest = Manifest.load(MANIFEST)
     info = manifest.info
@@ -35,25 +34,22 @@ def body(params: Params, log: StageLog) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their
     statements.
     """
-    from primorl.base.processes import choose_device
     from primorl.policy.exported import DeterministicPolicy
     from primorl.stages import asking
     from primorl.work.desk import Desk
 
-    with Desk.open(params) as desk, ExitStack() as charges:
-        data, jobs = desk.partitions, desk.read_plan(params).questions
+    with Desk.open(params) as desk:
+        data, job = desk.partitions, desk.read_plan(params).question
+        assert job is not None, "else the stage is idle"
         policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
-        problem = asking.evaluation_problem(jobs[0], data, policy, params.seed, config.ends)
+        problem = asking.evaluation_problem(job, data, policy, params.seed, config.ends)
         files = asking.hash_files()
         free, conduct = asking.compare_in_model(problem, params.chosen, config)
 
-        device = choose_device(params.compute.device)
-        model = files["model_sha256"]
-        answered = asking.ask_for(desk, charges, jobs, problem, model, device)
-        record = asking.evaluation_record(problem, data, files, answered, free, conduct)
-        record.write(PRIVATE_EVALUATION)
-        for each in answered:
-            each.paid.commit(record.made(each.question.name))
+        with asking.asked_for(desk, job, problem) as answered:
+            record = asking.evaluation_record(problem, data, files, answered, free, conduct)
+            record.write(PRIVATE_EVALUATION)
+            answered.paid.commit(record.made())
     for answer in record.values():
         log.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     if record.total is not None and record.total.epsilon is not None:
@@ -61,8 +57,5 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    description = (
-        "Ask the private units for today's returns and how wrong the model is; charged to the "
-        "ledger."
-    )
+    description = "Ask the private units for today's returns; charged to the ledger."
     sys.exit(run_stage("evaluate_private", description, body, idle))

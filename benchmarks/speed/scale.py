@@ -44,8 +44,7 @@ from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Processes
 from primorl.engine.training import serve, train
 from primorl.evaluate.private.behaviour import Behaviour
-from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.question import Asked, Question, ask
+from primorl.evaluate.private.question import Asked, ask
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
@@ -61,7 +60,7 @@ FIGURE = ROOT / "benchmarks" / "figures" / "scale.png"
 KEPT = 16 << 20
 ROUNDS, SESSION, AT_ONCE = 3, 100, 100_000
 WHATS = ("linear heads", "network", "clone")  # what rounds train
-STAGES = ("ingest", "partition", "open", *WHATS, "behaviour", "model_check")
+STAGES = ("ingest", "partition", "open", *WHATS, "behaviour")
 
 
 @dataclass(frozen=True)
@@ -299,8 +298,8 @@ def rounds(
     return lambda: train(setup, source, None, group=group)
 
 
-def evaluation(asked: Question, releases: int, folder: Path, size: Size) -> Callable[[], object]:
-    """Open the rows; then ask the estimator."""
+def evaluation(folder: Path, size: Size) -> Callable[[], object]:
+    """Open the rows; then ask for today's returns."""
     store, side = opened(folder), torch.full((size.columns,), 5.0)
     shape = Architecture(size.columns, 1, 3, (64, 64), -10.0, 0.5)
     zeros, ones = torch.zeros(size.columns + 1), torch.ones(size.columns + 1)
@@ -316,14 +315,9 @@ def evaluation(asked: Question, releases: int, folder: Path, size: Size) -> Call
     }
     problem = question(store.units, size.columns, 1, **known)
     begin = Asked(torch.empty(0, dtype=torch.float64))
-    mechanism = asked.build_mechanism(problem, 1.0, releases)
+    asked = Behaviour(levels=6)
+    mechanism = asked.build_mechanism(problem, 1.0, RELEASES)
     return lambda: ask(asked, problem, mechanism, store, begin)
-
-
-ESTIMATORS: dict[str, tuple[Question, int]] = {
-    "behaviour": (Behaviour(levels=6), RELEASES["behaviour"]),
-    "model_check": (ModelCheck(horizons=(1, 5), starts=2, cap=3.0), RELEASES["model_check"]),
-}
 
 
 def task(stage: str, folder: Path, size: Size) -> Callable[[], object] | None:
@@ -332,8 +326,8 @@ def task(stage: str, folder: Path, size: Size) -> Callable[[], object] | None:
     """
     if stage in WHATS:
         return rounds(stage, folder, size)
-    if stage in ESTIMATORS:
-        return evaluation(*ESTIMATORS[stage], folder, size)
+    if stage == "behaviour":
+        return evaluation(folder, size)
     if stage == "make":
         make(folder, size)
     elif stage == "ingest":

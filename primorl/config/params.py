@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
@@ -33,8 +33,7 @@ class PublicFile(Block):
     file: reading.InnerPath
 
 
-EstimatorName = Literal["behaviour", "model_check"]
-JobName = Literal["model", "clone", "behaviour", "model_check"]
+JobName = Literal["model", "clone", "behaviour"]
 Shares = dict[JobName, Annotated[float, records.Within(gt=0, le=1)]]
 """Parts of what a run may cost, by job, of 1/z² of one Gaussian release at the whole ε. Parts add
 up, as Gaussian releases compose.
@@ -199,7 +198,7 @@ class PrivateEvaluation(Block):
 
 
 class Evaluation(Block):
-    """Episodes in the true environment, and questions to the private units."""
+    """Episodes in the true environment, and the question to the private units."""
 
     episodes: records.AtLeastTwo = 100
     epoch_episodes: records.AtLeastTwo = 10
@@ -274,8 +273,7 @@ class Compute(Block):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
-QUESTIONS: tuple[EstimatorName, ...] = get_args(EstimatorName)
-SHARES_OF_A_LOG: Shares = {"model": 0.83, "clone": 0.1, "behaviour": 0.035, "model_check": 0.035}
+SHARES_OF_A_LOG: Shares = {"model": 0.86, "clone": 0.1, "behaviour": 0.04}
 """A log without an environment has no other way to tell what a policy is worth."""
 SHARES_OF_A_SIMULATOR: Shares = {"model": 1.0}
 BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
@@ -369,7 +367,7 @@ class Params(Block):
     def asks_starts(self) -> bool:
         """Whether the private people are asked for first states, which nothing else tells."""
         alone = self.chosen.environment is None or self.policy.starts == "released"
-        nobody = self.partition.public_fraction == 0 and bool(self.questions)
+        nobody = self.partition.public_fraction == 0 and self.asks_today
         return self.normaliser == "private" and (alone or nobody)
 
     @property
@@ -409,9 +407,9 @@ class Params(Block):
         return "clone" in self.privacy.shares
 
     @property
-    def questions(self) -> tuple[EstimatorName, ...]:
-        """The questions that have a share of ε."""
-        return tuple(name for name in QUESTIONS if name in self.privacy.shares)
+    def asks_today(self) -> bool:
+        """Whether the question for today's returns has a share of ε."""
+        return "behaviour" in self.privacy.shares
 
 
 def found_in(settings: Any, key: str) -> Any:

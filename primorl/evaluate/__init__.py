@@ -1,1 +1,1 @@
-"""Returns, private questions, the recommendation, the summary."""
+"""Returns, the private question, the recommendation, the summary."""

@@ -124,8 +124,8 @@ def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recomm
 def recommend(answers: PrivateEvaluation) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
-    1. The model is not to be believed, by the people or by a free sign (`Veto`), or what is known
-       to be wrong is too much to compare anything: more data.
+    1. A free sign speaks against the model (`Veto`), or what is known to be wrong is too much to
+       compare anything: more data.
     2. The interval of the gain lies above 0, the gain is no small one, nothing was warned of before
        the charge, and the policy stays where people were: a trial.
     3. Else: keep today's practice.
@@ -183,13 +183,10 @@ def find_bars(answers: PrivateEvaluation) -> list[str]:
 def compare(answers: PrivateEvaluation) -> Comparison | str:
     """Compare the policy with today's practice; return the reason if that is not possible."""
     people, verdict = answers.answer("behaviour", MEAN_RETURN), answers.verdict
-    if people is None or verdict is None or verdict.check is None:
-        return "today's return and the model check were not both asked (privacy.shares)"
+    if people is None or verdict is None:
+        return "today's return was not asked (privacy.shares)"
     if not answers.believed:
         why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
-        if verdict.check.believe == "no":
-            wrong = " and ".join(verdict.check.wrong)
-            why.append(f"it predicts {wrong}s worse than saying that they are as usual")
         return f"the model is not to be believed: {'; '.join(why)}"
     clone = answers.answer("clone", AS_DRAWN)
     policy = answers.answer("policy", MEAN_RETURN, "model")

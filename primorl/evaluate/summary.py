@@ -246,7 +246,7 @@ class Summary(PolicyResult, FileRecord):
     curve_sha256: Hexadecimal | None = None
     """SHA-256 of plots/curves.csv, the values after every epoch."""
     model_verdict: Verdict | None = None
-    """Whether the model can be believed, and what bars a trial."""
+    """What speaks against the model, and bars a trial."""
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from primorl.evaluate.private.results import MEAN_RETURN, Check, Verdict
+from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
@@ -23,18 +23,11 @@ GAIN_NOTE = (
     "is made to hold the true gain in nine of ten logs, and did so in simulated ones; of real logs "
     "it may hold less often."
 )
-BELIEVE = {
-    "yes": "The model can be believed",
-    "doubtful": "How far the model can be believed is open",
-    "no": "Do not believe the model",
-}
-"""Headlines of a verdict."""
 WHOSE = {
     "behaviour": "today's practice",
     "clone": "clone of today's practice",
     "policy": "the policy",
     "random": "random actions",
-    "model": "how wrong the model is",
 }
 """Names for `Answer.of`, in the order in which answers are listed."""
 
@@ -203,39 +196,12 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     return rows
 
 
-def model_check(verdict: Verdict) -> tuple[str, str]:
-    """Say a verdict in plain words: a headline, and what was compared with what."""
-    check, signs = verdict.check, [_sentence(veto.reason) for veto in verdict.vetoes]
-    headline = BELIEVE["no"]
-    if verdict.believed:
-        headline = BELIEVE[check.believe] if check is not None else "Nobody was asked of the model"
-    if check is None:
-        return headline, " ".join(signs)
-    return headline, " ".join([*signs, _predictions(check)])
-
-
-def _predictions(check: Check) -> str:
-    """Say how well the people's trajectories were predicted."""
-    far = check.horizons
-    ahead = f"{far[0]} to {far[-1]} steps ahead" if len(far) > 1 else "some steps ahead"
-    what = " and ".join(f"{of}s" for of in check.wrong) or "rewards and states"
-    text = f"What it predicts {ahead} was compared with what happened."
-    if check.ratio is None and check.believe == "doubtful":
-        return f"{text} Noise hides how far off it is beside saying that all stays as usual."
-    times = "infinitely many" if check.ratio is None else f"{check.ratio:.2g}"
-    text += (
-        f" Its squared error of {what}{'' if check.wrong else ', of the two the worse,'} came out "
-        f"as {times} times that of saying that all stays as usual"
-    )
-    if check.believe == "yes":
-        return f"{text}: surely less than half."
-    if check.believe == "no":
-        return f"{text}: surely larger."
-    if check.ratio is not None and check.ratio < 0.5:
-        return f"{text}; noise hides whether it is less than half."
-    if check.ratio is not None and check.ratio >= 1:
-        return f"{text}; noise hides whether it is larger. Chance can be predicted by no model."
-    return f"{text}. It is believed where that is below a half, which chance alone can prevent."
+def describe_signs(verdict: Verdict | None) -> str:
+    """Say what speaks against the model; empty: nothing does, or nothing was asked."""
+    if verdict is None:
+        return ""
+    signs = [_sentence(veto.reason) for veto in verdict.vetoes]
+    return " ".join(signs if verdict.believed else ["Do not believe the model.", *signs])
 
 
 def _sentence(text: str) -> str:
@@ -332,14 +298,14 @@ def text(summary: Mapping[str, Any]) -> str:
 
 
 def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe today's return, and the model; empty where nothing was asked."""
+    """Describe today's return, and what speaks against the model; empty where nothing was asked."""
     today = _todays_answer(summary)
     rows = []
     if today is not None:
         rows.append(("today", f"{value(today['value'], today['ci95'])} by {source(today)}"))
-    verdict = Verdict.of(summary.get("model_verdict"))
-    if verdict is not None:
-        rows.append(("model", ". ".join(model_check(verdict))))
+    against = describe_signs(Verdict.of(summary.get("model_verdict")))
+    if against:
+        rows.append(("model", against))
     return rows
 
 

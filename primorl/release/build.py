@@ -191,8 +191,8 @@ def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
     if run.clone is not None:
         cloned = {file.name: file_sha256(file) for file in BEHAVIOUR.iterdir()}
         here.append((MODELS / contents.CLONE, run.clone, cloned))
-    for name, statement in run.answers.statements.items():
-        here.append((paths.PRIVATE_EVALUATION, statement, run.answers.made(name)))
+    for statement in run.answers.statements.values():
+        here.append((paths.PRIVATE_EVALUATION, statement, run.answers.made()))
     for place, statement, digests in here:
         charge = charges.get(str(statement.charge))
         if charge is None or digests not in charge.made:

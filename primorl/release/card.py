@@ -190,7 +190,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
         "doubts": doubts,
         "mechanisms": mechanisms,
         "believed": believed and wording.can_compare(summary),
-        "checked": "" if verdict is None else ". ".join(wording.model_check(verdict)),
+        "against": wording.describe_signs(verdict),
         "facts": wording.public_facts(statement),
         "unprotected": wording.describe_public(statement) if statement["private"] else "",
         "compared": compared,

@@ -189,7 +189,7 @@ def write_page(facts: Facts) -> str:
         trial=wording.describe_trial(advised, today, summary["units"], units) if advised else "",
         gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         lengths_known=lengths or bool(stated.get("public_units")),
-        checked=None if verdict is None else wording.model_check(verdict),
+        against=wording.describe_signs(verdict),
         meaning=card.write_meaning(released, facts.counted),
         practice=card.write_practice(summary, facts.discount, believed=believed),
         conduct=card.write_conduct(

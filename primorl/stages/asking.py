@@ -1,13 +1,12 @@
-"""Private evaluation: pay for questions, ask them of the private units, and make the record of the
-answers with their statements.
+"""Private evaluation: pay for today's returns, ask the private units, and make the record of the
+answers with its statement.
 """
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,21 +16,16 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.config.datasets import AnyDataset, TabularDataset
-from primorl.config.params import EstimatorName
 from primorl.engine.heads import SCALES
 from primorl.evaluate.private import model_values
-from primorl.evaluate.private.behaviour import Behaviour
-from primorl.evaluate.private.model_check import ModelCheck
+from primorl.evaluate.private.behaviour import NAME, Behaviour
 from primorl.evaluate.private.problem import (
     Problem,
     PublicTrajectories,
     Recordings,
-    check_blocks,
-    in_float64,
-    mean_change,
     public_return_bounds,
 )
-from primorl.evaluate.private.question import Asked, Question, ask, noise_of
+from primorl.evaluate.private.question import Asked, ask, noise_of
 from primorl.evaluate.private.results import (
     Answer,
     Conduct,
@@ -48,14 +42,9 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import EVALUATE_PRIVATE, QuestionJob
+from primorl.work.jobs import QuestionJob
 
-BEHAVIOUR_RETURNS = Behaviour(levels=9)
-MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
-QUESTIONS: Mapping[EstimatorName, Question] = {
-    "behaviour": BEHAVIOUR_RETURNS,
-    "model_check": MODEL_CHECK,
-}
+QUESTION = Behaviour(levels=9)
 ROLLOUTS = 512
 """In each member of the model, of every policy whose value there is free."""
 
@@ -67,11 +56,10 @@ def evaluation_problem(
     seed: int,
     ends: Ends = None,
 ) -> Problem:
-    """Set up the subject of the questions: a policy and the released model. Reads no private byte.
+    """Set up the subject: today's returns, a policy and the released model. Reads no private byte.
 
     Args:
-        job: of a question: δ, the discount and the bounds of a trajectory's return, which all
-            questions of a run share.
+        job: δ, the discount and the bounds of a trajectory's return.
         partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
         seed: of rollouts.
@@ -150,7 +138,7 @@ def compare_in_model(
 
 
 def hash_files() -> dict[str, str | None]:
-    """Hash the files that questions and free values are about; None: there is no clone."""
+    """Hash the files that free values are about; None: there is no clone."""
     cloned = BehaviourConfig.read(BEHAVIOUR).made
     return {
         "model_sha256": file_sha256(MODEL / "model.safetensors"),
@@ -161,99 +149,69 @@ def hash_files() -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Answered:
-    """A question's release, whose charge is open until the answers are written.
+    """A release, whose charge is open until the answers are written.
 
     Attributes:
-        question: that was asked.
-        mechanism: of its releases.
-        released: the release ``[n]``.
+        mechanism: of it.
+        released: the numbers, ``[n]``.
         paid: for it.
     """
 
-    question: Question
     mechanism: Mechanism
     released: Tensor
     paid: Paid[Asked]
 
 
-def ask_for(
-    desk: Desk,
-    charges: ExitStack,
-    jobs: Sequence[QuestionJob],
-    problem: Problem,
-    model_sha256: str | None,
-    device: torch.device,
-) -> list[Answered]:
-    """Pay for every question and ask it; the charges stay open, so that a kill costs nothing.
+@contextmanager
+def asked_for(desk: Desk, job: QuestionJob, problem: Problem) -> Iterator[Answered]:
+    """Pay for the question and ask it; the charge stays open, so that a kill costs nothing.
 
     Work that was paid for under the same identity is resumed or restored at no cost, after any edit
-    of code. If the budget does not allow all that is still to be paid for, nothing is charged.
+    of code.
 
     Args:
-        desk: where they are paid.
-        charges: holds them open until the answers are written.
-        jobs: the questions.
-        problem: their subject.
-        model_sha256: of the model in question.
-        device: that asks.
+        desk: where it is paid.
+        job: the question.
+        problem: its subject.
 
     Raises:
-        PipelineError: see `check_blocks`; or the budget does not allow it, or the model is another
-            one than was paid for under the same settings.
+        PipelineError: the budget does not allow it, or the bounds are others than were paid for
+            under the same settings.
     """
-    exact = in_float64(problem.ensemble, device)
-    inputs = problem.observation_size + problem.action_size
-    check_blocks(partial(mean_change, exact), inputs, device)
-    answered = []
-    for job in jobs:
-        question = QUESTIONS[job.question]
-        mechanism = question.build_mechanism(problem, job.noise_multiplier, job.releases)
-        about = _describe_subject(question, problem, model_sha256)
-        begin = Asked(torch.empty(0, dtype=torch.float64), about)
-        paid = charges.enter_context(desk.pay(desk.request(job), begin, Asked.restore))
-        _check_state(question.name, paid, about)
+    mechanism = QUESTION.build_mechanism(problem, job.noise_multiplier, job.releases)
+    about = _describe_subject(problem)
+    begin = Asked(torch.empty(0, dtype=torch.float64), about)
+    with desk.pay(desk.request(job), begin, Asked.restore) as paid:
+        _check_state(job.name, paid, about)
         state = paid.state
         if not paid.finished:
             rows = paid.open_rows(mechanism)
-            state = ask(
-                question, problem, mechanism, rows, state, save_checkpoint=paid.save, device=device
-            )
-        answered.append(Answered(question, mechanism, state.released, paid))
-    return answered
+            state = ask(QUESTION, problem, mechanism, rows, state, save_checkpoint=paid.save)
+        yield Answered(mechanism, state.released, paid)
 
 
-def _describe_subject(question: Question, problem: Problem, model_sha256: str | None) -> str:
-    """Say what a question is about: a paid answer is restored for the same subject only."""
+def _describe_subject(problem: Problem) -> str:
+    """Say what was asked: a paid answer is restored for the same bounds only."""
     rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
     ends = (*rewards, problem.return_low, problem.return_high)
     about = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
     if problem.return_is_sum:
         about += ", sums of rewards"
-    if question.about_model:
-        model = f"model {model_sha256}"
-        if problem.bounds.angles:
-            model += f" angles {problem.bounds.angles}"
-        about = f"{model} {about}"
-    about += f" {question.name} {json.dumps(vars(question), sort_keys=True)}"
-    if isinstance(question, ModelCheck) and problem.bounds.before_end is not None:
-        about += ", rewards within their range"
-    return about
+    return f"{about} {NAME} {json.dumps(vars(QUESTION), sort_keys=True)}"
 
 
 def _check_state(name: str, own: Paid[Asked], about: str) -> None:
     """Check the state that is begun, resumed or restored.
 
     Raises:
-        PipelineError: it is about another model or other bounds, or its answer is lost.
+        PipelineError: it is about other bounds, or its answer is lost.
     """
     state, paid = own.state, f"charge {own.charge.id} of {own.charge.time}"
     remedy = "to pay for another answer, set evaluation.private.draw in params.yaml to a new number"
     if state.about != about:
         raise PipelineError(
-            f"models: {name}: {paid} paid for its answer about another model that was made with "
-            "the same numbers, or other bounds of rewards or returns, or other angles, or by "
-            "another version; "
-            f"{remedy}"
+            f"models: {name}: {paid} paid for its answer with other bounds of rewards or returns, "
+            f"or by another version; {remedy}"
         )
     if not state.finished and state.started > state.made:
         raise PipelineError(
@@ -262,7 +220,7 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> None:
         )
     if state.finished:
         print(
-            f"{EVALUATE_PRIVATE}: {name}: {paid} has paid for this answer: it is restored",
+            f"{name}: {paid} has paid for this answer: it is restored",
             file=sys.stderr,
         )
 
@@ -271,22 +229,17 @@ def evaluation_record(
     problem: Problem,
     partitions: Partitions,
     files: Mapping[str, Any],
-    answered: Sequence[Answered],
+    answered: Answered,
     free: Sequence[Answer],
     conduct: Conduct | None = None,
 ) -> PrivateEvaluation:
     """Make the file's content. A learned termination that rollouts do without bars a trial."""
-    check = None
-    statements: dict[str, Statement] = {}
-    answers: list[Answer] = []
-    for each in answered:
-        question, noise = each.question, noise_of(each.mechanism)
-        statement = _state_privacy(each)
-        statements[question.name] = statement
-        for answer in question.estimates(problem, noise, each.released):
-            answers.append(replace(answer, epsilon=statement.epsilon, delta=statement.delta))
-        if isinstance(question, ModelCheck):
-            check = question.verdict(problem, noise, each.released)
+    statement = answered.paid.state_privacy(answered.mechanism)
+    noise = noise_of(answered.mechanism)
+    answers = [
+        replace(answer, epsilon=statement.epsilon, delta=statement.delta)
+        for answer in QUESTION.estimates(problem, noise, answered.released)
+    ]
     config = ModelConfig.read(MODEL)
     lines = [*config.warnings]
     if config.termination != problem.ensemble.termination:
@@ -304,19 +257,10 @@ def evaluation_record(
         horizon=info.horizon,
         discount=problem.discount,
         estimates=(*answers, *(each for each in free if each.finite)),
-        statements=statements,
-        verdict=Verdict(check=check, vetoes=vetoes),
-        total=answered[-1].paid.spent,
+        statements={NAME: statement},
+        verdict=Verdict(vetoes=vetoes),
+        total=answered.paid.spent,
         conduct=conduct,
         return_bounds=(problem.return_low, problem.return_high),
         **files,
     )
-
-
-def _state_privacy(each: Answered) -> Statement:
-    statement = each.paid.state_privacy(each.mechanism)
-    # The question itself holds the model: where it is not private, neither is the whole.
-    if Statement.read(MODEL).sound:
-        return statement
-    why = "the model in the question has no sound guarantee of its own"
-    return replace(statement, void=(*statement.void, why))

@@ -20,7 +20,7 @@ from primorl.base.files import finite, home
 from primorl.base.paths import PAID_PLANS, PARAMS, PLAN
 from primorl.base.records import record
 from primorl.config.datasets import Bounds
-from primorl.config.params import EstimatorName, Params, Policy, ReturnBounds, plain
+from primorl.config.params import Params, Policy, ReturnBounds, plain
 from primorl.config.reading import Range, Variant
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
@@ -38,8 +38,8 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 if TYPE_CHECKING:
     from primorl.work.data import Partitions
 
-RELEASES: Mapping[EstimatorName, int] = {"behaviour": 2, "model_check": 1}
-"""Releases of each question, of equal noise."""
+RELEASES = 2
+"""Releases of the question, of equal noise."""
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 # of what cubes see of an observation: where people seldom are, a clone must not act wildly
@@ -215,36 +215,32 @@ class CloneJob(TrainingJob):
 
 @record
 class QuestionJob:
-    """A question to the private units: Gaussian releases over all of them.
+    """The question to the private units for today's returns: Gaussian releases over all of them.
 
     Attributes:
-        question: which.
         noise_multiplier: z.
         delta: at which ε is stated.
         discount: γ of the value.
         return_bounds: of a trajectory's return; see `PrivateEvaluation`.
         draw: numbers the draws of the noise that were paid for.
-        about: identity of the model in question; None: the question is about none.
         releases: of equal noise, each of which sees those before.
     """
 
-    question: EstimatorName
     noise_multiplier: Annotated[float, records.Within(gt=0)]
     delta: records.Delta
     discount: Annotated[float, records.Within(gt=0, le=1)]
     return_bounds: ReturnBounds
     draw: records.NaturalInt
-    about: records.Hexadecimal | None
-    releases: Annotated[int, records.Within(ge=1)] = 1
+    releases: int = RELEASES
 
     def __post_init__(self) -> None:
-        if self.releases != RELEASES[self.question]:
+        if self.releases != RELEASES:
             raise ValueError("releases: not those of this version")
 
     @property
     def name(self) -> str:
         """The charge's name in the ledger."""
-        return f"{EVALUATE_PRIVATE}: {self.question}"
+        return f"{EVALUATE_PRIVATE}: behaviour"
 
     @property
     def event(self) -> DpEvent:
@@ -295,7 +291,6 @@ def digest(content: Mapping[str, Any]) -> str:
 _DECIDE = ("dataset", "seed", "partition", "privacy", "dynamics", "behaviour")
 _FACTS = ("environment", "horizon", "bounds", "options")  # of the dataset's file
 _FREE_BOUNDS = ("angles", "outcomes")  # no paid number depends on them
-_LATER = ("words_as_ids", False), ("age", True)  # keys that came later, with their defaults
 
 
 def digest_of_settings(params: Params) -> str:
@@ -305,30 +300,12 @@ def digest_of_settings(params: Params) -> str:
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
-    # What is asked of the people follows from the policy too. Names and empty bounds are those of
-    # plans that were kept before: another digest would have people charged again.
-    asked["privacy"]["statistics"] = {
-        "normaliser": params.normaliser,
-        "starts": params.asks_starts,
-    }
-    facts = {name: content["chosen"][name] for name in _FACTS}
-    facts["bounds"] = {
-        key: value
-        for key, value in facts["bounds"].items()
-        if key not in _FREE_BOUNDS and value is not None
-    }
-    facts["options"] = _without_later(facts["options"])
-    return digest(asked | {"facts": facts, "questions": content["evaluation"]["private"]})
-
-
-def _without_later(options: Any) -> Any:
-    """Leave out later keys at their defaults, so that plans that were kept before are found."""
-    if isinstance(options, dict):
-        kept = ((key, value) for key, value in options.items() if (key, value) not in _LATER)
-        return {key: _without_later(value) for key, value in kept}
-    if isinstance(options, (list, tuple)):
-        return [_without_later(each) for each in options]
-    return options
+    asked["question"] = content["evaluation"]["private"]
+    asked["asks"] = {"normaliser": params.normaliser, "starts": params.asks_starts}
+    asked["facts"] = {name: content["chosen"][name] for name in _FACTS}
+    for key in _FREE_BOUNDS:
+        asked["facts"]["bounds"].pop(key, None)
+    return digest(asked)
 
 
 def paid_plan(params: Params, partitions: "Partitions") -> Path:
@@ -434,13 +411,13 @@ class RunPlan:
         warnings: of the declared facts; they bar a trial of a policy.
         model: the training of the ensemble.
         clone: None: none is made.
-        questions: none: nobody is asked.
+        question: None: nobody is asked.
         policy: the block ``policy``; what the stage decides from the released model is None.
         jobs: what each of them costs.
         settings: that the jobs were made of, by dotted key of params.yaml.
     """
 
-    FORMAT = 1
+    FORMAT = 2
 
     dataset: str
     asked: records.Hexadecimal
@@ -449,7 +426,7 @@ class RunPlan:
     warnings: tuple[str, ...]
     model: ModelJob
     clone: CloneJob | None
-    questions: tuple[QuestionJob, ...]
+    question: QuestionJob | None
     policy: Policy
     jobs: tuple[Price, ...]
     settings: dict[str, Setting]
@@ -457,8 +434,8 @@ class RunPlan:
     @property
     def paid_jobs(self) -> tuple[AnyJob, ...]:
         """The jobs in the order in which they are paid."""
-        clone = () if self.clone is None else (self.clone,)
-        return (self.model, *clone, *self.questions)
+        beside = (job for job in (self.clone, self.question) if job is not None)
+        return (self.model, *beside)
 
     def events(self, manifest: Manifest) -> list[DpEvent]:
         """Return the events of all jobs on the units of the manifest, in the same order."""

@@ -63,7 +63,7 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
             f"params.yaml: dynamics.start: found public, with {public.units} public units; needed "
             f"are {LEAST_UNITS} that a hash drew; allowed: random"
         )
-    if params.questions and info.horizon is None and params.evaluation.private.discount == 1.0:
+    if params.asks_today and info.horizon is None and params.evaluation.private.discount == 1.0:
         yield (
             f"{dataset}: horizon: not declared, while evaluation.private.discount is 1, so nothing "
             "bounds a return; declare a horizon, or set a discount below 1"

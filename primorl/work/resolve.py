@@ -113,9 +113,8 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
     chosen, fit = fit_model(shared, manifest, public)
     model = model_job(chosen, manifest)
     identity = jobs.identity_of(model, partitions.identity)
-    clone = clone_job(chosen, manifest, public, identity)
-    questions = question_jobs(shared, identity)
-    beside: tuple[jobs.AnyJob, ...] = questions if clone is None else (clone, *questions)
+    clone, question = clone_job(chosen, manifest, public, identity), question_job(shared)
+    beside = [job for job in (clone, question) if job is not None]
     stops, looked_at = find_objections(params, manifest, public)
     answer = fit.answer
     reason = fit.reason + say_least_spread(params, model.build_mechanism(manifest))
@@ -132,7 +131,7 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
         warnings=warnings,
         model=model,
         clone=clone,
-        questions=questions,
+        question=question,
         policy=_policy(params, manifest),
         jobs=tuple(jobs.Price.of(job, partitions) for job in (model, *beside)),
         settings=_settings(chosen, params.privacy.target_epsilon),
@@ -197,28 +196,23 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
     return chosen.policy
 
 
-# ---- the questions
+# ---- the question
 
 
-def question_jobs(params: Params, model_identity: str) -> tuple[jobs.QuestionJob, ...]:
-    """Make the jobs of the questions that have a share of ε.
+def question_job(params: Params) -> jobs.QuestionJob | None:
+    """Make the job of the question for today's returns; None: it has no share of ε.
 
     Raises:
-        PipelineError: no noise is enough for the ε of one of them.
+        PipelineError: no noise is enough for its ε.
     """
+    if not params.asks_today:
+        return None
     chosen, delta = params.evaluation.private, params.privacy.delta
-    return tuple(
-        jobs.QuestionJob(
-            question=name,
-            noise_multiplier=jobs.solve_noise(
-                epsilon_of(params, name), delta, 1.0, jobs.RELEASES[name]
-            ),
-            delta=delta,
-            discount=chosen.discount,
-            return_bounds=chosen.return_bounds,
-            draw=chosen.draw,
-            about=model_identity if name == "model_check" else None,
-            releases=jobs.RELEASES[name],
-        )
-        for name in params.questions
+    epsilon = epsilon_of(params, "behaviour")
+    return jobs.QuestionJob(
+        noise_multiplier=jobs.solve_noise(epsilon, delta, 1.0, jobs.RELEASES),
+        delta=delta,
+        discount=chosen.discount,
+        return_bounds=chosen.return_bounds,
+        draw=chosen.draw,
     )

@@ -52,15 +52,15 @@ def refusal(raw: dict[str, Any]) -> str:
 
 
 def test_one_key_says_what_a_run_may_cost_and_shares_divide_it() -> None:
-    """A log without an environment gets a clone and two questions; a simulator needs none."""
+    """A log without an environment gets a clone and a question; a simulator needs none."""
     cook({"privacy": {"target_epsilon": 2.0}})
     assert params.parse(OPEN).privacy.target_epsilon == 2.0
     assert params.parse(with_keys(privacy__target_epsilon=0.3)).privacy.target_epsilon == 0.3
     simulated = params.parse(OPEN)
     assert simulated.privacy.shares == {"model": 1.0}
-    assert (simulated.clones, simulated.questions) == (False, ())
+    assert (simulated.clones, simulated.asks_today) == (False, False)
     log = params.parse(with_keys(dataset="csv-log"))
-    assert (log.clones, log.questions) == (True, ("behaviour", "model_check"))
+    assert (log.clones, log.asks_today) == (True, True)
     for shares, says in (
         ({"clone": 1.0}, "found none of the model"),
         ({"model": 0.9, "clone": 0.2}, "found 1.1 in all; allowed is at most 1"),

@@ -12,7 +12,6 @@ from primorl.evaluate.private.results import (
     BEYOND,
     MEAN_RETURN,
     Answer,
-    Check,
     PrivateEvaluation,
     Verdict,
     Veto,
@@ -26,13 +25,7 @@ def answer(of: Any, what: str, value: float, **more: Any) -> Answer:
     return Answer(of=of, what=what, value=value, **plain | more)
 
 
-def judged(believe: Any, ratio: float | None = 0.4, *vetoes: Veto) -> Verdict:
-    wrong = ("reward",) if believe == "no" else ()
-    check = Check(believe=believe, ratio=ratio, wrong=wrong, horizons=(1, 5))
-    return Verdict(check=check, vetoes=vetoes)
-
-
-BELIEVED = judged("yes")
+NOTHING_AGAINST = Verdict()
 
 
 def found(
@@ -40,7 +33,7 @@ def found(
     today: tuple[float, float] | None = (-82.0, -78.0),
     drawn: tuple[float, ...] = (-81.0, -79.0),
     policy: tuple[float, ...] = (-70.0, -66.0),
-    verdict: Verdict | None = BELIEVED,
+    verdict: Verdict | None = NOTHING_AGAINST,
     beyond: float = 0.0,
     spread: float | None = None,
 ) -> PrivateEvaluation:
@@ -98,9 +91,7 @@ SIGNS = {
         # A member of the model says that it loses.
         ({"drawn": (-81.0, -79.0), "policy": (-50.0, -79.5)}, "keep", "begins at 0 or below"),
         ({"policy": (math.nan, -66.0)}, "more_data", "not known"),
-        ({"today": None}, "more_data", "not both asked"),
-        ({"verdict": judged("no", 2.0)}, "more_data", "rewards worse than saying"),
-        ({"verdict": judged("doubtful", None)}, "trial", ""),
+        ({"today": None}, "more_data", "return was not asked"),
     ],
 )
 def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
@@ -119,7 +110,7 @@ def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
     """No figure is printed beside it. The twin: the same answers without it are a trial."""
     veto = Veto(kind=kind, reason=SIGNS[kind])
     assert recommend(found()).answer == "trial"
-    barred = judged("yes", 0.4, veto)
+    barred = Verdict(vetoes=(veto,))
     said = recommend(found(verdict=barred))
     assert said.answer == ("keep" if kind == "warned" else "more_data")
     assert (said.gain, said.interval) == (None, None)

@@ -17,9 +17,9 @@ from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.results import (
     Answer,
-    Check,
     PrivateEvaluation,
     Verdict,
+    Veto,
 )
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
@@ -215,23 +215,21 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
         assert logged.data.metrics[f"seed_{seed}.return_mean"] == own["return_mean"]
 
 
-CHECKED = Check(believe="yes", ratio=0.1, wrong=(), horizons=(1, 5))
-
-
 @pytest.mark.usefixtures("project")
 def test_the_summary_repeats_what_the_private_units_answered_about_this_model_and_policy() -> None:
     write_model(STATEMENT)
     rest: dict[str, Any] = {"covers": "noise", "bias": "none", "delta": 1e-5}
     of_today = rest | {"what": "mean return", "of": "behaviour", "estimator": "charged"}
-    of_model = rest | {"what": "reward error", "of": "model", "estimator": "model_check"}
+    spread = rest | {"what": "quantile", "of": "behaviour", "estimator": "charged"}
+    sign = Veto(kind="warned", reason="the reward may not be learned")
     answers = replace(
         PrivateEvaluation.read(PRIVATE_EVALUATION),
         estimates=(
             Answer(**of_today, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
-            Answer(**of_model, value=0.5, ci95=(0.4, 0.6), epsilon=0.1),
+            Answer(**spread, value=0.5, ci95=(0.4, 0.6), epsilon=0.2),
         ),
         total=SpentOnDataset(epsilon=2.75, delta=1e-5, charges=4),
-        verdict=Verdict(check=CHECKED),
+        verdict=Verdict(vetoes=(sign,)),
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
     )
@@ -243,7 +241,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     run(chosen())
     summary = read_json(SUMMARY)
     assert [found["of"] for found in summary["private_evaluation"]] == ["behaviour"]
-    assert summary["model_verdict"]["check"]["believe"] == "yes"
+    assert summary["model_verdict"]["vetoes"][0]["reason"] == sign.reason
     assert summary["spent_on_dataset"]["epsilon"] == 2.75
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
     for line in ("spent    in all: ε = 2.75, ", "today    -9.9 (-11.1 to -8.7) by charged (ε 0.2)"):

@@ -16,7 +16,7 @@ from primorl.base.files import read_json
 from primorl.base.paths import POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
+from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict, Veto
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy import loaded
@@ -65,7 +65,7 @@ def near(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """
     folder = tmp_path_factory.mktemp("near") / "project"
     raw = tiny_params()
-    raw["privacy"]["shares"] = {"model": 0.3, "clone": 0.3, "behaviour": 0.2, "model_check": 0.2}
+    raw["privacy"]["shares"] = {"model": 0.3, "clone": 0.3, "behaviour": 0.4}
     # accounted like the model: no sampling, no search for the noise
     with pytest.MonkeyPatch.context() as quick:
         quick_clone(quick, rounds=3, q=1.0, noise=lambda _: 4.0)
@@ -143,7 +143,7 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
 
 
 def same_charge(statements: dict[str, Any]) -> dict[str, Any]:
-    statements["model_check"] = statements["behaviour"]
+    statements["another"] = statements["behaviour"]
     return statements
 
 
@@ -167,7 +167,10 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
 ) -> None:
     """Nor a summary that does not repeat them. Twin: as they were given they leave."""
     for changes, says in (
-        ({"verdict": Verdict(check=None)}, "by the ledger it made other files"),
+        (
+            {"verdict": Verdict(vetoes=(Veto(kind="warned", reason="late"),))},
+            "by the ledger it made other files",
+        ),
         ({"horizon": 7}, "private_evaluation.json: horizon: found 7, allowed is 200"),
         ({"policy_sha256": "0" * 64}, "not about models/policy/policy.saf"),
         ({"model_sha256": "0" * 64}, "not about models/dynamics/model.saf"),

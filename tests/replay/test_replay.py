@@ -93,7 +93,7 @@ def with_simulator(*, neighbour: bool) -> None:
     raw = tiny_params()
     raw["chosen"]["termination"] = "learned"
     raw["privacy"]["sampling_probability"] = 0.5
-    shares = {"model": 0.6, "clone": 0.2, "behaviour": 0.1, "model_check": 0.1}
+    shares = {"model": 0.6, "clone": 0.2, "behaviour": 0.2}
     raw["privacy"] |= {"target_epsilon": 4.0, "shares": shares}
     raw["policy"]["seeds"] = [0, 1]
     raw["online"] |= {"users": 6, "cohort": 3, "steps": 20}

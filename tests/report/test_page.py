@@ -199,13 +199,13 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     words = {"labels": {"pressure": "arterial pressure, mmHg"}}
     said = log_of(answer="keep", reason="So.", interval=None)
     unsure = log_of(answer="more_data", reason="So.", interval=None)
-    for advice, believe, shown in (
-        (said, "doubtful", True),
-        (said, "no", False),
-        (unsure, "doubtful", False),
+    impossible = {"kind": "beyond_bounds", "reason": "a mean return above 5"}
+    for advice, against, shown in (
+        (said, [], True),
+        (said, [impossible], False),
+        (unsure, [], False),
     ):
-        check = {"believe": believe, "ratio": 0.51, "wrong": ["reward"], "horizons": [1, 5]}
-        own = advice | {"model_verdict": {"check": check}}
+        own = advice | {"model_verdict": {"vetoes": against}}
         page = plain(write_page(replace(FACTS, summary=own, conduct=conduct, declared=words)))
         change = "more dose 3 where arterial pressure, mmHg is at most 60: 49% of the steps there"
         assert (change in page) == shown

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from primorl.base.errors import PipelineError
 from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE, Ends
@@ -35,17 +34,15 @@ are discrete.
 
 STARTS = 4096
 """First states that are drawn where none are public."""
-BLOCK = 1024
-"""Rows that `in_blocks` asks for at once."""
 BYTES_AT_ONCE = 32 << 20
 """`portions` holds so many bytes of padded rows at a time, six numbers for each that is read; or
 one unit."""
 
 _TOGETHER = 8  # portions
+_UNITS_AT_ONCE = 1024  # public ones
 _NEGLIGIBLE = 1e-3  # weight of a reward
 # share of the widest bounds; returns that differ by less tell nothing about their spread
 _SAME = 1e-6
-_FARTHEST = 5.0  # scales from the mean; standardised observations are held within
 D = TypeVar("D")
 
 
@@ -149,20 +146,6 @@ class Problem:
         several = before is None and self.horizon != 1
         return replace(self, return_low=low, return_high=high, return_is_sum=several)
 
-    def standardise(self, observation: Tensor) -> Tensor:
-        """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and
-        finite.
-
-        Observations are held within their bounds first; NaN counts as 0.
-        """
-        maps, bounds, size = self.ensemble.normaliser, self.bounds, self.observation_size
-        held = bounds.observation_low, bounds.observation_high
-        scales = maps.input_mean[:size], maps.input_scale[:size]
-        device = observation.device
-        low, high, mean, scale = (part.double().to(device) for part in (*held, *scales))
-        bounded = observation.double().nan_to_num(nan=0.0).clamp(low, high)
-        return ((bounded - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
-
     def bound_reward(self, reward: Tensor) -> Tensor:
         """Hold rewards within their declared bounds."""
         low, high = self.bounds.reward_low, self.bounds.reward_high
@@ -192,57 +175,6 @@ class Problem:
             return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
 
         return act
-
-
-def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size, on one
-    thread.
-
-    The rounding of a product depends on its number of rows, and that of an operation that threads
-    share on where it is cut. Where a decision hangs on it, as that of a discrete action does, or
-    many steps of a model multiply it, one unit's rows would decide about another's. The last block
-    is filled up with zeros. `check_blocks` tries a machine.
-    """
-    count, threads = len(rows), torch.get_num_threads()
-    filled = pad(rows, (0, 0, 0, -count % BLOCK))
-    torch.set_num_threads(1)
-    try:
-        return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
-    finally:
-        torch.set_num_threads(threads)
-
-
-def check_blocks(
-    function: Callable[[Tensor], Tensor], columns: int, device: torch.device | None = None
-) -> None:
-    """Apply ``function`` to a block of one made-up row of so many columns, before anything is
-    charged.
-
-    Raises:
-        PipelineError: two answers differ in a bit, so a unit's answers depend on their place among
-            those of others.
-    """
-    row = torch.randn(
-        1, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    ).to(device)
-    answers = in_blocks(function, row.repeat(BLOCK, 1))
-    if not torch.equal(answers, answers[:1].expand_as(answers)):
-        raise PipelineError(
-            f"compute.device: on this machine ({answers.device.type}), the last bits of what a "
-            "model or policy answers for one row differ with its place among other rows, which "
-            "the guarantee does not allow; evaluate on another machine or with another build of "
-            "torch"
-        )
-
-
-def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:
-    """Average the members' predictions of change and reward: observations and actions ``[B, S +
-    A]`` to ``[B, S + 1]``.
-
-    The mean belongs in the block: how members are summed depends on the number of rows, too.
-    """
-    size = ensemble.architecture.observation_size
-    return ensemble.predict(rows[:, :size], rows[:, size:])[0].mean(0)
 
 
 def in_float64(whole: D, device: torch.device | None = None) -> D:
@@ -294,10 +226,7 @@ class Episodes:
     Padding is finite and belongs to the unit itself; every use must be masked by ``own``.
 
     Attributes:
-        observation: ``[U, M, S]``, float64.
-        action: ``[U, M, A]``, float64; one-hot where actions are discrete.
         reward: ``[U, M]``, float64.
-        following: the next observation, ``[U, M, S]``.
         terminated: whether the step ended in a terminal state, bool ``[U, M]``.
         step: number of the step within its trajectory, from 0, int64 ``[U, M]``.
         begins: whether the step begins a trajectory, bool ``[U, M]``; false in padding.
@@ -306,10 +235,7 @@ class Episodes:
         own: whether the row is no padding, bool ``[U, M]``.
     """
 
-    observation: Tensor
-    action: Tensor
     reward: Tensor
-    following: Tensor
     terminated: Tensor
     step: Tensor
     begins: Tensor
@@ -322,46 +248,35 @@ class Episodes:
         return self.begins.sum(1)
 
     @classmethod
-    def read(
-        cls, source: EpisodeSource, units: Tensor, device: torch.device | None = None
-    ) -> "Episodes":
+    def read(cls, source: EpisodeSource, units: Tensor) -> "Episodes":
         """Read all rows of some units.
 
         Args:
             source: of the units.
             units: indices, int64 ``[U]``, at least one.
-            device: where the tensors go; None: the CPU.
         """
         lengths = source.lengths(units)
         # A unit may have no rows.
         steps = torch.arange(max(1, int(lengths.max()))).expand(len(units), -1)
         own = steps < lengths[:, None]
         steps = steps.where(own, 0)  # padding repeats a row of the unit's own
-        inputs, targets = source.transitions(units, steps)
+        _, targets = source.transitions(units, steps)
         begins = source.begins(units, steps) & own
         begins[:, 0] = own[:, 0]
         place = torch.arange(own.shape[1]).expand_as(own)
         step = place - place.where(begins, 0).cummax(1).values
         ends = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones_like(own[:, :1])), 1)
-        size = targets.shape[-1] - 2
-        inputs, targets = inputs.double(), targets.double()
-        read = cls(
-            observation=inputs[..., :size],
-            action=inputs[..., size:],
-            reward=targets[..., size],
-            following=inputs[..., :size] + targets[..., :size],
-            terminated=targets[..., size + 1] > 0,
+        return cls(
+            reward=targets[..., -2].double(),
+            terminated=targets[..., -1] > 0,
             step=step.where(own, 0),
             begins=begins,
             ends=ends,
             own=own,
         )
-        return cls(**{name: part.to(device) for name, part in vars(read).items()})
 
 
-def portions(
-    source: EpisodeSource, units: Tensor, width: int, device: torch.device | None = None
-) -> Iterator[Episodes]:
+def portions(source: EpisodeSource, units: Tensor, width: int) -> Iterator[Episodes]:
     """Read all rows of some units in portions of `BYTES_AT_ONCE`. Sensitive.
 
     Neighbours in length share a portion, so that there is little padding: among units that lie
@@ -371,7 +286,6 @@ def portions(
         source: of the units.
         units: indices, int64 ``[U]``; may be empty.
         width: numbers of a row.
-        device: where the tensors go; None: the CPU.
     """
     rows, lengths = max(1, BYTES_AT_ONCE // (8 * 6 * width)), source.lengths(units)
     together = max(1, _TOGETHER * rows * len(units) // max(1, int(lengths.sum())))
@@ -382,7 +296,7 @@ def portions(
             last = first + 1
             while last < len(ordered) and (last + 1 - first) * numbers[last] <= rows:
                 last += 1
-            yield Episodes.read(source, ordered[first:last], device)
+            yield Episodes.read(source, ordered[first:last])
             first = last
 
 
@@ -415,7 +329,7 @@ class PublicTrajectories:
         """Read the public split, which must not be empty."""
         parts = []
         # All at once, all would be as long as the longest.
-        for units in torch.split(torch.arange(public.units), BLOCK):
+        for units in torch.split(torch.arange(public.units), _UNITS_AT_ONCE):
             rows = Episodes.read(public, units)
             unit, last = rows.ends.nonzero(as_tuple=True)
             length = rows.step[unit, last] + 1

@@ -1,6 +1,4 @@
-"""``metrics/private_evaluation.json``: the answers of private evaluation, their intervals and their
-costs.
-"""
+"""``metrics/private_evaluation.json``: the answers, their intervals and their cost."""
 
 import hashlib
 import json
@@ -26,12 +24,8 @@ BEYOND = "share of steps beyond the clone's"
 """`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone
 hardly ever is.
 """
-Believe = Literal["yes", "doubtful", "no"]
-"""What the model check says: the model can be believed, perhaps, or not."""
 Estimator = Annotated[str, records.matching("[a-z][a-z0-9_]*", 40)]
-Of = Literal["behaviour", "clone", "policy", "random", "model"]
-_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "conduct", "return_bounds")
-_FILES = ("model_sha256", "policy_sha256", "clone_sha256")
+Of = Literal["behaviour", "clone", "policy", "random"]
 
 
 @record
@@ -41,9 +35,7 @@ class Answer:
     estimator: Estimator
     """Name of the estimator."""
     of: Of
-    """Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how
-    wrong it is.
-    """
+    """Whose: of those who made the log, of their clone, of the policy, of a baseline."""
     what: records.Line
     """What the number is; `mean return` for a value."""
     value: float
@@ -68,22 +60,6 @@ class Answer:
 
 
 @record
-class Check:
-    """What the people's trajectories say of the model's predictions (`model_check`)."""
-
-    believe: Believe
-    """Whether the model can be believed."""
-    ratio: float | None
-    """The model's squared error over that of a trivial guess, the larger of rewards and states;
-    `null`: infinite.
-    """
-    wrong: tuple[records.Line, ...]
-    """What is surely predicted worse than by the guess."""
-    horizons: tuple[int, ...]
-    """How many steps ahead was predicted."""
-
-
-@record
 class Veto:
     """A free sign, or a warning from before the charge, that bars a trial."""
 
@@ -104,12 +80,8 @@ class Veto:
 
 @record
 class Verdict:
-    """Whether the released model can be believed, and what bars a trial of a policy that was made
-    in it.
-    """
+    """What speaks against the released model, or bars a trial of a policy that was made in it."""
 
-    check: Check | None
-    """By the people; `null`: `model_check` was not asked."""
     vetoes: tuple[Veto, ...] = ()
     """Signs and warnings that bar a trial."""
 
@@ -118,15 +90,12 @@ class Verdict:
         """Rebuild it from a summary's plain content; None: there is none."""
         if content is None:
             return None
-        check = content.get("check")
-        vetoes = tuple(Veto(**veto) for veto in content.get("vetoes", ()))
-        return cls(check=None if check is None else Check(**check), vetoes=vetoes)
+        return cls(vetoes=tuple(Veto(**veto) for veto in content.get("vetoes", ())))
 
     @property
     def believed(self) -> bool:
         """Whether values in the model may be shown and compared."""
-        refuted = self.check is not None and self.check.believe == "no"
-        return not refuted and not any(veto.disbelieves for veto in self.vetoes)
+        return not any(veto.disbelieves for veto in self.vetoes)
 
 
 @record
@@ -205,11 +174,11 @@ class Conduct:
 
 @record
 class PrivateEvaluation(records.FileRecord):
-    """The answers of all estimators, their privacy statements, and the total
+    """The answers of all estimators, their privacy statement, and the total
     (``metrics/private_evaluation.json``).
     """
 
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 3
     REMEDY: ClassVar[str] = "run `dvc repro evaluate_private`"
 
     dataset: records.Line
@@ -225,7 +194,7 @@ class PrivateEvaluation(records.FileRecord):
     estimates: tuple[Answer, ...] = ()
     """The answers; empty where nothing was asked."""
     verdict: Verdict | None = None
-    """Whether the model can be believed; `null`, as what follows: nothing was asked."""
+    """What speaks against the model; `null`, as what follows: nothing was asked."""
     statements: dict[records.Line, Statement] = field(default_factory=dict)
     """Privacy statement of each estimator that was charged, by its name."""
     total: SpentOnDataset | None = None
@@ -264,23 +233,13 @@ class PrivateEvaluation(records.FileRecord):
         found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
         return next((answer for answer in found if estimator in (None, answer.estimator)), None)
 
-    def digest(self, estimator: str) -> str:
-        """Hash (SHA-256) one estimator's answers, its statement and their subject; the ledger keeps
-        the digest.
-
-        Free answers, which no charge of their own binds, are part of every estimator's.
+    def made(self) -> dict[str, str]:
+        """Hash (SHA-256) the answers, the free ones too, with their statement and subject, as the
+        ledger records them with the charge.
         """
-        content = self.to_json()
-        free = {answer.estimator for answer in self.estimates} - self.statements.keys()
-        bound = free | {estimator}
-        own = [each for each in content["estimates"] if each["estimator"] in bound]
-        about = {key: content.get(key) for key in (*_ABOUT, *_FILES)}
-        about["statement"] = content["statements"].get(estimator)
-        return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
-
-    def made(self, estimator: str) -> dict[str, str]:
-        """Name the digest of an estimator's answers as the ledger records it with the charge."""
-        return {f"private_evaluation: {estimator}": self.digest(estimator)}
+        content = {key: part for key, part in self.to_json().items() if key != "total"}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return {"private_evaluation": digest}
 
     def refuse_other_files(self, path: Path, model: Path, policy: Path, clone: Path) -> None:
         """Check that the answers are about the model, the policy and the clone in these folders, if

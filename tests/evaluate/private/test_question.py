@@ -11,53 +11,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.evaluate.private.behaviour import Behaviour
-from primorl.evaluate.private.model_check import ModelCheck
+from primorl.evaluate.private.behaviour import Behaviour, noisy_mean, pair
 from primorl.evaluate.private.problem import Episodes, Problem
-from primorl.evaluate.private.question import Asked, Question, ask, noise_of, noisy_mean, pair
+from primorl.evaluate.private.question import Asked, ask, noise_of
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from tests.evaluate.private.conftest import Log, payers, problem, question, tiny_log, tiny_problem
+from tests.evaluate.private.conftest import Log, payers, problem, question
 from tests.mechanisms import SeededEntropy, watch
 
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
-TINY, CHAIN = tiny_problem(UNITS), problem(UNITS)
+CHAIN = problem(UNITS)
 BEHAVIOUR = Behaviour(levels=4)
 NOTHING = torch.empty(0, dtype=torch.float64)
-QUESTIONS: dict[str, tuple[Question, Problem, Tensor]] = {
-    "behaviour": (BEHAVIOUR, CHAIN, NOTHING),
-    "behaviour, in its range": (BEHAVIOUR, CHAIN, torch.linspace(0.4, -0.4, 15).double()),
-    "model_check": (ModelCheck(horizons=(1, 3, 4), starts=3, cap=1.5), TINY, NOTHING),
-}
 BEGIN = Asked(NOTHING)
 
 
-def logged(asked: Problem) -> tuple[Log, list[Log]]:
+def logged() -> tuple[Log, list[Log]]:
     """A log, and what it may be where one unit is hostile."""
-    source = tiny_log(UNITS) if asked is TINY else payers(UNITS, 1.0)
+    source = payers(UNITS, 1.0)
     mixed = source.spoilt(SPOILT, 1e300)
     mixed.inputs[SPOILT, 0], mixed.targets[SPOILT, 1:] = math.nan, -math.inf
     return source, [*(source.spoilt(SPOILT, number) for number in HOSTILE), mixed]
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(name: str) -> None:
-    question, asked, released = QUESTIONS[name]
-    source, hostile = logged(asked)
-    mechanism, others = question.build_mechanism(asked, 1.0, 1), torch.arange(UNITS) != SPOILT
-    before = question.contributions(asked, source.episodes(), 0.1, released)
+@pytest.mark.parametrize(
+    "released", [NOTHING, torch.linspace(0.4, -0.4, 15).double()], ids=["first", "in its range"]
+)
+def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(
+    released: Tensor,
+) -> None:
+    source, hostile = logged()
+    mechanism, others = BEHAVIOUR.build_mechanism(CHAIN, 1.0, 1), torch.arange(UNITS) != SPOILT
+    before = BEHAVIOUR.contributions(CHAIN, source.episodes(), 0.1, released)
     norms = before.norm(dim=1)
     assert 0.7 < norms.max() <= 1 + 1e-12 < mechanism.clip.sensitivity, "the clip changes nothing"
     for each in hostile:
-        after = question.contributions(asked, each.episodes(), 0.1, released)
+        after = BEHAVIOUR.contributions(CHAIN, each.episodes(), 0.1, released)
         torch.testing.assert_close(after[others], before[others], rtol=1e-9, atol=1e-12)
         for clip in (mechanism.clip, L2Clip(1e-3)):
             assert isinstance(clip, L2Clip)
             moved = clip.finish(after.clone()).sum(0) - clip.finish(after[others].clone()).sum(0)
             assert float(moved.norm()) <= clip.sensitivity * (1 + 1e-9)
     alone = [source.episodes(unit) for unit in range(UNITS)]
-    apart = torch.cat([question.contributions(asked, own, 0.1, released) for own in alone])
+    apart = torch.cat([BEHAVIOUR.contributions(CHAIN, own, 0.1, released) for own in alone])
     torch.testing.assert_close(apart, before, rtol=1e-9, atol=1e-12)
 
 
@@ -101,29 +98,17 @@ def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.Mo
         ask(BEHAVIOUR, CHAIN, mechanism, payers(5, 1.0), BEGIN)
 
 
-def covered(
-    share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False
-) -> float:
-    """How often the interval holds the mean of the units that have a number, over 2,000 draws of
-    units and noise.
-    """
+def covered(noise: float, units: int, seed: int, *, hide_noise: bool = False) -> float:
+    """How often the interval holds the mean, over 2,000 draws of units and noise."""
     draw = torch.Generator().manual_seed(seed)
     x = (torch.rand(2000, units, generator=draw, dtype=torch.float64) ** 2) * 1.6 - 0.9
     truth = 1.6 / 3 - 0.9
-    has = torch.rand(2000, units, generator=draw) < share
-    means = (pair(x) * has[..., None]).mean(1) + noise * torch.randn(
-        2000, 2, generator=draw, dtype=torch.float64
-    )
-    shares = has.double().mean(1) + (share < 1) * noise / 2 * torch.randn(
-        2000, generator=draw, dtype=torch.float64
-    )
+    means = pair(x).mean(1) + noise * torch.randn(2000, 2, generator=draw, dtype=torch.float64)
     hits = 0
-    for (mean, rest), own in zip(means.tolist(), shares.tolist(), strict=True):
-        said = 0.0 if hide_noise else noise
-        shared = (own, said / 2) if share < 1 else ()
-        found = noisy_mean(units, mean, rest, said, *shared)
-        assert -1 <= found.low <= found.value <= found.high <= 1
-        hits += found.low <= truth <= found.high
+    for mean, rest in means.tolist():
+        value, low, high = noisy_mean(units, mean, rest, 0.0 if hide_noise else noise)
+        assert -1 <= low <= value <= high <= 1
+        hits += low <= truth <= high
     return hits / 2000
 
 
@@ -132,17 +117,14 @@ def test_the_second_moment_is_free(x: float) -> None:
     assert float(pair(torch.tensor([x], dtype=torch.float64)).norm()) <= 1
 
 
-@pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize(("noise", "units"), [(0.02, 300), (0.3, 8)])
-def test_intervals_cover(share: float, noise: float, units: int) -> None:
-    assert covered(share, noise, units, seed=1) >= 0.935
-    assert covered(0.4, 1e-6, 300, seed=2) <= 0.965, "not too long"
-    assert covered(1.0, 0.05, 300, seed=3, hide_noise=True) < 0.9, "the twin: without the noise"
+def test_intervals_cover(noise: float, units: int) -> None:
+    assert covered(noise, units, seed=1) >= 0.935
+    assert covered(1e-6, 300, seed=2) <= 0.965, "not too long"
+    assert covered(0.05, 300, seed=3, hide_noise=True) < 0.9, "the twin: without the noise"
 
 
-def test_an_unknown_share_says_nothing_and_no_contribution_within_the_norm_is_changed() -> None:
-    found = noisy_mean(1000, 0.01, 0.0, 0.05, 0.02, 0.05)
-    assert (found.low, found.high, found.noise) == (-1, 1, math.inf)
+def test_no_contribution_within_the_norm_is_changed() -> None:
     mechanism = Behaviour(levels=1).build_mechanism(question(10, 1, 1), 10.0, 2)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert isinstance(mechanism.clip, L2Clip)
