@@ -273,7 +273,7 @@ class Compute(Block):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
-SHARES_OF_A_LOG: Shares = {"model": 0.86, "clone": 0.1, "behaviour": 0.04}
+SHARES_OF_A_LOG: Shares = {"model": 0.83, "clone": 0.13, "behaviour": 0.04}
 """A log without an environment has no other way to tell what a policy is worth."""
 SHARES_OF_A_SIMULATOR: Shares = {"model": 1.0}
 BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")

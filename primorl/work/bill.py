@@ -1,7 +1,7 @@
 """The bill: charges of the next `dvc repro`, those that are paid, and whether the budget allows the
 rest.
 
-Model, clone and questions are paid one after the other by the same people. A budget that allows the
+Model, clone and question are paid one after the other by the same people. A budget that allows the
 first and not all would leave a run without its answers, so it is refused before the first. Reads no
 private byte.
 """
@@ -40,7 +40,7 @@ class Bill:
 
     Attributes:
         variant: private, or one without a guarantee.
-        requests: of the model, then of the clone and the questions.
+        requests: of the model, then of the clone and the question.
         paid: identities of work that is paid for already.
         account: everything that was charged to the same units.
         delta: δ of the budget.

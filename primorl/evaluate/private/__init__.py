@@ -1,3 +1,1 @@
-"""Private evaluation: estimators of today's return, of a policy's return, and of the
-model's error.
-"""
+"""Private evaluation: today's returns by the people, and a policy's value in the model."""

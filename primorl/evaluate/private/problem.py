@@ -1,5 +1,4 @@
-"""The subject of an evaluation, the logged trajectories that answer questions, and facts of public
-ones.
+"""The subject of an evaluation, the logged trajectories that answer, and facts of public ones.
 
 A `Problem` holds public facts, declared bounds, the released model and the policy: nothing in it is
 private. `Episodes` are the trajectories of some privacy units, as padded tensors. A unit's own rows
