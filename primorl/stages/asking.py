@@ -219,10 +219,7 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> None:
             f"one answer only; it stays spent; {remedy}"
         )
     if state.finished:
-        print(
-            f"{name}: {paid} has paid for this answer: it is restored",
-            file=sys.stderr,
-        )
+        print(f"{name}: {paid} has paid for this answer: it is restored", file=sys.stderr)
 
 
 def evaluation_record(
@@ -234,7 +231,7 @@ def evaluation_record(
     conduct: Conduct | None = None,
 ) -> PrivateEvaluation:
     """Make the file's content. A learned termination that rollouts do without bars a trial."""
-    statement = answered.paid.state_privacy(answered.mechanism)
+    statement = _state_privacy(answered)
     noise = noise_of(answered.mechanism)
     answers = [
         replace(answer, epsilon=statement.epsilon, delta=statement.delta)
@@ -264,3 +261,12 @@ def evaluation_record(
         return_bounds=(problem.return_low, problem.return_high),
         **files,
     )
+
+
+def _state_privacy(answered: Answered) -> Statement:
+    statement = answered.paid.state_privacy(answered.mechanism)
+    # Free values stand beside the answer: where the model is not private, neither is the whole.
+    if Statement.read(MODEL).sound:
+        return statement
+    why = "the model whose values stand beside the answer has no sound guarantee of its own"
+    return replace(statement, void=(*statement.void, why))

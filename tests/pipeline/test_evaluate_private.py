@@ -92,6 +92,13 @@ def test_the_answer_is_charged_once_and_first(
     assert (len(charged(ready)), len(released)) == (1, 2)
 
 
+def test_beside_values_of_a_model_without_a_guarantee_the_answer_is_void(ready: Params) -> None:
+    """Twin: beside those of a sound model it is sound."""
+    assert evaluated(ready).statements["behaviour"].sound
+    write_model(PRIVATE | {"charge": None, "spent_on_dataset": None, "void": ["noise is seeded"]})
+    assert "no sound guarantee" in evaluated(ready).statements["behaviour"].void[0]
+
+
 @pytest.mark.parametrize(("termination", "barred"), [("none", False), ("learned", True)])
 def test_learned_ends_that_rollouts_do_without_bar_a_trial(
     ready: Params, monkeypatch: pytest.MonkeyPatch, termination: str, barred: bool

@@ -34,9 +34,8 @@ from tests.pipeline.training_project import (
 )
 
 DATA: dict[str, Any] = {"fingerprint": "f"}
-OPEN: dict[str, Any] = {"return_bounds": "reward", "draw": 0, "about": None}
 QUESTION = QuestionJob(
-    question="behaviour", noise_multiplier=20.0, delta=1e-5, discount=1.0, releases=2, **OPEN
+    noise_multiplier=20.0, delta=1e-5, discount=1.0, return_bounds="reward", draw=0
 )
 
 OPEN_POLICY = {key.removeprefix("policy."): None for key in RULED if key.startswith("policy.")}
@@ -53,7 +52,6 @@ def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params)
         QUESTION,
         replace(QUESTION, discount=0.8),
         replace(QUESTION, return_bounds=(-1.0, 2.0)),
-        replace(QUESTION, about="a" * 64),
     ]
     found = {identity_of(each, DATA) for each in (model, *others)}
     assert len(found) == 8

@@ -33,7 +33,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
-from primorl.work import jobs, model_rules
+from primorl.work import model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
 from primorl.work.model_rules import Fit
@@ -420,16 +420,3 @@ def test_a_clone_is_of_the_models_class_in_its_scales_and_counts_rows_where_traj
         assert clone is not None
         assert (clone.model, clone.normaliser, clone.scaled_by) == (model, "model", "0" * 64)
         assert clone.local.full_rows == full
-
-
-@pytest.mark.parametrize(("key", "usual"), [("words_as_ids", False), ("age", True)])
-def test_a_later_key_at_its_default_leaves_the_digest_of_settings_as_it_was(
-    key: str, usual: bool
-) -> None:
-    """Or people would be charged again by an upgrade. Twin: another value makes another digest."""
-    before = {"columns": {"unit": "user"}, "parts": [{"name": "x"}]}
-    for value, same in ((usual, True), (not usual, False)):
-        for part in ("columns", "parts"):
-            now: dict[str, Any] = json.loads(json.dumps(before))
-            (now[part] if part == "columns" else now[part][0])[key] = value
-            assert (jobs._without_later(now) == before) is same
