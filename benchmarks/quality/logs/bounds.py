@@ -49,7 +49,7 @@ def measure(name: str, people: int, epsilon: float, wider: int) -> dict[str, flo
     log = LOGS[name]
     truth, least, most = describe(name)
     middle, half = (least + most) / 2, wider * (most - least) / 2
-    noise = solve_noise(epsilon, _DELTA, 1.0, RELEASES["behaviour"]) / people
+    noise = solve_noise(epsilon, _DELTA, 1.0, RELEASES) / people
     halves: dict[bool, list[float]] = {True: [], False: []}
     held = 0
     for draw in range(DRAWS):
