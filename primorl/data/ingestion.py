@@ -193,12 +193,9 @@ class RowCheck:
             PipelineError: if two units have a trajectory of the same id.
         """
         if names := list(itertools.compress(self._spaces.observation_names, self._large)):
-            print(
-                f"ingest: warning: {self._origin}: numbers beyond {_EXACT} lose digits (float32), "
-                f"in {', '.join(names[:12])}; where small changes matter, as of a time in seconds, "
-                "count from a beginning of its own",
-                file=sys.stderr,
-            )
+            found = f"numbers beyond {_EXACT} lose digits (float32), in {', '.join(names[:12])}"
+            remedy = "count a time from the begin of its trajectory"
+            print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
         places = first_repeat(pa.concat_arrays(self._trajectories)) if self._mixed else None
         if places is not None:
             first, again = places

@@ -239,7 +239,8 @@ def can_compare(summary: Mapping[str, Any]) -> bool:
 
 
 _NO_WORDS = ("", "id", "pid", "sid", "uid", "mrn", "ssn", "subjid", "usubjid")
-_ID = r"(?<=[a-z])I[dD]s?$|[\s_.-]+(?i:ids?|no|nr|number|key|code|uuid)$"
+_ID = r"(?i:(case|client|patient|person|stay|subject|user)ids?$)|(?<=[a-z])I[dD]s?$"
+_ID += r"|[\s_.-]+(?i:ids?|no|nr|number|key|code|uuid)$"
 
 
 def singular(unit: str, labels: Mapping[str, str] | None = None) -> str:
@@ -248,7 +249,7 @@ def singular(unit: str, labels: Mapping[str, str] | None = None) -> str:
     """
     if labels and unit in labels and unit != "trajectory":
         return labels[unit]
-    plain = re.sub(r"(?<=[a-z])(?=[A-Z])|[\s_.-]+", " ", re.sub(_ID, "", unit)).strip().lower()
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])|[\s_.-]+", " ", re.sub(_ID, r"\1", unit)).strip().lower()
     return "patient" if unit == "subject_id" else "person" if plain in _NO_WORDS else plain
 
 

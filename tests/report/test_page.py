@@ -172,6 +172,8 @@ def test_columns_and_actions_are_called_as_declared(name: str, said: str) -> Non
         ("subject_id", "patient", "patients"),
         ("PatientID", "patient", "patients"),
         ("user id", "user", "users"),
+        ("subjectid", "subject", "subjects"),
+        ("PERSONID", "person", "people"),
         ("case_number", "case", "cases"),
         ("hospitalStay.no", "hospital stay", "hospital stays"),
         ("pid", "person", "people"),

@@ -193,11 +193,8 @@ class LogFiles:
                 if batch.num_rows > 0:
                     yield pa.Table.from_arrays(arrays, schema=self.schema)
             if row in _SHEET_ROWS and path.suffix != ".parquet":
-                print(
-                    f"ingest: warning: {path}: found {row} rows, where a spreadsheet ends; if it "
-                    "was saved from one, rows after these are missing",
-                    file=sys.stderr,
-                )
+                why = "where a spreadsheet ends; if it was saved from one, more are missing"
+                print(f"ingest: warning: {path}: found {row} rows, {why}", file=sys.stderr)
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.

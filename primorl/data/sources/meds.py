@@ -44,19 +44,11 @@ _LONGEST = 2**60  # microseconds, longer than any record
 _MOST_CODES = 8  # that a warning names
 _UNKNOWN = [-2_208_988_800_000_000, 0]  # 1900 and 1970, which programs write for no time
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
-_AGAIN = (
-    "events have the subject, time and code of another; doses and rewards count all of them, an "
-    "observation the last"
-)
+_TIME = "give it its time, or the end of its day"
+_LATE = f"trajectories begin after their subject terminated, which is left out: {_TIME}"
+_EMPTY = f"trajectories have an end at their begin, taken for that of one before: {_TIME}"
+_AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
 _UNDATED = "events are at 1900-01-01 or 1970-01-01 00:00, as an unknown time is often written"
-_LATE = (
-    "trajectories begin after their subject terminated, which is left out: give a death its time, "
-    "or the end of its day"
-)
-_EMPTY = (
-    "trajectories have an end at their begin, which is taken for that of one before: give an end "
-    "its time, or the end of its day"
-)
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
 
@@ -100,8 +92,7 @@ class Meds:
         for entry in self._dataset.options.observation:
             read = sorted(codes.fitting[codes.role(entry)])
             if isinstance(entry, datasets.MedsValue) and len(read) > 1:
-                found = f"{len(read)} codes ({', '.join(read[:_MOST_CODES])})"
-                found += "; numbers in another unit of measure would be mixed"
+                found = f"{len(read)} codes, all in one unit? {', '.join(read[:_MOST_CODES])}"
                 print(f"collect: {entry.name} is read of {found}", file=sys.stderr)
         if unseen := ", ".join(map(repr, codes.unseen)):
             where = f"datasets/{self._name}.yaml: options"
@@ -243,8 +234,7 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
         times = table["time"].cast(_TYPES["time"], safe=False).cast(pa.int64())
         code = whole(table["code"].cast(pa.dictionary(pa.int32(), pa.string())))
         number = table["numeric_value"]
-        if not pa.types.is_floating(number.type):
-            number = pc.utf8_trim_whitespace(number.cast(pa.string()))
+        number.slice(0, 0).cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         found = "not readable as Parquet, or of other types than MEDS has"
         raise PipelineError(f"{path}: {found}; repair it") from None
@@ -257,24 +247,32 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
         raise PipelineError(f"{path}: row {back[0] + 2}: {found}; {remedy}")
     # The last row is for events without a code.
     roles = np.vstack([codes.roles_of(code.dictionary.to_pylist()), codes.roles_of([None])])
-    roles = roles[pc.fill_null(code.indices, -1).to_numpy()]
+    kinds = pc.fill_null(code.indices, -1).to_numpy()
+    rows = np.flatnonzero(roles[kinds].any(axis=1))
     runs = np.append(subject[:1], subject[1:][new])
-    rows = np.flatnonzero(roles.any(axis=1))
-    keys = [key[rows] for key in (pc.fill_null(code.indices, -1).to_numpy(), time, subject)]
+    keys = [kinds[rows], time[rows], subject[rows]]
     order = np.lexsort(keys)
     event = np.zeros(len(rows), np.int64)  # a number for each subject, time and code
     event[order[1:]] = np.cumsum(np.any([np.diff(key[order]) for key in keys], axis=0))
-    timed = time[rows] > _STATIC
-    codes.told[_AGAIN] += int(timed.sum()) - len(np.unique(event[timed]))
+    codes.told[_AGAIN] += len(rows) - len(np.unique(event))
     codes.told[_UNDATED] += int(np.isin(time[rows], _UNKNOWN).sum())
-    value, faults = _read_numbers(file, rows, number.take(rows), roles[rows], event, codes)
+    value, faults = _read_numbers(file, rows, number, roles[kinds[rows]], event, codes)
     for found, bad in faults.items():
         if bad.any():
             row = rows[bad.argmax()]
             where = f"{path}: row {row + 1}: code {code[row].as_py()!r}"
             allowed = "float32 numbers in numeric_value, empty where there is none"
             raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
-    return Events(subject[rows], time[rows], value, roles[rows]), runs
+    return Events(subject[rows], time[rows], value, roles[kinds[rows]]), runs
+
+
+def _parse(column: pa.ChunkedArray, rows: Ints) -> tuple[Floats, Flags]:
+    """Read the numbers of some rows, NaN without one; and say where something else stands."""
+    text = pc.utf8_trim_whitespace(column.take(rows).cast(pa.string()))
+    right = pc.match_substring_regex(text, _NUMBER, ignore_case=True).fill_null(False)
+    empty = pc.is_in(text, pa.array(["", "nan", "NaN", None]))
+    value: Floats = pc.if_else(right, text, None).cast(pa.float32()).to_numpy()
+    return value, pc.invert(pc.or_(right, empty)).to_numpy()
 
 
 def _read_numbers(
@@ -290,23 +288,21 @@ def _read_numbers(
     Rows of one ``event`` have subject, time and code in common.
     """
     reads, adds = (roles[:, own].any(axis=1) for own in (codes.reads, codes.adds))
-    text = np.zeros(len(rows), bool)
-    if pa.types.is_string(number.type):
-        right = pc.match_substring_regex(number, _NUMBER, ignore_case=True)
-        empty = pc.is_in(number, pa.array(["", "nan", "NaN", None]))
-        text = reads & ~pc.or_kleene(right, empty).to_numpy()
-        number = pc.if_else(right, number, None)
-    value: Floats = number.cast(pa.float32(), safe=False).to_numpy()
-    alone = reads & np.isnan(value)
-    if alone.any() and "text_value" in file.schema_arrow.names:
-        texts = file.read(["text_value"])["text_value"].cast(pa.string()).take(rows)
-        right = pc.match_substring_regex(texts, _NUMBER, ignore_case=True).fill_null(False)
-        # Some converters write an event twice, with a number and with a text.
-        alone &= right.to_numpy() & (np.bincount(event, ~np.isnan(value)) == 0)[event]
+    if pa.types.is_floating(number.type):
+        value, text = (
+            number.take(rows).cast(pa.float32(), safe=False).to_numpy(),
+            np.zeros(len(rows), bool),
+        )
     else:
+        value, text = _parse(number, rows)
+    # Some converters write an event twice, with a number and with a text.
+    alone = reads & (np.bincount(event, ~np.isnan(value), 1) == 0)[event]
+    if "text_value" not in file.schema_arrow.names:
         alone[:] = False
+    elif alone.any():
+        alone &= ~np.isnan(_parse(file.read(["text_value"])["text_value"], rows)[0])
     return value, {
-        "text for a number": text,
+        "text for a number": text & reads,
         "an infinite number": np.isinf(value) & adds,
         "a number in text_value alone": alone,
     }

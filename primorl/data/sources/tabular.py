@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +25,8 @@ _HOUR = 3_600_000_000  # microseconds
 _HALF_YEAR = 183 * 24 * _HOUR
 _SEVERAL = 10  # units, more than meet by chance
 _DECADES = 40 * _HALF_YEAR
-_NO_TIMES = [  # that programs write where a time is not known, in microseconds
-    datetime(year, month, day, tzinfo=UTC).timestamp() * 1e6
-    for year, month, day in ((1, 1, 1), (1753, 1, 1), (1900, 1, 1), (1970, 1, 1))
-]
+# The years 1, 1753, 1900 and 1970: programs write their begin where a time is not known.
+_NO_TIMES = np.array([-62_135_596_800, -6_847_804_800, -2_208_988_800, 0]) * 10**6
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -69,11 +66,9 @@ def _tell_moved(
     trajectory = np.cumsum(~within)
     back = within & (steps < 0)
     if moved := len(np.unique(trajectory[back])):
-        print(
-            f"ingest: {moved} of {1 + int((~within).sum())} trajectories do not lie in order in "
-            "the log, and are sorted; a time of day or a number that starts anew is no order",
-            file=sys.stderr,
-        )
+        found = f"{moved} of {1 + int((~within).sum())} trajectories do not lie in order in the log"
+        why = "a time of day, or a number that starts anew, is no order"
+        print(f"ingest: {found}, and are sorted; {why}", file=sys.stderr)
     if not log.ordered_by_time:
         return
     back &= np.bincount(trajectory, back)[trajectory] == 1
@@ -227,12 +222,10 @@ class TabularReader:
             yield self._make_transitions(rows.combine_chunks())
         if self._unused:
             hint = "" if self._earns else "warning: no other row has a reward: "
-            print(
-                f"ingest: {hint}in {self._unused} trajectories that do not terminate the last row "
-                "has one, which is not used, as nothing after it is known; if it is an outcome, "
-                "set options.end: outcome, or flag true ends in columns.terminated",
-                file=sys.stderr,
-            )
+            found = f"in {self._unused} trajectories that do not terminate the last row has one"
+            remedy = "set options.end: outcome, or flag true ends in columns.terminated"
+            why = f"which is not used; if it is an outcome, {remedy}"
+            print(f"ingest: {hint}{found}, {why}", file=sys.stderr)
 
     def _make_transitions(self, rows: pa.Table) -> pa.Table:
         starts = np.flatnonzero(
