@@ -40,17 +40,23 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
     rows = pa.concat_tables([log.schema.empty_table(), *log.batches()]).combine_chunks()
     keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
     order = np.lexsort(keys)
-    _tell_moved(log, rows, keys, order)
+    within = np.logical_and.reduce([np.diff(own[order]) == 0 for own in keys[1:]])
+    trajectory = np.cumsum(~within)
+    if moved := len(np.unique(trajectory[within & (np.diff(order) < 0)])):
+        found = f"{moved} of {1 + int((~within).sum())} trajectories do not lie in order in the log"
+        why = "a time of day, or a number that starts anew, is no order"
+        print(f"ingest: {found}, and are sorted; {why}", file=sys.stderr)
+    if log.ordered_by_time:
+        _refuse_moved(log, rows, keys, order)
     for start in range(0, len(order), ROWS_PER_BATCH):
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
-def _tell_moved(
+def _refuse_moved(
     log: LogFiles, rows: pa.Table, keys: Sequence[schema.Array], order: schema.Ints
 ) -> None:
-    """Say how many trajectories are sorted, and refuse times that sorting would put in a wrong
-    place: the only step back of a trajectory as it lies in the log, if a wrong date or the end of
-    summer time explains it.
+    """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
+    lies in the log, if a wrong date or the end of summer time explains it.
 
     A date is wrong where the step goes over half a year, in one file, and all other gaps of the
     trajectory together are a twentieth of that gap at most. Summer time can end in a night to
@@ -65,12 +71,6 @@ def _tell_moved(
     within = np.logical_and.reduce([np.diff(own[places]) == 0 for own in ids])
     trajectory = np.cumsum(~within)
     back = within & (steps < 0)
-    if moved := len(np.unique(trajectory[back])):
-        found = f"{moved} of {1 + int((~within).sum())} trajectories do not lie in order in the log"
-        why = "a time of day, or a number that starts anew, is no order"
-        print(f"ingest: {found}, and are sorted; {why}", file=sys.stderr)
-    if not log.ordered_by_time:
-        return
     back &= np.bincount(trajectory, back)[trajectory] == 1
     gaps = np.where(within, np.diff(time[order]), 0)  # a trajectory has the same places there
     longest = np.zeros(len(rows), np.int64)
@@ -222,7 +222,9 @@ class TabularReader:
             yield self._make_transitions(rows.combine_chunks())
         if self._unused:
             hint = "" if self._earns else "warning: no other row has a reward: "
-            found = f"in {self._unused} trajectories that do not terminate the last row has one"
+            found = (
+                f"in {self._unused} trajectories that do not terminate the last row has a reward"
+            )
             remedy = "set options.end: outcome, or flag true ends in columns.terminated"
             why = f"which is not used; if it is an outcome, {remedy}"
             print(f"ingest: {hint}{found}, {why}", file=sys.stderr)
