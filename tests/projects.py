@@ -1,11 +1,13 @@
 """A project's settings in a folder of a test's own, and folders that all tests share."""
 
+import copy
 import fcntl
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,11 @@ def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
     What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the
     dataset's own. One unit in fifty is public where its recipe says nothing.
     """
+    return copy.deepcopy(_settings(dataset))
+
+
+@cache
+def _settings(dataset: str) -> dict[str, Any]:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     entry = yaml.safe_load((ROOT / f"datasets/{dataset}.yaml").read_text(encoding="utf-8"))
     raw["partition"] |= {

@@ -32,7 +32,7 @@ DELTA = 1e-3
 
 
 @pytest.fixture
-def asked(project: Path) -> Params:
+def asked(folder_with_store: Path) -> Params:
     content = project_settings()
     content["chosen"]["environment"] = "CartPole-v1"
     content["privacy"]["delta"] = DELTA

@@ -104,7 +104,10 @@ def public_units(number: int) -> None:
     write_data(public=number)
 
 
-def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(data: Params) -> None:
+def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise_of_model(monkeypatch, 1.0)
     params = automatic(data, privacy__rounds=3, dynamics__hidden=[5])
     chosen, _ = fit(params)
     left = chosen.undecided - {"dynamics.degree"}  # which a network does not have
@@ -116,7 +119,10 @@ def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(data: Param
     assert (chosen.privacy.clipping_norm or 0) > 0
 
 
-def test_a_round_that_hardly_anybody_joins_is_refused(data: Params) -> None:
+def test_a_round_that_hardly_anybody_joins_is_refused(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise_of_model(monkeypatch, 1.0)
     fit(automatic(data, privacy__sampling_probability=0.12))
     with pytest.raises(PipelineError, match=r"found 0\.1, at which less than one of 9 units"):
         fit(automatic(data, privacy__sampling_probability=0.1))
