@@ -137,12 +137,9 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int
         PipelineError: if the columns, the bounds and the environment do not fit each other.
     """
     columns, action = dataset.options.columns, dataset.options.columns.action
-    one_hot, first = [], 0
-    for entry in columns.observation:
-        size = 1 if isinstance(entry, str) else len(entry.categories)
-        if size > 1:
-            one_hot.append((first, size))
-        first += size
+    sizes = [1 if isinstance(one, str) else len(one.categories) for one in columns.observation]
+    ends = zip(itertools.accumulate(sizes), sizes, strict=True)
+    one_hot = tuple((end - size, size) for end, size in ends if size > 1)
     names, low, high = zip(*columns.dimensions, strict=True)
     parts = [[name for name, _, _ in part.dimensions] for part in columns.choices]
     actions: tuple[str, ...] = tuple(map(", ".join, itertools.product(*parts)))
@@ -164,9 +161,7 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int
         spaces = schema.Spaces(low, high, action.low, action.high)
     else:
         spaces = schema.Spaces.with_discrete_actions(low, high, len(actions))
-    return replace(
-        spaces, one_hot=tuple(one_hot), observation_names=names, action_names=actions
-    ), horizon
+    return replace(spaces, one_hot=one_hot, observation_names=names, action_names=actions), horizon
 
 
 def _check_fit(name: str, spaces: schema.Spaces, observation: int, actions: int, box: bool) -> None:
