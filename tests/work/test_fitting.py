@@ -413,8 +413,9 @@ def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
 
 @pytest.mark.parametrize(("units", "model"), [(10**6, "network"), (3000, "linear")])
 def test_a_clone_is_of_the_models_class_in_its_scales_and_counts_rows_where_trajectories_end(
-    small: Params, units: int, model: str
+    small: Params, monkeypatch: pytest.MonkeyPatch, units: int, model: str
 ) -> None:
+    noise_of_model(monkeypatch, 1.0)
     write_partitions([episode(9, i) for i in range(12)])
     shares = {"model": 0.7, "clone": 0.3}
     params = automatic(small, partition__public_fraction=0, privacy__shares=shares)
