@@ -72,7 +72,7 @@ class Project:
         stays as it is.
 
         Without settings, data that are not there yet, or are out of date, are made first: `dvc
-        repro partition`, which charges nothing.
+        repro plan`, which charges nothing.
 
         Raises:
             PipelineError: the settings are wrong or of data that are not here, or a stage fails.
@@ -114,6 +114,7 @@ class Project:
                 bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
                 if bill is not None:
                     bill.refuse_beyond_budget()
+                    bill.refuse_lost()
                 _set(given)
             try:
                 show_dvc(*(("exp", "run") if given else ("repro",)))

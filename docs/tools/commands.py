@@ -28,6 +28,7 @@ _DVC = (
     "exp",
     "push",
     "pull",
+    "cache",
     "checkout",
     "commit",
     "remote",

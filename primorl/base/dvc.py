@@ -107,7 +107,10 @@ class Status:
             return frozenset(json.loads(out))
         except ValueError:
             lines = (line for line in err.splitlines() if line.startswith("ERROR"))
-            said = next(lines, "no answer")
+            said = next(lines, " ".join(err.split()) or "no answer")
+            if f"{LOCK}' validation failed" in said:
+                said += f"; {LOCK} is empty or damaged: `git checkout {LOCK}` brings it back; or "
+                said += "delete it: all stages run again, and what is paid for is restored"
             if " is busy, " in said or "RWLock" in said:
                 said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended; "
                 said += "if there is none, delete that file"

@@ -22,6 +22,7 @@ _EXAMPLES = """Examples:
   primorl ledger show --json                 the same as JSON
   primorl ledger verify                      check the records; names the first broken one
   primorl ledger publish WORD                let people become public who were private before
+  primorl ledger move URL                    from a SQLite file to another database
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     about = "Show or check what was spent on private data."
     group = typer.Typer(help=f"{about}\n\n\b\n{_EXAMPLES}")
-    for function in (_show, _verify, _publish):
+    for function in (_show, _verify, _publish, _move):
         add_command(group, function.__name__.strip("_"), function, _EXAMPLES)
     app.add_typer(group, name="ledger")
 
@@ -66,7 +67,26 @@ def _publish(
     from primorl.stages.splitting import confirm
 
     units = confirm(load(), word).public_units
-    print(f"{units} units may be public now; `dvc repro partition` makes them so")
+    print(f"{units} units may be public now; `dvc repro plan` makes them so")
+
+
+def _move(
+    url: Annotated[str, typer.Argument(help="Of an empty database, as ledger.url names it.")],
+) -> None:
+    """Move the records from a SQLite file to another database; the file keeps a copy that counts
+    no more.
+    """
+    from primorl.config.params import LedgerStore
+    from primorl.privacy.ledger.store import Store
+
+    with _open() as (params, ledger):
+        if ledger is None:
+            print(_EMPTY)
+            return
+        ledger.verify()
+    target = Store(LedgerStore(url=url).address)
+    Store(params.ledger.address).move(target)
+    print(f"moved to {target.shown}; now set ledger.url in params.yaml, here and in every clone")
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class OwnRun:
         if not MANIFEST.exists() or Manifest.load(MANIFEST).info.dataset != params.dataset:
             raise PipelineError(
                 f"{PARTITIONS}: not there yet for dataset {params.dataset}; run `dvc repro "
-                "partition`, which charges nothing; or give the numbers of a mechanism"
+                "plan`, which charges nothing; or give the numbers of a mechanism"
             )
         partitions = Partitions.open(PARTITIONS, params)
         changed = frozenset() if status is None else status.changed_stages()
@@ -192,7 +192,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     """What it costs first, then whether it can learn, then the numbers."""
     plan, manifest, training = own.plan, own.partitions.manifest, own.training
     with read_ledger(own.params) as ledger:
-        bill = Bill.of(own.params, plan, own.partitions, ledger)
+        bill = Bill.of(own.params, plan, own.partitions, ledger, own.changed)
     yield from _cost_lines(own)
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else bill}"
     if plan.can_learn is not None:

@@ -226,6 +226,7 @@ def run() -> None:
         print(bill, flush=True)
         if bill is not None:
             bill.refuse_beyond_budget()  # before DVC deletes the model that is there
+            bill.refuse_lost()
         show_dvc("repro")
     summary(links=True)
 
@@ -281,7 +282,7 @@ def runs(
 
     Results are those of MLflow: returns that a simulator measured come first. Then come gains over
     today's practice by a model, which do not compare: the newest first. `data` tells versions of
-    the data apart, and `units` how many joined and left since the version before; `ε in all` is
+    the data apart, and `units` how many joined and left since the version before; `ε by then` is
     what all runs had spent on the same units by then; `set` are settings that a person wrote and
     that differ.
 
@@ -314,7 +315,7 @@ def runs(
     print(format_table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=_NUMBERS))
 
 
-_SPENT = {"epsilon": "ε of policy", "delta": "δ", "spent": "ε in all"}
+_SPENT = {"epsilon": "ε of policy", "delta": "δ", "spent": "ε by then"}
 _NUMBERS = ("units", *_SPENT.values(), "return or gain")
 
 

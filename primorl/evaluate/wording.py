@@ -284,7 +284,7 @@ def text(summary: Mapping[str, Any]) -> str:
         ("dataset", f"{summary['dataset']} ({place}), {summary['units']} private units"),
         ("variant", f"{summary['variant']}, {run}"),
         ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
-        ("spent", f"in all: {account(summary)}"),
+        ("spent", f"in all, up to this run: {account(summary)}"),
         *_describe_answers(summary),
         *_describe_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
     ]

@@ -10,26 +10,49 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from dp_accounting.dp_event import NonPrivateDpEvent
 
 from primorl.base.dvc import changed_stages
-from primorl.base.paths import MANIFEST, PARTITIONS
+from primorl.base.errors import PipelineError
+from primorl.base.files import home, workspace
+from primorl.base.paths import CHECKPOINTS, MANIFEST, PARTITIONS
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import Budget, BudgetExceeded, Request, paid_identities
+from primorl.privacy.ledger.history import (
+    Budget,
+    BudgetExceeded,
+    Charge,
+    Request,
+    paid_identities,
+)
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.work.data import Partitions, budget_of, read_ledger, refuse_missing_charges
-from primorl.work.jobs import RunPlan, request_for
+from primorl.work.data import (
+    Partitions,
+    budget_of,
+    find_charges,
+    read_ledger,
+    refuse_missing_charges,
+)
+from primorl.work.jobs import (
+    CLONE_BEHAVIOUR,
+    EVALUATE_PRIVATE,
+    TRAIN_MODEL,
+    RunPlan,
+    request_for,
+)
 from primorl.work.resolve import is_refused, next_plan
 
 MAKE_DATA = {"collect", "ingest", "partition"}
+_ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "optimize_policy", EVALUATE_PRIVATE)
+"""Stages from the first that pays to the last: where one runs, those after it do."""
 UNKNOWN = (
     "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc "
-    "repro partition` charges nothing"
+    "repro plan` charges nothing"
 )
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 
@@ -41,20 +64,20 @@ class Bill:
     Attributes:
         variant: private, or one without a guarantee.
         requests: of the model, then of the clone and the question.
-        paid: identities of work that is paid for already.
         account: everything that was charged to the same units.
         delta: δ of the budget.
         budget: the limit of all of it; None: there is none.
+        changed: stages whose inputs changed.
         refused: whether the stage ``plan`` stops the run, which cannot learn.
         online: words about users of the stage ``online``, who have an account of their own.
     """
 
     variant: Variant
     requests: tuple[Request, ...]
-    paid: Set[str]
     account: Account
     delta: float
     budget: Budget | None
+    changed: Set[str] = frozenset()
     refused: bool = False
     online: str = ""
 
@@ -66,7 +89,10 @@ class Bill:
                 "cannot learn (`primorl plan`)"
             )
         if not self.unpaid:
-            return f"the next `dvc repro` charges nothing: all of it is paid{self.online}"
+            line = "the next `dvc repro` charges nothing: all of it is paid"
+            if lost := self.find_lost(self.changed):
+                line += f"; but it needs {_name_lost(lost)}"
+            return line + self.online
         if self.variant != "private":
             return (
                 f"the next `dvc repro` has no guarantee (variant {self.variant}): all ε then "
@@ -77,17 +103,25 @@ class Bill:
             f"{at_most(self.spent)} is spent, {at_most(self.after)} afterwards"
         )
         if self.budget is None:
-            return f"{line}, without a budget{self.online}"
-        line += f", of a budget of {at_most(self.budget.epsilon, 6)}"
+            line += ", without a budget"
+        else:
+            line += f", of a budget of {at_most(self.budget.epsilon, 6)}"
         if not self.fits:
             line += ": what does not fit is refused before it reads a private row"
+        if lost := self.find_lost(self.changed):
+            line += f"; refused before the first charge, as it needs {_name_lost(lost)}"
         return line + self.online
 
     __repr__ = __str__
 
     @classmethod
     def of(
-        cls, params: Params, plan: RunPlan, partitions: Partitions, ledger: Ledger | None
+        cls,
+        params: Params,
+        plan: RunPlan,
+        partitions: Partitions,
+        ledger: Ledger | None,
+        changed: Set[str] = frozenset(),
     ) -> "Bill":
         """Make the bill of a planned run; a job whose identity the ledger knows is paid.
 
@@ -100,24 +134,44 @@ class Bill:
         return cls(
             variant=plan.model.variant,
             requests=tuple(request_for(job, partitions) for job in plan.paid_jobs),
-            paid=paid_identities(account.charges),
             account=account,
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
+            changed=changed,
             refused=is_refused(params, plan),
         )
 
-    @property
+    @cached_property
     def unpaid(self) -> list[Request]:
         """The requests that no earlier charge pays for.
 
         One without a guarantee is charged each time, as it is never restored.
         """
+        paid = paid_identities(self.account.charges)
         return [
             each
             for each in self.requests
-            if each.identity not in self.paid or isinstance(each.event, NonPrivateDpEvent)
+            if each.identity not in paid or isinstance(each.event, NonPrivateDpEvent)
         ]
+
+    def find_lost(self, changed: Set[str]) -> list[Charge]:
+        """Find jobs that are paid and cannot be restored here, as another clone has their
+        checkpoints; return their charges.
+
+        Where the result is here, that matters if the job's stage will run: it or one before it
+        ``changed``, or has an unpaid job.
+        """
+        paid = {charge.identity: charge for charge in self.account.charges}
+        here = {charge for _, charge in find_charges(workspace())}
+        run = changed | {stage_of(each) for each in self.unpaid}
+        found = []
+        for each in self.requests:
+            if each in self.unpaid or _checkpoint(paid[each.identity]).exists():
+                continue
+            before = _ORDER[: _ORDER.index(stage_of(each)) + 1]
+            if run & {*before} or paid[each.identity].id not in here:
+                found.append(paid[each.identity])
+        return found
 
     @cached_property
     def spent(self) -> float:
@@ -149,6 +203,37 @@ class Bill:
             f"{at_most(self.after)}; ask for a smaller ε. Nothing was charged"
         )
 
+    def refuse_lost(self, changed: Set[str] = frozenset()) -> None:
+        """Refuse to pay for one job where another one is paid for and cannot be restored here.
+
+        Raises:
+            PipelineError: see `find_lost`. Nothing was charged.
+        """
+        if lost := self.find_lost(changed):
+            raise PipelineError(f"this run needs {_name_lost(lost)}. Nothing was charged")
+
+
+def stage_of(request: Request) -> str:
+    """Return the stage that a request is paid in."""
+    return request.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
+
+
+def _name_lost(lost: Sequence[Charge]) -> str:
+    """List charges whose checkpoints are not here, and what to do."""
+    files = ", ".join(
+        f"{each.id}.safetensors ({each.stage}, paid for on {each.time[:10]})" for each in lost
+    )
+    draws = "; ".join(dict.fromkeys(each.another_draw for each in lost))
+    return (
+        f"what was paid for and is not in {home() / CHECKPOINTS}: {files}. Copy these files from "
+        "the clone that paid (clones can share the folder) or from a backup, or bring the results "
+        f"by `dvc checkout` or `dvc pull`; {draws}"
+    )
+
+
+def _checkpoint(charge: Charge) -> Path:
+    return home() / CHECKPOINTS / f"{charge.id}.safetensors"
+
 
 def name_charges(requests: Sequence[Request]) -> str:
     """List names of charges, with the ε of their events."""
@@ -179,7 +264,7 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         if partitions.manifest.info.dataset != params.dataset:
             return None
         plan = next_plan(params, partitions, changed)
-        bill = Bill.of(params, plan, partitions, ledger)
+        bill = Bill.of(params, plan, partitions, ledger, changed)
     if not (params.online.asked and changed):
         return bill
     return replace(bill, online="; the stage `online` charges its users, an account of their own")

@@ -102,14 +102,13 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
     """
     known = set() if ledger is None else {charge.id for charge in ledger.charges()}
     for root in dict.fromkeys((workspace().resolve(), home())):
-        for file in (*sorted((root / MODELS).glob("*/privacy.json")), root / PRIVATE_EVALUATION):
-            for charge in _find_charges(read_json(file)) if file.exists() else ():
-                if charge not in known:
-                    raise PipelineError(
-                        f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
-                        "database of ledger.url) from its backup; or, if the charge is in "
-                        "another ledger, move this file away"
-                    )
+        for file, charge in find_charges(root):
+            if charge not in known:
+                raise PipelineError(
+                    f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
+                    "database of ledger.url) from its backup; or, if the charge is in "
+                    "another ledger, move this file away"
+                )
     if not known and recorded_outputs("train_model"):
         raise PipelineError(
             f"{LOCK}: train_model has run, and the ledger is empty; restore .primorl (or the "
@@ -118,6 +117,13 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
         )
     if ledger is not None:
         ledger.check_head()
+
+
+def find_charges(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the charges that models and private answers in a folder name, each with its file."""
+    for file in (*sorted((root / MODELS).glob("*/privacy.json")), root / PRIVATE_EVALUATION):
+        for charge in _find_charges(read_json(file)) if file.exists() else ():
+            yield file, charge
 
 
 def _find_charges(content: Any) -> Iterator[str]:

@@ -38,7 +38,7 @@ from primorl.privacy.ledger.history import Budget, Charge, Request, Version, pai
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
-from primorl.work.bill import Bill
+from primorl.work.bill import Bill, stage_of
 from primorl.work.data import (
     Partitions,
     budget_of,
@@ -143,13 +143,17 @@ class Desk:
         Raises:
             BudgetExceeded: the budget does not allow it, or not all jobs of the run that are still
                 to be paid. Nothing is spent.
-            PipelineError: one of the refusals of `pay_or_resume`. Nothing is spent.
+            PipelineError: one of the refusals of `pay_or_resume`, or a job of the run that is paid
+                for cannot be restored here. Nothing is spent.
         """
         if self.bill is not None:
             now = self.ledger.account(self.version)  # other processes may have charged meanwhile
-            bill = replace(self.bill, account=now, paid=paid_identities(now.charges))
+            bill = replace(self.bill, account=now)
             if request in bill.unpaid:  # what is paid is restored
                 bill.refuse_beyond_budget()
+            lost = bill.find_lost({stage_of(request)})
+            if request in bill.unpaid or request.identity in paid_identities(lost):
+                bill.refuse_lost({stage_of(request)})
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:

@@ -37,7 +37,7 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
     info, units, bounds = manifest.info, manifest.private_units, params.chosen.bounds
     dataset, normaliser = f"datasets/{params.dataset}.yaml", params.normaliser
     if public.info != info:
-        yield "data/partitions: its parts are of different datasets; run `dvc repro partition`"
+        yield "data/partitions: its parts are of different datasets; run `dvc repro plan`"
     patience = params.dynamics.early_stopping.patience
     asking = {
         "params.yaml: partition.public_fraction": (normaliser, "0"),
@@ -49,7 +49,7 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
         if asked == "public" and not manifest.public_units:
             yield (
                 f"{key}: needs public units, and data/partitions has none (where partition in "
-                f"params.yaml was changed since, run `dvc repro partition`); allowed: {allowed}"
+                f"params.yaml was changed since, run `dvc repro plan`); allowed: {allowed}"
             )
     q = params.privacy.sampling_probability
     if q is not None and q * units < 1:

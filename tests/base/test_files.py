@@ -289,6 +289,10 @@ def test_what_changed_and_what_is_gone_are_told() -> None:
     Path("dvc.yaml").write_text("stages: [")
     with pytest.raises(PipelineError, match="`dvc status` fails: "):
         changed_stages()
+    Path("dvc.yaml").write_text(PIPELINE)
+    Path("dvc.lock").write_text("")  # as a full disk may leave it
+    with pytest.raises(PipelineError, match=r"empty or damaged: `git checkout dvc\.lock`"):
+        changed_stages()
     for lock in ("", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"):
         Path("dvc.lock").write_text(lock)
         assert hint() is None, "DVC reports it"

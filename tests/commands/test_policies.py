@@ -144,7 +144,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         status, out, err = primorl("runs", *words)
         assert (status, err) == (0, "")
         assert "ε of policy" in out
-        assert "ε in all" in out
+        assert "ε by then" in out
         return [line.split()[2] for line in out.splitlines()[1:]]
 
     ranked = ["baseline", "visits", "weak", "large", "good", "small"]
@@ -192,6 +192,8 @@ class FakeBill:
     def refuse_beyond_budget(self) -> None:
         if self._refused:
             raise PipelineError(self._refused)
+
+    def refuse_lost(self) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,10 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     assert summary["model_verdict"]["vetoes"][0]["reason"] == sign.reason
     assert summary["spent_on_dataset"]["epsilon"] == 2.75
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
-    for line in ("spent    in all: ε = 2.75, ", "today    -9.9 (-11.1 to -8.7) by charged (ε 0.2)"):
+    for line in (
+        "in all, up to this run: ε = 2.75, ",
+        "today    -9.9 (-11.1 to -8.7) by charged (ε 0.2)",
+    ):
         assert line in text(summary)
 
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline import clone_behaviour
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
-from primorl.base.paths import PARTITIONS
+from primorl.base.paths import CHECKPOINTS, PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import SHARES_OF_A_LOG, Params, plain
 from primorl.privacy.accounting.epsilon import Training
@@ -22,7 +22,7 @@ from primorl.work import bill
 from primorl.work.bill import Bill, preview
 from primorl.work.data import Partitions, open_to_charge, read_ledger
 from primorl.work.desk import Desk
-from primorl.work.jobs import event_of
+from primorl.work.jobs import event_of, request_for
 from primorl.work.resolve import resolve
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
@@ -100,6 +100,36 @@ def test_what_another_process_charges_after_the_plan_counts(here: Params) -> Non
             pass
 
 
+def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
+    here: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: with the other's checkpoint nothing is in the way."""
+    params = at(here, None, 1.0)
+    partitions = Partitions.open(PARTITIONS, params)
+    plan = resolve(params, partitions)
+    with closing(open_to_charge(params)) as ledger:
+        asked = request_for(plan.questions[0], partitions)
+        paid = ledger.reserve(asked, None)
+        ledger.commit(paid.id)
+    file = CHECKPOINTS / f"{paid.id}.safetensors"
+    needed = rf"{file.name} \(evaluate_private: behaviour, .* evaluation\.private\.draw in params"
+    with pytest.raises(PipelineError, match=rf"{needed}.*Nothing was charged"):
+        trained(params)
+    assert [each.id for each in charged(params)] == [paid.id], "and nothing beside it"
+    monkeypatch.setattr(bill, "changed_stages", lambda: frozenset())
+    assert re.search(f"refused before the first charge, .*{needed}", str(preview(params)))
+    with closing(open_to_charge(params)) as ledger:
+        for job in (plan.model, plan.clone, plan.questions[1]):
+            assert job is not None
+            ledger.reserve(request_for(job, partitions), None)
+    (all_paid,) = str(preview(params)).splitlines()
+    assert "charges nothing: all of it is paid; but it needs what was paid for" in all_paid
+    assert all_paid.count(".safetensors (") == 4
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    assert str(preview(params)).count(".safetensors (") == 3
+
+
 def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin: a clone that costs more than its part is refused with all the rest."""
     params = at(here, None, 1.0)
@@ -142,7 +172,9 @@ def test_what_is_paid_is_known_by_its_identity(
             event = event_of(job, partitions.manifest)
             units = partitions.version, INFO.dataset
             asked = Request(*units, job.name, price.identity, event, DELTA)
-            ledger.commit(ledger.reserve(asked, None).id)
+            answer = ledger.reserve(asked, None)
+            ledger.commit(answer.id)
+            (CHECKPOINTS / f"{answer.id}.safetensors").touch()
     assert charges(params) == nothing
     again = charges(replace(params, seed=7))
     assert prices(again) == [model, clone], "the question is about no model"

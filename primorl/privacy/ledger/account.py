@@ -208,8 +208,7 @@ def refuse_second(request: Request, history: History) -> None:
         if request.identity and charge.identity == request.identity:
             raise Busy(
                 f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait "
-                "for the process that works on it; to pay for another draw of the noise, set "
-                "privacy.draw in params.yaml to a new number"
+                f"for the process that works on it; {charge.another_draw}"
             )
 
 

@@ -32,10 +32,6 @@ from primorl.privacy.ledger.store import Mark, Progress
 from primorl.privacy.statement import SpentOnDataset
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
-_ANOTHER_DRAW = (
-    "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number "
-    "(draw in online.yaml for the stage online)"
-)
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
@@ -168,14 +164,16 @@ def _resumed(
     file = checkpoints / f"{charge.id}.safetensors"
     if not file.exists():
         raise _refusal(charge, file, "not there")
-    state, saves = read_checkpoint(file, restore, charge.id)
+    remedy = f"; {charge.another_draw}"
+    state, saves = read_checkpoint(file, restore, charge.id, remedy)
     if not (state.finished and charge.state == "committed"):
         if not locks.enter_context(locked(file.with_suffix(".lock"))):
             raise Busy(
                 f"{file}: another process works on charge {charge.id} of {charge.time}, which "
-                f"pays for exactly this result; wait for it; {_ANOTHER_DRAW}"
+                f"pays for exactly this result; wait for it; {charge.another_draw}"
             )
-        state, saves = read_checkpoint(file, restore, charge.id)  # its owner may have gone on
+        # its owner may have gone on
+        state, saves = read_checkpoint(file, restore, charge.id, remedy)
     # Its owner may have been killed before its rename was durable: what is read here must stay, as
     # the ledger will say that it was reached.
     sync(file.parent)
@@ -187,7 +185,7 @@ def _resumed(
         raise PipelineError(
             f"{file}: the run died after a query's noise and before its answer was saved, and "
             f"charge {charge.id} of {charge.time} pays for one answer only; it stays spent; "
-            f"{_ANOTHER_DRAW}"
+            f"{charge.another_draw}"
         )
     mark = ledger.progress.claim(charge.id, secrets.token_hex(16), saves)
     if mark is None:
@@ -256,11 +254,11 @@ def _refusal(charge: Charge, file: Path, found: str) -> PipelineError:
         return PipelineError(
             f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this "
             "result; bring the file back from where it was paid for, or the result by `dvc "
-            f"checkout` or `dvc pull`; {_ANOTHER_DRAW}"
+            f"checkout` or `dvc pull`; {charge.another_draw}"
         )
     return PipelineError(
         f"{file}: {found}, and charge {charge.id} of {charge.time} pays for exactly this result; "
-        f"go on where its newest checkpoint is, or bring that file here; {_ANOTHER_DRAW}"
+        f"go on where its newest checkpoint is, or bring that file here; {charge.another_draw}"
     )
 
 

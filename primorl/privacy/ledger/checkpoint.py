@@ -97,9 +97,17 @@ def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
 
 
-def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> tuple[S, int]:
+def read_checkpoint(
+    path: Path, restore: Restore[S], charge: str, remedy: str = ""
+) -> tuple[S, int]:
     """Read a file of `write_checkpoint`: the state, and the number of saves under this charge
     (`Progress`). Executes nothing from the file.
+
+    Args:
+        path: of the file.
+        restore: rebuilds the state.
+        charge: that the file must be of.
+        remedy: end of the message where it is damaged.
 
     Raises:
         PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit
@@ -112,8 +120,7 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> tuple[S, in
         return restore(load(content), header["facts"]), int(header["saves"])
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
-            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay "
-            "for another draw of the noise, set privacy.draw in params.yaml to a new number"
+            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent{remedy}"
         ) from None
 
 

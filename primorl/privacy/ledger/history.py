@@ -24,6 +24,11 @@ from primorl.privacy.accounting.rounding import at_most
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"
 _BEFORE_THE_FIRST = "primorl ledger"
+_DRAWS = {
+    "evaluate_private": "evaluation.private.draw in params.yaml",
+    "online": "draw in online.yaml",
+}
+"""Settings that number the draws of a stage's noise, where privacy.draw does not."""
 
 
 class Refused(PipelineError):  # noqa: N818 - of an outcome, not of a fault
@@ -128,6 +133,12 @@ class Charge:
     by: str | None
     made: tuple[dict[str, str], ...] = ()
 
+    @property
+    def another_draw(self) -> str:
+        """Say which setting pays for another draw of the noise."""
+        key = _DRAWS.get(self.stage.partition(":")[0], "privacy.draw in params.yaml")
+        return f"to pay for another draw of the noise, set {key} to a new number"
+
     def refuse_another_draw(self, made: Mapping[str, str]) -> None:
         """Refuse files of another draw of the noise: a charge pays for one draw only.
 
@@ -139,8 +150,8 @@ class Charge:
             if name.endswith(".safetensors") and first:
                 raise PipelineError(
                     f"charge {self.id}: {name}: found SHA-256 {digest[:12]}…, allowed is "
-                    f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`, "
-                    "or pay for another draw (privacy.draw)"
+                    f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`; "
+                    f"{self.another_draw}"
                 )
 
 

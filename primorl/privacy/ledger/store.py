@@ -176,6 +176,35 @@ class Store:
             except IntegrityError:
                 return False
 
+    def move(self, target: "Store") -> None:
+        """Move a SQLite file's rows to another database, which is empty, or has them already.
+
+        The target gets all of them or none. Then the file's tables are renamed, so that nobody is
+        charged there any more, also not by a process that runs now. After a kill in between both
+        have the rows; call it again.
+
+        Raises:
+            PipelineError: this is no SQLite file, or the target has other rows.
+        """
+        if self._engine.dialect.name != "sqlite":
+            raise PipelineError(f"ledger {self.shown}: only a SQLite file can be moved")
+        with self._clear_errors(), self._engine.connect() as old:
+            old.exec_driver_sql("BEGIN EXCLUSIVE")
+            rows = {table: _all_rows(old, table) for table in _tables.sorted_tables}
+            with target._clear_errors(), target._engine.begin() as new:
+                for table, content in rows.items():
+                    if content and not _all_rows(new, table):
+                        new.execute(sa.insert(table), content)
+                    if _all_rows(new, table) != content:
+                        raise PipelineError(f"ledger {target.shown}: not empty; name another one")
+            self._retire(old)
+            old.commit()
+
+    def _retire(self, connection: sa.Connection) -> None:
+        """Rename the tables, so that no open or later connection finds them."""
+        for table in _tables.sorted_tables:
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} RENAME TO {table.name}_moved")
+
     def close(self) -> None:
         """Close the database."""
         self._engine.dispose()
@@ -339,6 +368,12 @@ class Progress:
             "so nobody knows which checkpoint is the newest; restore the database from its "
             "backup; the charge stays spent"
         )
+
+
+def _all_rows(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
+    """Read a table whole, in an order that does not depend on the database."""
+    rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+    return sorted(rows, key=lambda row: [str(row[key.name]) for key in table.primary_key])
 
 
 def _parse(url: str) -> sa.URL:

@@ -5,21 +5,25 @@ old ledgers, and clones of a project.
 import functools
 import re
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from primorl.base.errors import PipelineError
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Budget, Version
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.ledger.store import Store
 from primorl.work.data import open_to_charge
 from tests.data.builders import snapshot
 from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import DELTA, execute, opened, request, version
+from tests.privacy.ledger.postgresql import Server
 from tests.projects import project_settings, write_settings
 
 RUN = Training(0.1, 20.0, 150).event
@@ -200,3 +204,41 @@ def test_a_lost_ledger_does_not_begin_again_where_a_model_was_trained(chosen: Pa
     pay(chosen)  # the twin
     Path("dvc.lock").write_text(trained)
     pay(chosen)  # and where the ledger is still there
+
+
+def test_a_ledger_moves_from_a_file_to_a_server(
+    project: Path, postgresql_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows arrive whole; nobody can be charged in the file afterwards. A target with other rows is
+    refused, and a kill before the file is closed is made good by a second call.
+    """
+    raw = project_settings()
+    chosen = write_settings(raw)
+    with closing(open_to_charge(chosen)) as ledger:
+        ledger.reserve(request(version("ab")), None, "0" * 16)  # with a mark of progress
+        ledger.commit("0" * 16)
+    before, target, taken = table_rows(chosen), *(postgresql_server.new_url() for _ in range(2))
+    opened(taken, project / "of another").reserve(request(version("xy")), None)
+    assert "not empty; name another one" in primorl("ledger", "move", taken)[2]
+    with monkeypatch.context() as killing:
+        killing.setattr(Store, "_retire", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            Store(chosen.ledger.address).move(Store(target))
+    assert table_rows(chosen) == before
+    assert primorl("ledger", "move", target)[0] == 0
+    with pytest.raises(PipelineError, match=r"ledger\.url now names another ledger"):
+        pay(chosen)
+    raw["ledger"]["url"] = target
+    chosen = write_settings(raw)
+    assert table_rows(chosen) == before
+    pay(chosen)
+    assert primorl("ledger", "verify")[1].startswith("the ledger is whole: 4 records")
+
+
+def table_rows(chosen: Params) -> list[list[Any]]:
+    engine, found = sa.create_engine(chosen.ledger.address, poolclass=sa.NullPool), []
+    with engine.connect() as connection:
+        for name in ("ledger_records", "ledger_members", "ledger_progress"):
+            rows = connection.execute(sa.text(f"SELECT * FROM {name} ORDER BY 1, 2"))
+            found.append([tuple(row) for row in rows])
+    return found
