@@ -18,6 +18,7 @@ from primorl.base.files import check_writable, home, sweep_leftovers, workspace,
 from primorl.base.paths import (
     CHECKPOINTS,
     CONSENT,
+    DATASETS,
     PARAMS,
     PIPELINE,
     STATE,
@@ -102,13 +103,13 @@ def _listed(stage: str) -> dict[str, Any]:
 
 def _read_followed(listed: dict[str, Any]) -> dict[str, Any]:
     """Read what a stage follows and a person may edit: its settings, and lists of people."""
-    found: dict[str, Any] = {
-        str(file): file.read_bytes()
-        for folder in {str(WITHDRAWALS), str(CONSENT)} & {*listed.get("deps", ())}
-        for file in Path(folder).rglob("*")
-        if file.is_file()
-    }
     dataset = params.load(PARAMS).dataset if "params" in listed else ""
+    found: dict[str, Any] = {}
+    for each in listed.get("deps", ()):
+        path = Path(each.replace("${dataset}", dataset))
+        if path in (WITHDRAWALS, CONSENT) or path.parent == DATASETS:
+            files = [path, *path.rglob("*")]
+            found |= {str(file): file.read_bytes() for file in files if file.is_file()}
     for each in listed.get("params", ()):
         keys_of = each if isinstance(each, dict) else {str(PARAMS): [each]}
         for named, keys in keys_of.items():

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ _GIVEN_TAG = "primorl.given"
 RESULT_TAG = "primorl.result"
 """Tells a result from others; one that is in the store is not logged again."""
 _NOT_IN_NAMES = re.compile(r"[^\w. :-]")  # of metrics; MLflow takes a slash for a folder
+_SHORT = 6  # digits of a result's digest, which tell names apart
 _LONGEST_NAME = 200  # MLflow refuses more than 250
 _MLFLOW = {
     # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
@@ -66,6 +68,8 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     now = int(time.time() * 1000)
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     name = f"{params.dataset}/{of or params.dynamics.variant}"
+    result = content.tags.get(RESULT_TAG, "")
+    name += f" {result[:_SHORT]}" if result else ""
     name += f" ({experiment_name})" if experiment_name else ""
     tags = {"dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
     tags |= {_GIVEN_TAG: json.dumps(params.given()), "mlflow.note.content": content.note}
@@ -78,8 +82,9 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     allowed = _allowed_names(names)
     metrics = [Metric(allowed[name], value, now, step) for name, value, step in content.metrics]
     with _opened(params) as (client, experiment):
-        same = f"tags.`{RESULT_TAG}` = '{tags.get(RESULT_TAG)}' and status = 'FINISHED'"
-        if RESULT_TAG in tags and client.search_runs([experiment], same, max_results=1):
+        same = f"tags.`{RESULT_TAG}` = '{result}' and status = 'FINISHED'"
+        if result and (known := client.search_runs([experiment], same, max_results=1)):
+            print(f"MLflow has this result already: {known[0].info.run_name}", file=sys.stderr)
             return
         run = str(client.create_run(experiment, run_name=name).info.run_id)
         for file in files:

@@ -19,6 +19,7 @@ from primorl.base.files import home, workspace
 from primorl.base.paths import LOCK
 
 _PATIENCE = 10.0  # seconds
+_MOST_NAMED = 3  # of missing outputs
 _MALFORMED = (OSError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 """Of a lock that is not there, or of a form that DVC itself reports."""
 REMAKE = "`dvc repro --force --single-item ingest partition`"
@@ -128,6 +129,8 @@ def hint() -> str | None:
     there are none.
     """
     missing = [path for path in recorded_outputs() if not (workspace() / path).exists()]
+    if len(missing) > _MOST_NAMED:
+        missing[_MOST_NAMED:] = [f"{len(missing) - _MOST_NAMED} more"]
     return f"missing: {', '.join(missing)}; `dvc checkout` brings them back" if missing else None
 
 

@@ -150,8 +150,12 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
             print("\n".join(_summary(record, version, account, own, params)))
             of = version.population or ""
             last, now = before.get(of, ""), version.fingerprint
-            if last != now and (counts := compare_units(last, now)):
-                print("  since the version before: {} new, {} gone".format(*counts))
+            if last not in ("", now):
+                counts = compare_units(last, now)
+                said = "not known here, until both were split here"
+                if counts is not None:
+                    said = "{} new, {} gone".format(*counts)
+                print(f"  since the version before: {said}")
             before[of] = now
 
 

@@ -59,23 +59,33 @@ def check(
       primorl check && dvc repro            run the pipeline only if all is well
       primorl check --charges && dvc repro  say first what it charges
     """
-    from primorl.config.params import load
-
-    check_version(primorl.__version__)
-    params = load()
-    problems = []
-    for part in (_settings, _log, _python, _secrets):
-        try:
-            for line in part(params):
-                print(line)
-        except PipelineError as wrong:
-            problems.append(str(wrong))
-    if problems:
-        raise PipelineError("; ".join(problems))
+    params = _check_all()
     if charges:
         from primorl.work.bill import UNKNOWN, preview
 
         print(preview(params) or UNKNOWN)
+
+
+def _check_all(notes_alone: bool = False) -> "Params":
+    """Check everything, and print what was found, or what is not as usual; return the settings.
+
+    Raises:
+        PipelineError: names all that is wrong.
+    """
+    from primorl.config.params import load
+
+    check_version(primorl.__version__)
+    params, problems = load(), []
+    for part in (_settings, _log, _python, _secrets):
+        try:
+            for line in part(params):
+                if line.startswith("note: ") or not notes_alone:
+                    print(line)
+        except PipelineError as wrong:
+            problems.append(str(wrong))
+    if problems:
+        raise PipelineError("; ".join(problems))
+    return params
 
 
 def _settings(params: "Params") -> Iterator[str]:
@@ -135,7 +145,7 @@ def _secrets(_: "Params") -> Iterator[str]:
             f"{secret}: not there, and the ledger cannot be read without; restore it from a backup"
         )
     if state.exists():
-        yield f"{paths.STATE} is its owner's alone; `primorl ledger verify` checks the ledger"
+        yield f"{paths.STATE}: nobody else can read it; `primorl ledger verify` checks the ledger"
 
 
 def plan(
@@ -209,16 +219,16 @@ def run() -> None:
       primorl run && primorl release bundle   and the bundle that may leave
     """
     from primorl.base.dvc import Status, show_dvc
+    from primorl.config.params import load
 
     # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
     # first. DVC takes a second to start meanwhile.
     with Status() as status:
-        check()
+        _check_all(notes_alone=True)
         changed = status.changed_stages()
     if not changed and SUMMARY.exists():
         print("nothing changed since the last run: nothing is run or charged", file=sys.stderr)
     else:
-        from primorl.config.params import load
         from primorl.work.bill import MAKE_DATA, preview
 
         show_dvc("repro", "--quiet", "plan")

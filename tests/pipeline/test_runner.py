@@ -98,6 +98,7 @@ EDITS = {
         "population: x",
         "population",
     ),
+    "an entry as a whole": ("datasets/whole.yaml", "", "card: {}", "datasets/whole.yaml"),
     "who withdrew": ("data/withdrawals/w.txt", "", "17", "data/withdrawals/w.txt"),
     "another stage's": ("params.yaml", "epochs: ", "epochs: 1", ""),
 }
@@ -110,10 +111,12 @@ def test_what_is_edited_while_a_stage_runs_that_follows_it_is_not_taken_for_done
     """DVC would record the edited values as those that the stage ran with."""
     file, before, after, says = EDITS[what]
     followed = "[dataset, seed, {'datasets/${dataset}.yaml': [population, score]}]"
-    listed = f"collect:\n    params: {followed}\n    deps: [data/withdrawals]"
+    deps = "[data/withdrawals, datasets/whole.yaml]"
+    listed = f"collect:\n    params: {followed}\n    deps: {deps}"
     Path("dvc.yaml").write_text(PIPELINE.replace("collect:", listed))
     Path("data/withdrawals").mkdir(parents=True)
-    Path("data/withdrawals/w.txt").touch()
+    for path in ("data/withdrawals/w.txt", "datasets/whole.yaml"):
+        Path(path).touch()
 
     def edit(params: Params, log: StageLog) -> None:
         text = Path(file).read_text()
@@ -121,6 +124,7 @@ def test_what_is_edited_while_a_stage_runs_that_follows_it_is_not_taken_for_done
         Path(file).write_text(text.replace(before, after, 1))
 
     assert runner.run_stage("collect", "a stage", edit) == bool(says)
+    assert Path("metrics/stages/collect.json").exists() != bool(says), "DVC runs it again without"
     said = capsys.readouterr().err
     assert said == "" if not says else f"{says}: edited while collect ran; run `dvc repro`" in said
 

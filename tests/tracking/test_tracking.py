@@ -52,13 +52,16 @@ def test_a_result_is_one_run_with_its_choices_and_what_it_is_given(
     assert artifact.read_bytes() == b"png"
 
 
-def test_a_result_that_is_there_is_not_logged_again(project: Path, chosen: Params) -> None:
+def test_a_result_that_is_there_is_not_logged_again(
+    project: Path, chosen: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
     def log(*results: str) -> int:
         for result in results:
             log_run(chosen, RunContent({}, {RESULT_TAG: result} if result else {}, []), [])
         return len(logged(project)[1])
 
     assert log("a", "a", "b", "a") == 2
+    assert capsys.readouterr().err.count("has this result already: pendulum-replay/private a") == 2
     store, (run, _) = logged(project)
     store.delete_run(run.info.run_id)
     assert log("a") == 2, "one that was deleted is"

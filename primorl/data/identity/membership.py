@@ -195,21 +195,25 @@ def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
     return np.sort(_split(digests)).tobytes()
 
 
+_OF_IDS = ".ids"  # earlier versions kept files without it, whose digests never equal today's
+
+
 def remember_units(fingerprint: str, digests: bytes) -> None:
     """Keep the `id_digests` of a version of the data in the project's state, to compare others."""
-    with replaced_file(home() / UNITS / fingerprint) as fresh:
+    with replaced_file(home() / UNITS / f"{fingerprint}{_OF_IDS}") as fresh:
         fresh.touch(mode=0o600)
         fresh.write_bytes(digests)
 
 
 def compare_units(before: str, after: str) -> tuple[int, int] | None:
     """Count the units that joined and that left between two versions of the data, which are named
-    by the begin of their fingerprints; None: one was not split in this project.
+    by the begin of their fingerprints; None: one was not split in this project, or by an earlier
+    version, which digested ids otherwise.
     """
     if not (before and after):
         return None
     folder = home() / UNITS
-    files = [next(folder.glob(f"{version}*"), None) for version in (before, after)]
+    files = [next(folder.glob(f"{version}*{_OF_IDS}"), None) for version in (before, after)]
     one, other = (set() if file is None else set(_split(file.read_bytes())) for file in files)
     return (len(other - one), len(one - other)) if one and other else None
 
