@@ -108,8 +108,8 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     partitions = Partitions.open(PARTITIONS, params)
     plan = resolve(params, partitions)
     with closing(open_to_charge(params)) as ledger:
-        asked = request_for(plan.questions[0], partitions)
-        paid = ledger.reserve(asked, None)
+        assert plan.question is not None
+        paid = ledger.reserve(request_for(plan.question, partitions), None)
         ledger.commit(paid.id)
     file = CHECKPOINTS / f"{paid.id}.safetensors"
     needed = rf"{file.name} \(evaluate_private: behaviour, .* evaluation\.private\.draw in params"
@@ -119,15 +119,15 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     monkeypatch.setattr(bill, "changed_stages", lambda: frozenset())
     assert re.search(f"refused before the first charge, .*{needed}", str(preview(params)))
     with closing(open_to_charge(params)) as ledger:
-        for job in (plan.model, plan.clone, plan.questions[1]):
+        for job in (plan.model, plan.clone):
             assert job is not None
             ledger.reserve(request_for(job, partitions), None)
     (all_paid,) = str(preview(params)).splitlines()
     assert "charges nothing: all of it is paid; but it needs what was paid for" in all_paid
-    assert all_paid.count(".safetensors (") == 4
+    assert all_paid.count(".safetensors (") == 3
     file.parent.mkdir(exist_ok=True)
     file.touch()
-    assert str(preview(params)).count(".safetensors (") == 3
+    assert str(preview(params)).count(".safetensors (") == 2
 
 
 def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
