@@ -3,12 +3,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 from mlflow.tracking import MlflowClient
 
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
+from tests.model.models import plain_maps
 from tests.projects import made_once
 
 for name in ("DVC_ROOT", "DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):  # of who runs the tests
@@ -44,21 +44,9 @@ def folder_with_store(project: Path, empty_store: Path) -> Path:
 
 @pytest.fixture
 def shape() -> Architecture:
-    return Architecture(
-        observation_size=3,
-        action_size=1,
-        members=3,
-        hidden=(16, 12),
-        log_variance_low=-10.0,
-        log_variance_high=0.5,
-    )
+    return Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
 
 
 @pytest.fixture
 def identity(shape: Architecture) -> Normaliser:
-    return Normaliser(
-        torch.zeros(shape.inputs),
-        torch.ones(shape.inputs),
-        torch.zeros(shape.targets),
-        torch.ones(shape.targets),
-    )
+    return plain_maps(shape.inputs, shape.targets)

@@ -28,6 +28,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import MOST_UNITS, Mechanism
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, network, some, weights_of
+from tests.model.models import plain_maps
 from tests.units import Ragged, local_training, make_units, training_setup
 
 CPU = torch.device("cpu")
@@ -176,7 +177,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     data = make_units(
         shape, [2 * i + 25 * (i // 20) + 1 if one_step else 20 + 3 * i for i in range(units)], 0
     )
-    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    identity = plain_maps(4, 4)
     rows = 40 if one_step else 1
     local = local_training(
         1.0, batch_size=rows, max_transitions_per_unit=rows if one_step else None

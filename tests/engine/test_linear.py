@@ -39,6 +39,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.training import warn_of_little
+from tests.model.models import plain_maps
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 # two numbers around three categories
@@ -374,8 +375,7 @@ def columns(units: int = UNITS, seed: int = 0) -> Ragged:
 
 
 def maps() -> Normaliser:
-    zeros, ones = torch.zeros(TARGETS), torch.ones(TARGETS)
-    return Normaliser(zeros, ones, zeros, ones)
+    return plain_maps(TARGETS, TARGETS)
 
 
 def model(members: int = 1, apart: float = 0.0) -> Weights:
@@ -467,7 +467,7 @@ def test_a_unit_adds_the_same_in_any_company() -> None:
     shape = Architecture(4, 2, 3, (16, 16), -5.0, 1.0)
     log = make_units(shape, [1, 37, 8, 64, 5])
     log.targets[2][3] = math.nan
-    own = Normaliser(torch.zeros(6), torch.ones(6), torch.zeros(5), torch.ones(5))
+    own = plain_maps(6, 5)
     query, weights = ExplainedQuery(shape.targets), shape.initial_weights(0)
     whole = query.total(log, own, weights)
     alone = [

@@ -18,17 +18,18 @@ from primorl.engine.local_update import Kernel, LocalBatches, read_batches
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture, Network
-from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.ensemble import Weights
 from primorl.model.numerics import Workspace, flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
 from tests.engine.reference import reference_sum
+from tests.model.models import plain_maps
 from tests.units import Ragged, local_training, training_setup
 
 TOLERANCE = 5e-5  # of the sum's norm
-IDENTITY = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+IDENTITY = plain_maps(4, 4)
 
 
 def clip_of(shape: Network, bound: float = 0.5, mode: Any = "flat") -> EnsembleClip:

@@ -59,9 +59,8 @@ def run(
     told: list[PublicEvaluation | None] = []
     setup = training_setup(mechanism, SHAPE, local=local_training(0.02, batch_size), server=server)
     if not public_split:  # the same maps, and nothing to evaluate on
-        object.__setattr__(
-            setup, "make_normaliser", lambda *_: Normaliser.from_public(PUBLIC[0], PUBLIC[1])
-        )
+        maps = Normaliser.from_public(PUBLIC[0], PUBLIC[1])
+        object.__setattr__(setup, "make_normaliser", lambda *_: maps)
     options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
     trained = train(setup, **options, on_round=told.append)
     return trained, told

@@ -50,9 +50,8 @@ class Endless(Countdown):
         return self._observation(), 1.0, False, False, {}
 
 
-gymnasium.register(
-    "Countdown-v0", lambda **_: Countdown(), max_episode_steps=5
-)  # so some are truncated
+# some are truncated
+gymnasium.register("Countdown-v0", lambda **_: Countdown(), max_episode_steps=5)
 gymnasium.register("Endless-v0", lambda **_: Endless())
 
 

@@ -19,7 +19,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.engine import linear
 from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture, ModelConfig
-from primorl.model.ensemble import GaussianEnsemble, Normaliser
+from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.numerics import flatten
 from primorl.model.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting
@@ -34,6 +34,7 @@ from primorl.work.jobs import RunPlan
 from primorl.work.model_rules import epsilon_of
 from tests.data.builders import episode, table
 from tests.mechanisms import watch
+from tests.model.models import plain_maps
 from tests.pipeline.training_project import (
     OUTPUT,
     charged,
@@ -202,7 +203,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
     tmp_path: Path, by_person: bool
 ) -> None:
     shape, sums = Architecture(3, 1, 2, (8,), -10.0, 0.5), []
-    maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    maps = plain_maps(4, 4)
     for people in (3, 2):
         names = [f"t{i:02d}" for i in range(4 * people)]
         units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.optimisation import CandidateChoice, CandidateComparison, choose
+from tests.model.models import plain_maps
 
 SURE = -40.0
 
@@ -28,8 +29,7 @@ def ensemble(slopes: list[float]) -> GaussianEnsemble:
             weights[2][member, unit, 1] = sign * slope / 40
     box = torch.full((1,), 5.0)
     bounds = Bounds(-box, box, -box, box, -50.0, 50.0)
-    normaliser = Normaliser(torch.zeros(2), torch.ones(2), torch.zeros(2), torch.ones(2))
-    return GaussianEnsemble(shape, tuple(weights), normaliser, bounds)
+    return GaussianEnsemble(shape, tuple(weights), plain_maps(2, 2), bounds)
 
 
 def constant(*actions: float) -> DeterministicPolicy:

@@ -38,18 +38,17 @@ def statement(
     event = Training(1.0, multiplier, 10, queries).event
     spent = compose([event], DELTA)
     total = SpentOnDataset(epsilon=1, delta=DELTA, charges=charges)
-    settings: dict[str, Any] = {
-        "sampling_probability": 1.0,
-        "noise_multiplier": multiplier,
-        "rounds": 10,
-        "charge": charge,
-    }
-    account: dict[str, Any] = {
-        "event": event_to_json(event),
-        "epsilon": spent.epsilon_pld,
-        "epsilon_rdp": spent.epsilon_rdp,
-    }
-    return replace(OF_TRAINING, spent_on_dataset=total, **settings, **account)
+    return replace(
+        OF_TRAINING,
+        spent_on_dataset=total,
+        sampling_probability=1.0,
+        noise_multiplier=multiplier,
+        rounds=10,
+        charge=charge,
+        event=event_to_json(event),
+        epsilon=spent.epsilon_pld,
+        epsilon_rdp=spent.epsilon_rdp,
+    )
 
 
 def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
@@ -102,15 +101,11 @@ def test_what_voids_one_voids_the_whole() -> None:
     whole = compose_statement({"a": statement(9.0), "b": bare})
     assert (whole.private, whole.epsilon) == (False, None)
     assert whole.event == {"type": "NonPrivateDpEvent"}
-    changed: dict[str, Any] = {
-        "delta": 1e-6,
-        "units": 5,
-        "dataset_fingerprint": "e" * 64,
-        "unit": "day",
-    }
-    for change in ({key: value} for key, value in changed.items()):
-        with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
-            compose_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})
+    changed: dict[str, Any] = {"delta": 1e-6, "units": 5, "unit": "day"}
+    for key, value in (changed | {"dataset_fingerprint": "e" * 64}).items():
+        other = replace(statement(14.0), **{key: value})
+        with pytest.raises(PipelineError, match=rf"b/privacy.json: {key}: differs"):
+            compose_statement({"a": statement(9.0), "b": other})
 
 
 CONTRACT = """

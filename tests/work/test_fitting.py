@@ -29,7 +29,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine import public as pooling
 from primorl.evaluate.private.problem import Recordings
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
@@ -39,6 +39,7 @@ from primorl.work.desk import rows_in_memory
 from primorl.work.model_rules import Fit
 from primorl.work.objections import find_objections
 from tests.data.builders import INFO, episode, table
+from tests.model.models import plain_maps
 from tests.pipeline.training_project import (
     charged,
     noise_of_model,
@@ -172,10 +173,7 @@ def test_the_noise_of_all_rounds_decides_about_a_network(
 
 def test_the_noise_in_predictions_decides_about_linear_heads(small: Params) -> None:
     write_partitions([episode(9, i) for i in range(12)])
-    asked = {
-        "partition__public_fraction": 0,
-        "privacy__target_epsilon": 1.0,
-    }
+    asked = {"partition__public_fraction": 0, "privacy__target_epsilon": 1.0}
     params = automatic(small, **asked, dynamics__model="linear", dynamics__degree=2)
     answers = {}
     for units in (20, 100, 3000):
@@ -193,16 +191,9 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
         (10**4, 0.01, (64, 64), "linear", "marginal"),  # instead of the network of so many rows
         (3000, 100.0, None, "linear", "yes"),  # too few rows
     ):
-        asked: dict[str, Any] = {
-            "partition__public_fraction": 0,
-            "privacy__target_epsilon": epsilon,
-        }
-        if hidden is not None:
-            asked["dynamics__hidden"] = hidden
-        params = automatic(
-            small,
-            **asked,
-        )
+        asked: dict[str, Any] = {} if hidden is None else {"dynamics__hidden": hidden}
+        asked |= {"partition__public_fraction": 0, "privacy__target_epsilon": epsilon}
+        params = automatic(small, **asked)
         left = replace(params, dynamics=replace(params.dynamics, model=None))
         chosen, found = fit(left, units)
         assert (chosen.dynamics.model, found.answer) == (expected, answer)
@@ -267,7 +258,7 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
 
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
-AS_IS = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+AS_IS = plain_maps(4, 4)
 CONSTANT = GaussianEnsemble(
     SHAPE, SHAPE.initial_weights(0), AS_IS, Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0)
 )

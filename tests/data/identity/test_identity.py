@@ -54,9 +54,9 @@ def test_any_changed_value_changes_the_fingerprint(column: str) -> None:
             return [*value[:-1], changed(value[-1])]
         if isinstance(value, float):
             return float(np.nextafter(np.float32(value), np.float32(9)))
-        return (
-            not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
-        )
+        if isinstance(value, bool):
+            return not value
+        return value + ("x" if isinstance(value, str) else 1)
 
     values[3] = changed(values[3])
     assert keyed(rows) != keyed(exchanged(rows, column, values))

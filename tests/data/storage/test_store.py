@@ -197,9 +197,8 @@ def test_a_bad_row_is_named_and_its_value_is_not(
 
 def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training() -> None:
     one = episode(2, 1)
-    one = replace(
-        one, observations=np.array([[sign * 3e38] * 3 for sign in (1, -1, -1)], np.float32)
-    )
+    far = np.array([[sign * 3e38] * 3 for sign in (1, -1, -1)], np.float32)
+    one = replace(one, observations=far)
     with pytest.raises(PipelineError, match="step 0: found a step whose change"):
         check(table([one]))
 

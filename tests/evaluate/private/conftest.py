@@ -10,7 +10,8 @@ from torch import Tensor
 
 from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.model.architecture import Architecture
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.ensemble import Bounds, GaussianEnsemble
+from tests.model.models import plain_maps
 from tests.units import Padded
 
 SURE = -30.0  # logarithm of a variance so small that the model is as good as deterministic
@@ -78,9 +79,8 @@ def model(
         -2.0,
         2.0,
     )
-    inputs, targets = states + actions, states + 1
-    maps = (torch.zeros(inputs), torch.ones(inputs), torch.zeros(targets), torch.ones(targets))
-    return GaussianEnsemble(shape, tuple(weights), Normaliser(*maps), bounds)
+    maps = plain_maps(states + actions, states + 1)
+    return GaussianEnsemble(shape, tuple(weights), maps, bounds)
 
 
 MODEL = model([0.5, 0.9], [1.0, 1.0])
