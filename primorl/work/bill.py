@@ -48,8 +48,10 @@ from primorl.work.jobs import (
 from primorl.work.resolve import is_refused, next_plan
 
 MAKE_DATA = {"collect", "ingest", "partition"}
-_ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "optimize_policy", EVALUATE_PRIVATE)
-"""Stages from the first that pays to the last: where one runs, those after it do."""
+_ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "plan", "optimize_policy", EVALUATE_PRIVATE)
+"""Stages from the first that pays to the last: where one runs, those after it do. A new plan alone
+has the policy made again: of another model or clone, its charge tells.
+"""
 UNKNOWN = (
     "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc "
     "repro plan` charges nothing"

@@ -5,6 +5,7 @@ anything is charged.
 import re
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,14 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     (all_paid,) = str(preview(params)).splitlines()
     assert "charges nothing: all of it is paid; but it needs what was paid for" in all_paid
     assert all_paid.count(".safetensors (") == 3
+    found = preview(params)
+    assert found is not None
+    results = [(Path(), charge.id) for charge in found.account.charges]
+    with monkeypatch.context() as pulled:  # as `dvc checkout` brings them
+        pulled.setattr(bill, "find_charges", lambda _: results)
+        assert found.find_lost(frozenset()) == []
+        assert [each.id for each in found.find_lost({"plan"})] == [paid.id]
+        assert len(found.find_lost({"clone_behaviour"})) == 2
     file.parent.mkdir(exist_ok=True)
     file.touch()
     assert str(preview(params)).count(".safetensors (") == 2
