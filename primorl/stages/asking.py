@@ -76,7 +76,7 @@ def evaluation_problem(
         delta=job.delta,
         horizon=manifest.info.horizon,
         discount=job.discount,
-        policy=model_values.act_of(policy),
+        policy=lambda observation: policy.act(observation[None])[0],
         ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
         starts=recordings.first_states(seed),
         seed=seed,

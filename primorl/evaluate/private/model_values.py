@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.evaluate.private import results
-from primorl.evaluate.private.problem import Act, Problem, in_float64
+from primorl.evaluate.private.problem import Act, Problem
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import (
     NOT_FINITE,
@@ -21,7 +21,6 @@ from primorl.model.pessimism import (
 )
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BehaviourConfig
-from primorl.policy.exported import DeterministicPolicy
 
 _NAME = "model"  # that answers give as their estimator
 _SLACK = 1e-6  # of the range of returns, for rounding
@@ -40,12 +39,6 @@ class SinglePolicy:
     def act(self, observation: Tensor) -> Tensor:
         """Return the actions ``[1, B, A]`` for observations ``[1, B, S]``."""
         return self.one(observation[0]).float()[None]
-
-
-def act_of(policy: DeterministicPolicy) -> Act:
-    """Wrap one policy as a function of observations that computes in float64."""
-    exact = in_float64(policy)
-    return lambda observation: exact.act(observation.double()[None])[0]
 
 
 def load_clone(folder: Path, seed: int) -> Act | None:

@@ -13,10 +13,10 @@ an end here.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ _UNITS_AT_ONCE = 1024  # public ones
 _NEGLIGIBLE = 1e-3  # weight of a reward
 # share of the widest bounds; returns that differ by less tell nothing about their spread
 _SAME = 1e-6
-D = TypeVar("D")
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ class Problem:
     ``horizon``: every unit counts once, however many trajectories it has. Rewards are held within
     their declared bounds.
 
-    Everything here is public, declared or released, so using it costs nothing. Observations are
-    held within the declared bounds before anything is computed from them, which bounds all
-    intermediate numbers: results of one unit then depend on the other units of its batch by
-    rounding errors of float64 at most, which the margin of `L2Clip` covers.
+    Everything here is public, declared or released, so using it costs nothing.
 
     Attributes:
         units: K, private units.
@@ -174,25 +170,6 @@ class Problem:
             return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
 
         return act
-
-
-def in_float64(whole: D, device: torch.device | None = None) -> D:
-    """Copy a dataclass with all its tensors, also those of its parts, in float64, and to a device
-    if one is given.
-
-    In float32 the rounding of a product depends on the size of the batch, so a unit's contribution
-    would depend on the others in its batch by more than the margins of the mechanisms cover.
-    """
-
-    def double(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.to(device=device, dtype=torch.float64)
-        if isinstance(value, tuple):
-            return tuple(double(part) for part in value)
-        return in_float64(value, device) if is_dataclass(value) else value
-
-    changed: Any = {name: double(value) for name, value in vars(whole).items()}
-    return replace(whole, **changed)  # type: ignore[type-var]
 
 
 class EpisodeSource(Protocol):
