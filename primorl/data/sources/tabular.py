@@ -43,7 +43,8 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
     within = np.logical_and.reduce([np.diff(own[order]) == 0 for own in keys[1:]])
     trajectory = np.cumsum(~within)
     if moved := len(np.unique(trajectory[within & (np.diff(order) < 0)])):
-        found = f"{moved} of {1 + int((~within).sum())} trajectories do not lie in order in the log"
+        many = "all" if moved == 1 + int((~within).sum()) else "some"
+        found = f"{many} trajectories do not lie in order in the log"
         why = "a time of day, or a number that starts anew, is no order"
         print(f"ingest: {found}, and are sorted; {why}", file=sys.stderr)
     if log.ordered_by_time:
@@ -205,7 +206,7 @@ class TabularReader:
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
-        self._unused, self._earns = 0, False  # rewards of last rows that are cut; others
+        self._unused = self._earns = False  # rewards of last rows that are cut; others
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
@@ -217,9 +218,7 @@ class TabularReader:
             yield self._make_transitions(rows.combine_chunks())
         if self._unused:
             hint = "" if self._earns else "warning: no other row has a reward: "
-            found = (
-                f"in {self._unused} trajectories that do not terminate the last row has a reward"
-            )
+            found = "the last row of trajectories that do not terminate has a reward"
             remedy = "set options.end: outcome, or flag true ends in columns.terminated"
             why = f"which is not used; if it is an outcome, {remedy}"
             print(f"ingest: {hint}{found}, {why}", file=sys.stderr)
@@ -243,8 +242,8 @@ class TabularReader:
         lengths = self._lengths(rows, starts, lasts, cut)
         truncated[lasts[cut] - 1] = True
         earned = np.nan_to_num(schema.numbers(rows["reward"])) != 0
-        self._unused += int(earned[lasts[cut]].sum())
-        self._earns |= earned.sum() > earned[lasts[cut]].sum()
+        self._unused |= bool(earned[lasts[cut]].any())
+        self._earns |= bool(earned.sum() > earned[lasts[cut]].sum())
         if self._dataset.termination == "learned":
             # An end at the horizon is no business of the state that it comes in.
             horizon = self._dataset.horizon or self.horizon
