@@ -197,13 +197,21 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
         if found.lifecycle_stage == "deleted":
             remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or choose another"
             raise PipelineError(f"tracking.experiment: {name!r} was deleted in MLflow; {remedy}")
-        address = urlsplit(found.artifact_location)
-        folder = Path(unquote(address.path)).parent
-        if address.scheme == "file" and not (server or folder.is_dir()):
-            remedy = f"name another, or `ln -s {home()} {folder}`"
+        address, ours = urlsplit(found.artifact_location), home() / "mlruns"
+        files = Path(unquote(address.path))
+        own_store = Path(unquote(uri.partition(":///")[2])).parent == home()
+        if address.scheme != "file" or server:
+            return str(found.experiment_id)
+        if not files.parent.is_dir():
+            remedy = f"name another, or `ln -s {home()} {files.parent}`"
             raise PipelineError(
-                f"tracking.experiment: {name!r} has its files in {folder}, which is not there, as "
-                f"where a project was moved; {remedy}"
+                f"tracking.experiment: {name!r} has its files in {files.parent}, which is not "
+                f"there, as where a project was moved; {remedy}"
+            )
+        if own_store and files.name == ours.name and files.resolve() != ours.resolve():
+            raise PipelineError(
+                f"tracking.experiment: {name!r} has its files in {files.parent}, as where a "
+                "project was copied; name another"
             )
         return str(found.experiment_id)
     place = None if server else (home() / "mlruns").as_uri()

@@ -112,6 +112,8 @@ class Status:
             if f"{LOCK}' validation failed" in said:
                 said += f"; {LOCK} is empty or damaged: `git checkout {LOCK}` brings it back; or "
                 said += "delete it: all stages run again, and what is paid for is restored"
+            if "getpwuid" in said:
+                said += "; this user has no name on this machine: set USER"
             if " is busy, " in said or "RWLock" in said:
                 said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended; "
                 said += "if there is none, delete that file"

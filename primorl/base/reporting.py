@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primorl.base.errors import PipelineError
+from primorl.base.paths import STATE
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -52,7 +53,10 @@ def explained(name: str, error: Exception) -> str:
     if isinstance(error, OSError):
         if error.filename is None and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
             return f"{name}: the project's file system cannot lock files; move it to a local disk"
-        return f"{error.filename or name}: {error.strerror or type(error).__name__}"
+        said = f"{error.filename or name}: {error.strerror or type(error).__name__}"
+        if error.errno == errno.EACCES and f"{STATE}/" in str(error.filename):
+            said += "; a project is its owner's: work in a clone with the same ledger"
+        return said
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return (
         f"{name}: unforeseen {type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}; "

@@ -228,6 +228,13 @@ def test_a_store_that_only_the_environment_names_is_told(monkeypatch: pytest.Mon
         assert ("MLFLOW_TRACKING_URI is not used" in said) is told
 
 
+def test_a_project_of_somebody_else_is_told() -> None:
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/p/.primorl/secret")
+    assert "work in a clone with the same ledger" in explained("plan", refused)
+    refused.filename = "/data/p/log.csv"
+    assert explained("plan", refused) == "/data/p/log.csv: Permission denied"
+
+
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_share_that_cannot_lock_files_is_told(number: int) -> None:
     """As of NFS and SMB."""

@@ -2,6 +2,7 @@
 one line without credentials.
 """
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,12 @@ def test_a_store_that_fails_names_the_remedy(what: str) -> None:
 def test_files_of_a_project_that_was_moved_are_not_written_where_it_was(
     project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MLflow keeps the whole path of an experiment's files."""
+    """MLflow keeps the whole path of an experiment's files; nor are those of a copy."""
     log_run(chosen, RunContent({}, {}, []), [])
+    shutil.copytree(project, project.with_name("copy"))
+    monkeypatch.chdir(project.with_name("copy"))
+    with pytest.raises(PipelineError, match="as where a project was copied; name another"):
+        log_run(chosen, RunContent({}, {}, []), [])
     moved = project.rename(project.with_name("moved"))
     monkeypatch.chdir(moved)
     with pytest.raises(PipelineError, match=f"tracking.experiment: .* `ln -s {moved} {project}`"):

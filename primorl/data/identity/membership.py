@@ -16,6 +16,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -289,15 +290,20 @@ def _is_rounded(digits: str) -> bool:
     return not digits[15:].strip("0") or (number > 2**53 and float(number) == number)
 
 
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+
 class SpellingCheck:
     """Refuses two ids of units that are written differently and are one: their owner would be two
     units.
 
     Ids are one where they agree without blanks around them and second ones within, without
     invisible characters (a byte order mark, a zero-width blank), without zeros in front of digits
-    and ``.0`` or ``,0`` behind them, and in one Unicode form. Case tells people apart.
+    and ``.0`` or ``,0`` behind them, with ``3e3`` written out, and in one Unicode form. Case tells
+    people apart, but for UUIDs.
 
-    Ids that may have lost their last digits are warned of.
+    Ids that all end in ``.0`` are refused: another version of the log may have them without it.
+    Those that may have lost their last digits are warned of.
 
     Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one
     ingestion of 370,000, which is refused, too; repeated, it passes.
@@ -309,7 +315,7 @@ class SpellingCheck:
     def __init__(self, origin: object):
         self._origin = origin
         self._ids, self._plain = array("q"), array("q")
-        self._long, self._exact = 0, False
+        self._long, self._exact, self._pointed = 0, False, True
 
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole units, also of those who withdrew: they may be there in
@@ -320,12 +326,18 @@ class SpellingCheck:
             long = ids.filter(pc.match_substring_regex(ids, "^[1-9][0-9]{15,}$")).to_pylist()
             self._long += len(long)
             self._exact = not all(map(_is_rounded, long))
+        self._pointed &= pc.all(pc.match_substring_regex(ids, r"^[0-9]+\.0+$")).as_py() is not False
         plain = pc.utf8_normalize(ids, form="NFKC")
         for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " ")):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=kept)
         plain = pc.utf8_trim_whitespace(plain)
         for pattern in (r"^([0-9]+)[.,]0*$", r"^0+([0-9]+)$"):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
+        as_uuid = pc.match_substring_regex(plain, _UUID, ignore_case=True)
+        plain = pc.if_else(as_uuid, pc.utf8_lower(plain), plain)
+        short = pc.match_substring_regex(plain, r"^[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}$")
+        whole = [format(Decimal(each).normalize(), "f") for each in plain.filter(short).to_pylist()]
+        plain = pc.replace_with_mask(plain, short, pa.array(whole, plain.type))
         self._ids.extend(map(hash, ids.to_pylist()))
         self._plain.extend(map(hash, plain.to_pylist()))
 
@@ -336,6 +348,11 @@ class SpellingCheck:
             PipelineError: if two are one. They are counted and not named, as an id may name a
                 person.
         """
+        if self._pointed and self._ids:
+            raise PipelineError(
+                f"{self._origin}: all ids of units end in `.0`, as whole numbers are written that "
+                "were read as decimal ones; write them as they were, whole"
+            )
         if self._long >= _SEVERAL and not self._exact:
             print(
                 f"ingest: warning: {self._origin}: all ids of units of 16 digits and more look "
@@ -348,7 +365,8 @@ class SpellingCheck:
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in "
-                "blanks, zeros in front, a final `.0` or Unicode form; use one spelling"
+                "blanks, zeros in front, a final `.0`, an exponent, the case of a UUID or Unicode "
+                "form; use one spelling"
             )
 
 
@@ -374,7 +392,7 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
     path = Path(file)
     if folder.resolve() not in path.resolve().parents:
         raise PipelineError(f"{key}: found {file!r}; allowed is one in {folder}, which DVC watches")
-    remedy = f"{key} names it; allowed is one unit id a line"
+    remedy = f"{key} names it; allowed is one unit id a line, in UTF-8"
     if workspace().resolve() != home():
         remedy += f"; not in git, so give `dvc exp run` also `--copy-paths {file}`"
     text = read_text(path, remedy).removeprefix("\ufeff")

@@ -317,8 +317,8 @@ class LogFiles:
                 include_columns=list(types),
                 column_types=types,
                 decimal_point=self._form.decimal_point,
-                true_values=["1", "1.0", "true", "True", "TRUE"],
-                false_values=["0", "0.0", "false", "False", "FALSE"],
+                true_values=["1", "1.0", "true", "True", "TRUE", "t"],
+                false_values=["0", "0.0", "false", "False", "FALSE", "f"],
                 null_values=[*pacsv.ConvertOptions().null_values, "\\N"],
             ),
         )
@@ -403,8 +403,9 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
                 neither = pc.invert(pc.is_in(array, pa.array([0, 1]).cast(array.type)))
                 refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
             return array.cast(canonical)
-    text = array.cast(pa.string())
-    codes = pc.index_in(text, value_set=pa.array(field.categories))
+    text, categories = array.cast(pa.string()), pa.array(field.categories)
+    whole = pc.replace_substring_regex(text, pattern=r"^([0-9]+)\.0$", replacement=r"\1")
+    codes = pc.coalesce(pc.index_in(text, categories), pc.index_in(whole, categories))
     undeclared = codes.is_null()
     if field.name.startswith("action"):  # may be missing; empty is how CSV writes that
         undeclared = pc.and_(undeclared, pc.not_equal(text, "").fill_null(False))

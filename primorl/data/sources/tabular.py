@@ -336,13 +336,16 @@ class TabularReader:
             found = "a time that stands for an unknown one, such as 1900-01-01 or 1970-01-01"
             allowed = "the true one, within 20 years of the next; correct or drop the row"
             self._log.refuse(rows, np.flatnonzero(far), found, allowed)
-        allowed = (
-            "a later one in every row; drop a duplicate, number rows of equal time, or set "
-            f"options.sorted: false to have the log sorted here{self._or_merged}"
-        )
+        allowed = "a later one in every row; drop a duplicate, or number rows of equal time"
+        if self._log.ordered_by_time:
+            allowed += " (times are read to the microsecond, whole numbers as they are)"
+        found = "an order that another row of its trajectory has"
+        if self._options.sorted:
+            found = "an order that is not after that of the row before"
+            allowed += ", or set options.sorted: false to have the log sorted here"
+        allowed += self._or_merged
         if self._log.without_zone:
             allowed = f"{ZONE}; {allowed}"
-        found = "an order that is not after that of the row before"
         if len(again) and (other := rows["file"][again[0] - 1]) != rows["file"][again[0]]:
             found += f", which is in {self._log.paths[other.as_py()]}"
         self._log.refuse(rows, again, found, allowed)

@@ -55,7 +55,8 @@ def test_trajectories_that_are_units_of_their_own(project: Path) -> None:
 
 SPELLINGS = [
     *("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012"),
-    *("P421|\ufeffP421", "A Lee|A  Lee"),
+    *("P421|\ufeffP421", "A Lee|A  Lee", "3e3|3000", "1.5E3|1500"),
+    "5C1D6E2A-0b1c-4f3e-9a77-0123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
 ]
 
 
@@ -75,10 +76,19 @@ def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: 
 
 
 def test_other_ids_are_other_people(project: Path) -> None:
-    users = ("ab", "AB", "a b", "7.2", "7.20", "70", "+7", "7", "-7")
+    users = ("ab", "AB", "a b", "7.2", "7.20", "70", "+7", "7", "-7", "17.0", "12e4", "12E4f")
     for number, user in enumerate(users):
         text(f"{HEADER}{user},{number},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
     assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)
+
+
+def test_whole_numbers_that_were_read_as_decimal_ones_are_refused(project: Path) -> None:
+    """Another version has them without `.0`, and would be of other people. Twin: one is none."""
+    write([each | {"user": f"{each['user']}.0"} for each in rows()], "log/log.csv")
+    assert "all ids of units end in `.0`" in refusal(entry(sorted=False))
+    write([each | {"user": f"{each['user']}.0"} for each in rows()][:6], "log/log.csv")
+    text(f"{HEADER}7.5,0,0,1.0,A,0.5,1.0,true,false\n", "log/other.csv")
+    assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == 2
 
 
 SHARED_IDS = [
