@@ -114,7 +114,8 @@ class Project:
                 bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
                 if bill is not None:
                     bill.refuse_beyond_budget()
-                    bill.refuse_lost()
+                    if bill.unpaid:  # else DVC may have the results
+                        bill.refuse_lost(bill.changed)
                 _set(given)
             try:
                 show_dvc(*(("exp", "run") if given else ("repro",)))

@@ -236,7 +236,8 @@ def run() -> None:
         print(bill, flush=True)
         if bill is not None:
             bill.refuse_beyond_budget()  # before DVC deletes the model that is there
-            bill.refuse_lost()
+            if bill.unpaid:  # else DVC may have the results
+                bill.refuse_lost(bill.changed)
         show_dvc("repro")
     summary(links=True)
 

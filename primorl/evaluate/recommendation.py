@@ -189,7 +189,7 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
         why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
         return f"the model is not to be believed: {'; '.join(why)}"
     clone = answers.answer("clone", AS_DRAWN)
-    policy = answers.answer("policy", MEAN_RETURN, "model")
+    policy = answers.answer("policy", MEAN_RETURN)
     if clone is None or policy is None:
         return "no clone of today's practice was made, so there is nothing to compare with"
     ends, known = people.ci95, (people, clone, policy)

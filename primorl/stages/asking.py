@@ -42,7 +42,7 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import QuestionJob
+from primorl.work.jobs import RELEASES, QuestionJob
 
 QUESTION = Behaviour(levels=9)
 ROLLOUTS = 512
@@ -178,7 +178,7 @@ def asked_for(desk: Desk, job: QuestionJob, problem: Problem) -> Iterator[Answer
         PipelineError: the budget does not allow it, or the bounds are others than were paid for
             under the same settings.
     """
-    mechanism = QUESTION.build_mechanism(problem, job.noise_multiplier, job.releases)
+    mechanism = QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
     about = _describe_subject(problem)
     begin = Asked(torch.empty(0, dtype=torch.float64), about)
     with desk.pay(desk.request(job), begin, Asked.restore) as paid:
@@ -210,7 +210,7 @@ def _check_state(name: str, own: Paid[Asked], about: str) -> None:
     remedy = "to pay for another answer, set evaluation.private.draw in params.yaml to a new number"
     if state.about != about:
         raise PipelineError(
-            f"models: {name}: {paid} paid for its answer with other bounds of rewards or returns, "
+            f"{name}: {paid} paid for its answer with other bounds of rewards or returns, "
             f"or by another version; {remedy}"
         )
     if not state.finished and state.started > state.made:

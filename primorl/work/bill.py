@@ -205,7 +205,7 @@ class Bill:
             f"{at_most(self.after)}; ask for a smaller ε. Nothing was charged"
         )
 
-    def refuse_lost(self, changed: Set[str] = frozenset()) -> None:
+    def refuse_lost(self, changed: Set[str]) -> None:
         """Refuse to pay for one job where another one is paid for and cannot be restored here.
 
         Raises:
@@ -229,7 +229,7 @@ def _name_lost(lost: Sequence[Charge]) -> str:
     return (
         f"what was paid for and is not in {home() / CHECKPOINTS}: {files}. Copy these files from "
         "the clone that paid (clones can share the folder) or from a backup, or bring the results "
-        f"by `dvc checkout` or `dvc pull`; {draws}"
+        f"by `dvc checkout`, `dvc pull` or `dvc repro`; {draws}"
     )
 
 

@@ -11,7 +11,7 @@ Training the model and cloning go
             with paid.finish(folder, paid.state_privacy(mechanism)) as fresh:
                 ...  # files are written; then the charge is committed
 
-Asking pays for each question, and commits all when the answers are written (`Paid.commit`).
+Asking commits when the answers are written (`Paid.commit`).
 Learning online pays for users who arrive (`Desk.open_for`), whose rows are nowhere.
 """
 

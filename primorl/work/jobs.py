@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from primorl.work.data import Partitions
 
 RELEASES = 2
-"""Releases of the question, of equal noise."""
+"""Releases of the question, of equal noise, of which the second sees the first."""
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 # of what cubes see of an observation: where people seldom are, a clone must not act wildly
@@ -223,7 +223,6 @@ class QuestionJob:
         discount: γ of the value.
         return_bounds: of a trajectory's return; see `PrivateEvaluation`.
         draw: numbers the draws of the noise that were paid for.
-        releases: of equal noise, each of which sees those before.
     """
 
     noise_multiplier: Annotated[float, records.Within(gt=0)]
@@ -231,11 +230,6 @@ class QuestionJob:
     discount: Annotated[float, records.Within(gt=0, le=1)]
     return_bounds: ReturnBounds
     draw: records.NaturalInt
-    releases: int = RELEASES
-
-    def __post_init__(self) -> None:
-        if self.releases != RELEASES:
-            raise ValueError("releases: not those of this version")
 
     @property
     def name(self) -> str:
@@ -245,7 +239,7 @@ class QuestionJob:
     @property
     def event(self) -> DpEvent:
         """The event that it is charged as."""
-        return Training(1.0, self.noise_multiplier, self.releases).event
+        return Training(1.0, self.noise_multiplier, RELEASES).event
 
 
 def solve_noise(

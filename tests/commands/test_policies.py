@@ -189,21 +189,32 @@ class FakeBill:
     def __str__(self) -> str:
         return f"bill after {self._done}"
 
+    unpaid, changed = True, frozenset({"train_model"})
+
     def refuse_beyond_budget(self) -> None:
-        if self._refused:
+        if self._refused == "no budget":
             raise PipelineError(self._refused)
 
-    def refuse_lost(self) -> None: ...
+    def refuse_lost(self, changed: frozenset[str]) -> None:
+        if self._refused == "paid elsewhere":
+            assert changed == self.changed
+            raise PipelineError(self._refused)
 
 
 @pytest.mark.parametrize(
-    ("changed", "refused"), [(set(), ""), ({"train_model"}, ""), ({"train_model"}, "no budget")]
+    ("changed", "refused"),
+    [
+        (set(), ""),
+        ({"train_model"}, ""),
+        ({"train_model"}, "no budget"),
+        ({"train_model"}, "paid elsewhere"),
+    ],
 )
 def test_it_runs_only_what_changed_and_says_before_what_it_charges(
     project: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call, changed: set[str], refused: str
 ) -> None:
-    """What the budget does not allow leaves the last model: DVC deletes the outputs of a stage
-    before it runs. Twins: nothing changed, and a stage did.
+    """What the budget does not allow, or another clone paid for, leaves the last model: DVC
+    deletes the outputs of a stage before it runs. Twins: nothing changed, and a stage did.
     """
     write_settings(plain(chosen()))
     run(chosen())
@@ -213,7 +224,7 @@ def test_it_runs_only_what_changed_and_says_before_what_it_charges(
     monkeypatch.setattr("primorl.work.bill.preview", lambda *_: FakeBill(len(done), refused))
     status, out, err = primorl("run")
     if refused:
-        assert (status, err, done) == (1, "error: no budget\n", [("repro", "--quiet", "plan")])
+        assert (status, err, done) == (1, f"error: {refused}\n", [("repro", "--quiet", "plan")])
         return
     assert status == 0, err
     assert "dataset " in out

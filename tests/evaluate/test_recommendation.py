@@ -45,7 +45,6 @@ def found(
     estimates = (
         *people,
         *clone,
-        answer("policy", MEAN_RETURN, -75.0),
         answer("policy", MEAN_RETURN, policy[0], members=policy, estimator="model"),
         answer("policy", BEYOND, beyond),
     )

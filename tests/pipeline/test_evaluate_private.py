@@ -23,9 +23,11 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.stages.asking import _check_state
+from primorl.stages.asking import _check_state, _describe_subject
+from primorl.work.jobs import digest_of_settings
 from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
+from tests.evaluate.private.conftest import problem
 from tests.mechanisms import watch
 from tests.pipeline.training_project import (
     charged,
@@ -154,6 +156,16 @@ def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> 
     )
     refused(ready, r"other bounds.*evaluation\.private\.draw")
     assert len(charged(ready)) == 1
+
+
+def test_other_bounds_and_another_draw_are_told_apart(ready: Params) -> None:
+    """Of rewards, of returns, and of returns that are no sums."""
+    asked = problem(4)
+    others = [replace(asked, return_low=-9.0), replace(asked, return_high=9.0)]
+    others += [replace(asked, return_is_sum=not asked.return_is_sum)]
+    assert len({_describe_subject(each) for each in (asked, *others)}) == 4
+    again = asking(ready, ASKED, draw=1)
+    assert digest_of_settings(again) != digest_of_settings(ready)
 
 
 def test_an_answer_is_lost_where_its_noise_may_have_been_drawn_and_is_not_there() -> None:

@@ -201,8 +201,6 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
     model, (price, *_) = found.model, found.jobs
     mechanism = model.mechanism
-    with pytest.raises(ValueError, match="releases"):
-        replace(QUESTION, releases=1)
     for says, wrong in (
         ("bogus", replace(mechanism, queries={"bogus": 9.0})),
         ("clipped", replace(mechanism, clipping_norm=None)),

@@ -247,6 +247,8 @@ class LogFiles:
 
         Where these are of several forms, it is that of the first, so that the error names a row.
         """
+        if pa.types.is_null(seen):
+            return pa.float64()
         first = self._open_csv(path, {column: pa.string()}).read_next_batch()[column][0].as_py()
         if pa.types.is_integer(seen) and abs(int(first or 0)) > _EXACT:
             return pa.int64()
@@ -344,7 +346,7 @@ def check_quotes(path: Path, delimiter: str) -> None:
                 row, line = row + bool(fields), lines.line_num
         except csv.Error:
             found = "a quote that is not closed in its row, a character after a closing quote"
-            allowed = "quotes around whole fields, doubled inside, and cells up to 131072 long"
+            allowed = "quotes around whole fields, doubled within, no line break, up to 131072 long"
             _refuse_row(path, row, f"found {found}, or an endless cell", allowed)
 
 

@@ -260,15 +260,14 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     for found, bad in faults.items():
         if bad.any():
             row = rows[bad.argmax()]
-            where = f"{path}: row {row + 1}: code {code[row].as_py()!r}"
             allowed = "float32 numbers in numeric_value, empty where there is none"
-            raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
+            raise PipelineError(f"{path}: row {row + 1}: found {found}; allowed: {allowed}")
     return Events(subject[rows], time[rows], value, roles[kinds[rows]]), runs
 
 
 def _parse(column: pa.ChunkedArray, rows: Ints) -> tuple[Floats, Flags]:
     """Read the numbers of some rows, NaN without one; and say where something else stands."""
-    text = pc.utf8_trim_whitespace(column.take(rows).cast(pa.string()))
+    text = pc.utf8_trim_whitespace(column.cast(pa.string()).take(rows))
     right = pc.match_substring_regex(text, _NUMBER, ignore_case=True).fill_null(False)
     empty = pc.is_in(text, pa.array(["", "nan", "NaN", None]))
     value: Floats = pc.if_else(right, text, None).cast(pa.float32()).to_numpy()

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 from torch import Tensor
 
@@ -89,10 +90,10 @@ class Behaviour:
         if len(released):
             low, high = self.find_range(problem, noise, released)
             return pair(((2 * returns - low - high) / (high - low)).clamp(-1, 1))
-        edges = self._edges(problem).to(returns.device)
+        edges = self._edges(problem)
         place = torch.searchsorted(edges, returns, right=True) - 1
         place = place.clamp(0, (1 << self.levels) - 1)
-        nodes = _haar(self.levels).to(returns.device)[place] / math.sqrt(self.levels)
+        nodes = _haar(self.levels)[place] / math.sqrt(self.levels)
         return nodes.where(returns.isfinite()[:, None], 0.0)  # a unit without rows has none
 
     def find_range(self, problem: Problem, noise: float, released: Tensor) -> tuple[float, float]:
@@ -207,7 +208,7 @@ class Behaviour:
             _cdf_of_coefficients(self.levels) @ coefficients
             + torch.arange(bins + 1, dtype=torch.float64) / bins
         )
-        return isotonic(raw).clamp(0, 1)
+        return torch.from_numpy(isotonic_regression(raw.numpy()).x).clamp(0, 1)
 
     def _noise_of_cdf(self, noise: float) -> Tensor:
         """Standard deviation of the noise in the CDF at each edge, before it is made monotone."""
@@ -275,31 +276,15 @@ def scale_returns(problem: Problem, episodes: Episodes) -> Tensor:
     terms = _whole(reward.where(find_counted(problem, episodes), 0.0) / half)
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories
-    returns = torch.zeros(len(count), int(count.max()), dtype=torch.int64, device=reward.device)
+    returns = torch.zeros(len(count), max(1, int(count.max())), dtype=torch.int64)
     returns.scatter_add_(1, number, terms)
     x = (returns.double() / _ONE - middle / half).clamp(-1, 1)
-    mine = torch.arange(x.shape[1], device=x.device) < count[:, None]
+    mine = torch.arange(x.shape[1]) < count[:, None]
     return _whole(x.where(mine, 0.0)).sum(1).double() / _ONE / count
 
 
 def _whole(numbers: Tensor) -> Tensor:
     return (numbers * _ONE).round().long()
-
-
-def isotonic(values: Tensor) -> Tensor:
-    """Find the non-decreasing sequence that is nearest in least squares, by pooling adjacent
-    violators; ``[n]``.
-    """
-    means, sizes = list[float](), list[int]()
-    for value in values.tolist():
-        mean, size = value, 1
-        while means and means[-1] > mean:
-            mean = (mean * size + means[-1] * sizes[-1]) / (size + sizes[-1])
-            size += sizes.pop()
-            means.pop()
-        means.append(mean)
-        sizes.append(size)
-    return torch.tensor(means, dtype=values.dtype).repeat_interleave(torch.tensor(sizes))
 
 
 def _crossing(edges: Tensor, curve: Tensor, p: float) -> float:

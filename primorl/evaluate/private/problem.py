@@ -153,7 +153,7 @@ class Problem:
         last bits.
         """
         powers = [self.discount**each for each in range(int(step.max()) + 1)]
-        return torch.tensor(powers, dtype=torch.float64).to(step.device)[step]
+        return torch.tensor(powers, dtype=torch.float64)[step]
 
     def random_policy(self) -> Act:
         """Make a policy of actions drawn uniformly within their bounds, float32; one-hot where they

@@ -85,7 +85,7 @@ def ask(
         save_checkpoint(replace(state, started=number + 1))
         released = mechanism.release(total)
         state = Asked(
-            torch.cat((state.released, released.cpu().double())),
+            torch.cat((state.released, released.double())),
             begin.about,
             started=number + 1,
             made=number + 1,

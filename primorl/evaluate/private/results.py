@@ -228,10 +228,10 @@ class PrivateEvaluation(records.FileRecord):
         """Return the estimates of a value: today's, the policy's and others' in the model."""
         return tuple(answer for answer in self.estimates if answer.what in (MEAN_RETURN, AS_DRAWN))
 
-    def answer(self, of: str, what: str, estimator: str | None = None) -> Answer | None:
-        """Return the first answer of its kind, or of one estimator; None: there is none."""
+    def answer(self, of: str, what: str) -> Answer | None:
+        """Return the first answer of its kind; None: there is none."""
         found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
-        return next((answer for answer in found if estimator in (None, answer.estimator)), None)
+        return next(found, None)
 
     def made(self) -> dict[str, str]:
         """Hash (SHA-256) the answers, the free ones too, with their statement and subject, as the

@@ -371,8 +371,6 @@ class History:
                 self.charges[content["charge"]] = _read_reservation(
                     content, self.versions[content["version"]]
                 )
-            case "taken":  # of earlier versions, which counted resumptions here
-                pass
             case "committed":
                 charge = self.charges[content["charge"]]
                 made = (*charge.made, content["made"]) if "made" in content else charge.made

@@ -63,6 +63,9 @@ _progress = sa.Table(
 )
 
 
+_MOVED = "_moved"  # behind the names of tables whose rows went to another database
+
+
 @dataclass(frozen=True)
 class Mark:
     """Row of ``ledger_progress``, the only table with rows that are replaced: the mark of a
@@ -96,10 +99,15 @@ class Store:
         self.begun = file is None or file.exists()
         """Whether there is anything to read: False only with ``read_only``."""
         with self._clear_errors():
+            inspector = sa.inspect(self._engine) if self.begun else None
+            if inspector is not None and inspector.has_table(f"{_records.name}{_MOVED}"):
+                raise PipelineError(
+                    f"ledger {self.shown}: its records were moved (`primorl ledger move`); name "
+                    "their database as ledger.url in params.yaml"
+                )
             if not read_only:
                 self._create_tables()
             else:
-                inspector = sa.inspect(self._engine) if self.begun else None
                 self.begun = inspector is not None and inspector.has_table(_records.name)
 
     def read(self, since: int = 0) -> list[Record]:
@@ -186,8 +194,9 @@ class Store:
         Raises:
             PipelineError: this is no SQLite file, or the target has other rows.
         """
-        if self._engine.dialect.name != "sqlite":
-            raise PipelineError(f"ledger {self.shown}: only a SQLite file can be moved")
+        if self._engine.dialect.name != "sqlite" or target.shown == self.shown:
+            found = "only a SQLite file can be moved, to another database"
+            raise PipelineError(f"ledger {self.shown}: {found}")
         with self._clear_errors(), self._engine.connect() as old:
             old.exec_driver_sql("BEGIN EXCLUSIVE")
             rows = {table: _all_rows(old, table) for table in _tables.sorted_tables}
@@ -201,9 +210,9 @@ class Store:
             old.commit()
 
     def _retire(self, connection: sa.Connection) -> None:
-        """Rename the tables, so that no open or later connection finds them."""
+        """Rename the tables, so that no open connection finds them, and no `Store` opens them."""
         for table in _tables.sorted_tables:
-            connection.exec_driver_sql(f"ALTER TABLE {table.name} RENAME TO {table.name}_moved")
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} RENAME TO {table.name}{_MOVED}")
 
     def close(self) -> None:
         """Close the database."""

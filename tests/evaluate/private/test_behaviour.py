@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, isotonic, scale_returns
+from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, scale_returns
 from primorl.evaluate.private.problem import Problem
 from tests.evaluate.private.conftest import Log, payers, question
 
@@ -87,8 +87,6 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
         assert said.ci95 is not None
         assert said.value == pytest.approx(float(returns.quantile(p)), abs=5 / 256)
         assert said.ci95[0] < float(returns.quantile(p)) < said.ci95[1]
-    pooled = isotonic(torch.tensor([0.0, 0.3, 0.1, 0.2, 0.9, 0.8], dtype=torch.float64))
-    assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
 
 
 def test_the_interval_of_a_quantile_holds_an_outcome_that_lies_at_a_bound() -> None:

@@ -43,18 +43,18 @@ def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(
 ) -> None:
     source, hostile = logged()
     mechanism, others = BEHAVIOUR.build_mechanism(CHAIN, 1.0, 1), torch.arange(UNITS) != SPOILT
-    before = BEHAVIOUR.contributions(CHAIN, source.episodes(), 0.1, released)
+    before = BEHAVIOUR.contributions(CHAIN, source.episodes(), 0.001, released)
     norms = before.norm(dim=1)
     assert 0.7 < norms.max() <= 1 + 1e-12 < mechanism.clip.sensitivity, "the clip changes nothing"
     for each in hostile:
-        after = BEHAVIOUR.contributions(CHAIN, each.episodes(), 0.1, released)
+        after = BEHAVIOUR.contributions(CHAIN, each.episodes(), 0.001, released)
         torch.testing.assert_close(after[others], before[others], rtol=1e-9, atol=1e-12)
         for clip in (mechanism.clip, L2Clip(1e-3)):
             assert isinstance(clip, L2Clip)
             moved = clip.finish(after.clone()).sum(0) - clip.finish(after[others].clone()).sum(0)
             assert float(moved.norm()) <= clip.sensitivity * (1 + 1e-9)
     alone = [source.episodes(unit) for unit in range(UNITS)]
-    apart = torch.cat([BEHAVIOUR.contributions(CHAIN, own, 0.1, released) for own in alone])
+    apart = torch.cat([BEHAVIOUR.contributions(CHAIN, own, 0.001, released) for own in alone])
     torch.testing.assert_close(apart, before, rtol=1e-9, atol=1e-12)
 
 
