@@ -86,7 +86,10 @@ def _move(
         ledger.verify()
     target = Store(LedgerStore(url=url).address)
     Store(params.ledger.address).move(target)
-    print(f"moved to {target.shown}; now set ledger.url in params.yaml, here and in every clone")
+    print(
+        f"moved to {target.shown}; now write that URL as ledger.url into params.yaml, here and in "
+        "every clone, and back .primorl up anew"
+    )
 
 
 @contextmanager

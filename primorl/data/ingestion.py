@@ -70,6 +70,10 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     gone = membership.IdList(
         membership.read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn
     )
+    for other in sorted(WITHDRAWALS.glob("*.txt")):
+        if str(other) != withdrawn:
+            why = f"not named by {key} of datasets/{name}.yaml: who is in it is not left out"
+            print(f"ingest: warning: {other}: {why}", file=sys.stderr)
     with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
         fingerprint = _copy_rows(reader, info, gone, writer)
         info = replace(info, dataset_fingerprint=fingerprint.keyed(membership.project_secret()))

@@ -156,6 +156,8 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     verdict = Verdict.of(answers.get("verdict")) if answers else None
     believed = verdict is None or verdict.believed
     estimates = [each for each in asked if believed or each["estimator"] != "model"]
+    if answers and (answers.get("conduct") or {}).get("outcomes"):  # returns lie at few values
+        estimates = [each for each in estimates if not each["what"].startswith("quantile")]
     estimates.sort(key=lambda answer: list(wording.WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:

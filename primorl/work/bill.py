@@ -227,8 +227,9 @@ def _name_lost(lost: Sequence[Charge]) -> str:
     )
     draws = "; ".join(dict.fromkeys(each.another_draw for each in lost))
     return (
-        f"what was paid for and is not in {home() / CHECKPOINTS}: {files}. Copy these files from "
-        "the clone that paid (clones can share the folder) or from a backup, or bring the results "
+        f"what was paid for and is not in {home() / CHECKPOINTS}: {files}. If the clone that paid "
+        "still works on it, wait; then copy these files from there (clones can share the folder) "
+        "or from a backup, or bring the results "
         f"by `dvc checkout`, `dvc pull` or `dvc repro`; {draws}"
     )
 

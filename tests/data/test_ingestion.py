@@ -94,12 +94,19 @@ def test_a_list_that_a_copy_of_dvc_lacks_names_the_option_that_brings_it(
                 read_ids(f"{folder}/ids.txt", folder, "key")
 
 
-def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Path) -> None:
+def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list that the entry does not name, as after going back to an earlier one, is told."""
     content = episodes(12)
     write_raw(Path("raw"), content)
     all_of_them = run().dataset_fingerprint
     info = run(ingestion=withdraw("small-v0/000000003", "", "small-v0/000000007"))
     assert info.dataset_fingerprint != all_of_them
+    assert "warning" not in capsys.readouterr().err
+    assert run().dataset_fingerprint == all_of_them
+    assert "gone.txt: not named by ingestion.exclude_units" in capsys.readouterr().err
+    run(ingestion=withdraw("small-v0/000000003", "", "small-v0/000000007"))
     left = [i for i in range(12) if i not in (3, 7)]
     names = [f"small-v0/{i:09d}" for i in left]
     assert written().equals(table([content[i] for i in left], names=names))

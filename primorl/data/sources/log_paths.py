@@ -194,7 +194,8 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     return (
         f"the source changed since it was collected: datasets/{name}.yaml: {key}: {len(other)} of "
         f"{len(before.keys() | now.keys())} files changed, are gone or new; to read them again: "
-        "`dvc repro -f collect`, then `dvc repro`; `primorl check --charges` says what that charges"
+        "`dvc repro -f collect && dvc repro plan`, which charges nothing; then `primorl plan` says "
+        "what the rest charges"
     )
 
 
