@@ -71,7 +71,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         membership.read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn
     )
     for other in sorted(WITHDRAWALS.glob("*.txt")):
-        if str(other) != withdrawn:
+        if other.resolve() != Path(withdrawn or "").resolve():
             why = f"not named by {key} of datasets/{name}.yaml: who is in it is not left out"
             print(f"ingest: warning: {other}: {why}", file=sys.stderr)
     with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
