@@ -45,21 +45,21 @@ def returns(how: str, **key: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("task", "row", "budget", "least"),
+    ("task", "row", "budget", "lost", "least"),
     [
-        ("CartPole", "strict", "ε 1", 490.0),
-        ("Acrobot", "strict", "ε 1", -90.0),
-        ("CartPole", "paper", "z 1", 490.0),
-        ("CartPole", "paper", "z 3", 375.0),
-        ("Acrobot", "paper", "z 1", -90.0),
+        ("CartPole", "strict", "ε 1", 0, 490.0),
+        ("Acrobot", "strict", "ε 1", 0, -90.0),
+        ("CartPole", "paper", "z 1", 0, 490.0),
+        ("CartPole", "paper", "z 3", 0, 375.0),
+        ("Acrobot", "paper", "z 1", 1, -90.0),  # one never learned, as the page says
     ],
 )
 def test_private_learning_reaches_its_figures_and_beats_its_nulls(
-    task: str, row: str, budget: str, least: float
+    task: str, row: str, budget: str, lost: int, least: float
 ) -> None:
     own = returns("drawn", task=task, method="DPPG", row=row, budget=budget)
-    assert len(own) >= (10 if row == "strict" else 5)
-    assert own.mean() >= least
+    assert len(own) == 10
+    assert np.sort(own)[lost:].mean() >= least
     for null in ("noise alone", "untrained") if row == "strict" else ():
         others = returns("drawn", task=task, method="DPPG", row=null)
         assert len(others) == 10
