@@ -113,9 +113,7 @@ class Project:
             if given:
                 bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
                 if bill is not None:
-                    bill.refuse_beyond_budget()
-                    if bill.unpaid:  # else DVC may have the results
-                        bill.refuse_lost(bill.changed)
+                    bill.refuse_unpayable()
                 _set(given)
             try:
                 show_dvc(*(("exp", "run") if given else ("repro",)))

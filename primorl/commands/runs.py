@@ -235,9 +235,7 @@ def run() -> None:
         bill = preview(load(), changed - {*MAKE_DATA, "plan"})
         print(bill, flush=True)
         if bill is not None:
-            bill.refuse_beyond_budget()  # before DVC deletes the model that is there
-            if bill.unpaid:  # else DVC may have the results
-                bill.refuse_lost(bill.changed)
+            bill.refuse_unpayable()
         show_dvc("repro")
     summary(links=True)
 

@@ -205,6 +205,16 @@ class Bill:
             f"{at_most(self.after)}; ask for a smaller ε. Nothing was charged"
         )
 
+    def refuse_unpayable(self) -> None:
+        """Refuse a run before DVC deletes the results that are there.
+
+        Raises:
+            PipelineError: see `refuse_beyond_budget` and `refuse_lost`. Nothing was charged.
+        """
+        self.refuse_beyond_budget()
+        if self.unpaid:  # else DVC may have the results
+            self.refuse_lost(self.changed)
+
     def refuse_lost(self, changed: Set[str]) -> None:
         """Refuse to pay for one job where another one is paid for and cannot be restored here.
 

@@ -151,9 +151,9 @@ class Desk:
             bill = replace(self.bill, account=now)
             if request in bill.unpaid:  # what is paid is restored
                 bill.refuse_beyond_budget()
-            lost = bill.find_lost({stage_of(request)})
-            if request in bill.unpaid or request.identity in paid_identities(lost):
-                bill.refuse_lost({stage_of(request)})
+            stage, own = {stage_of(request)}, request.identity
+            if request in bill.unpaid or own in paid_identities(bill.find_lost(stage)):
+                bill.refuse_lost(stage)
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:

@@ -19,6 +19,7 @@ from primorl.config import params
 from primorl.config.params import plain
 from primorl.data.identity.membership import id_digests, remember_units
 from primorl.tracking import log_run
+from primorl.work.bill import Bill
 from tests.commands.conftest import Call
 from tests.pipeline.conftest import small
 from tests.pipeline.test_evaluate import chosen, project, run
@@ -190,6 +191,7 @@ class FakeBill:
         return f"bill after {self._done}"
 
     unpaid, changed = True, frozenset({"train_model"})
+    refuse_unpayable: Any = Bill.refuse_unpayable
 
     def refuse_beyond_budget(self) -> None:
         if self._refused == "no budget":

@@ -179,10 +179,8 @@ class Codes:
         adds = [part for part in parts if getattr(part, "of", "count") != "count"]
         adds += [part for part in options.reward if getattr(part, "scale", None) is not None]
         values = [part for part in parts if isinstance(part, datasets.MedsValue)]
-        self.adds, self.reads = (
-            list(map(self.role, adds)),
-            [*map(self.role, adds), *map(self.role, values)],
-        )
+        self.adds = list(map(self.role, adds))
+        self.reads = [*self.adds, *map(self.role, values)]
 
     def role(self, part: Any) -> int:
         """Find the role of one entry of the options."""
@@ -288,10 +286,8 @@ def _read_numbers(
     """
     reads, adds = (roles[:, own].any(axis=1) for own in (codes.reads, codes.adds))
     if pa.types.is_floating(number.type):
-        value, text = (
-            number.take(rows).cast(pa.float32(), safe=False).to_numpy(),
-            np.zeros(len(rows), bool),
-        )
+        value = number.take(rows).cast(pa.float32(), safe=False).to_numpy()
+        text = np.zeros(len(rows), bool)
     else:
         value, text = _parse(number, rows)
     # Some converters write an event twice, with a number and with a text.

@@ -134,18 +134,7 @@ class Behaviour:
         found = list[Answer]()
 
         def add(what: str, value: float, ci95: Interval | None, covers: str, bias: str) -> None:
-            answer = Answer(
-                estimator=NAME,
-                of="behaviour",
-                what=what,
-                value=value,
-                ci95=ci95,
-                covers=covers,
-                bias=bias,
-                epsilon=None,
-                delta=None,
-            )
-            found.append(answer)
+            found.append(Answer.unpaid(NAME, "behaviour", what, value, ci95, covers, bias))
 
         if (first, last) == (problem.return_low, problem.return_high):
             bias = f"Returns outside {first:.4g} to {last:.4g} count as the nearer end."

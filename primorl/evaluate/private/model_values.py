@@ -168,7 +168,9 @@ def _value(of: results.Of, returns: Tensor, what: str = results.MEAN_RETURN) -> 
         "wrong wherever the model is, and likely too high for a policy that was trained in this "
         "model"
     )
-    return _answer(of, what, float(members.mean()), covers, bias, tuple(members.tolist()))
+    return results.Answer.unpaid(
+        _NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist())
+    )
 
 
 def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[results.Veto]:
@@ -210,29 +212,8 @@ def _beyond(policy: float, clone: float) -> results.Answer:
         "drawn actions"
     )
     bias = "states are the model's own, which may be wrong where the policy goes"
-    return _answer("policy", results.BEYOND, policy - clone, covers, bias)
-
-
-def _answer(
-    of: results.Of,
-    what: str,
-    value: float,
-    covers: str,
-    bias: str,
-    members: tuple[float, ...] | None = None,
-) -> results.Answer:
-    """Make an answer without an interval, which costs nothing."""
-    return results.Answer(
-        estimator=_NAME,
-        of=of,
-        what=what,
-        value=value,
-        ci95=None,
-        covers=covers,
-        bias=bias,
-        epsilon=None,
-        delta=None,
-        members=members,
+    return results.Answer.unpaid(
+        _NAME, "policy", results.BEYOND, policy - clone, None, covers, bias
     )
 
 

@@ -53,6 +53,24 @@ class Answer:
     members: tuple[float, ...] | None = None
     """The same number by each member of the released model."""
 
+    @classmethod
+    def unpaid(
+        cls,
+        estimator: str,
+        of: Of,
+        what: str,
+        value: float,
+        ci95: tuple[float, float] | None,
+        covers: str,
+        bias: str,
+        members: tuple[float, ...] | None = None,
+    ) -> Self:
+        """Make an answer whose cost is not known yet, or that costs nothing."""
+        about: dict[str, Any] = {"covers": covers, "bias": bias, "epsilon": None, "delta": None}
+        return cls(
+            estimator=estimator, of=of, what=what, value=value, ci95=ci95, members=members, **about
+        )
+
     @property
     def finite(self) -> bool:
         """Whether its numbers are finite, as those of a file must be."""

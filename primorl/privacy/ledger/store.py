@@ -99,8 +99,7 @@ class Store:
         self.begun = file is None or file.exists()
         """Whether there is anything to read: False only with ``read_only``."""
         with self._clear_errors():
-            inspector = sa.inspect(self._engine) if self.begun else None
-            if inspector is not None and inspector.has_table(f"{_records.name}{_MOVED}"):
+            if file is not None and self.begun and self._has(f"{_records.name}{_MOVED}"):
                 raise PipelineError(
                     f"ledger {self.shown}: its records were moved (`primorl ledger move`); name "
                     "their database as ledger.url in params.yaml"
@@ -108,7 +107,7 @@ class Store:
             if not read_only:
                 self._create_tables()
             else:
-                self.begun = inspector is not None and inspector.has_table(_records.name)
+                self.begun = self.begun and self._has(_records.name)
 
     def read(self, since: int = 0) -> list[Record]:
         """Read the records from sequence ``since`` on (0: all of them), in order."""
@@ -208,6 +207,9 @@ class Store:
                         raise PipelineError(f"ledger {target.shown}: not empty; name another one")
             self._retire(old)
             old.commit()
+
+    def _has(self, table: str) -> bool:
+        return sa.inspect(self._engine).has_table(table)
 
     def _retire(self, connection: sa.Connection) -> None:
         """Rename the tables, so that no open connection finds them, and no `Store` opens them."""
