@@ -14,6 +14,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
 from primorl.config.params import Params, load, plain
 from primorl.project import Project
+from primorl.work.bill import Bill
 from tests.pipeline.test_evaluate import chosen, project
 from tests.projects import write_settings
 from tests.report.test_page import evaluated
@@ -83,6 +84,7 @@ def test_what_the_budget_refuses_is_refused_before_a_stage_runs(
 ) -> None:
     class Dear:
         refuse_beyond_budget = refuse
+        refuse_unpayable: Any = Bill.refuse_unpayable
 
     before = (tmp_path / PARAMS).read_bytes()
     monkeypatch.setattr("primorl.project.preview", lambda *_: Dear())
