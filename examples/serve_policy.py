@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import primorl
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
 
 MOST_BYTES = 2**20  # of a request

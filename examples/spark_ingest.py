@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params, load
 from primorl.data.sources.logs import fields_of

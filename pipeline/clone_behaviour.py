@@ -5,7 +5,7 @@ plan has a clone.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, MODEL
+from primorl.base.files import BEHAVIOUR, MODEL
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.policy.config import write_nothing

@@ -3,8 +3,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.files import replaced_directory
-from primorl.base.paths import RAW
+from primorl.base.files import RAW, replaced_directory
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.sources import source_of

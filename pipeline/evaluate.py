@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from pipeline.runner import run_stage
-from primorl.base.files import file_sha256, read_json, replaced_file
-from primorl.base.paths import (
+from primorl.base.files import (
     BEHAVIOUR,
     CURVES,
     MODEL,
@@ -23,6 +22,9 @@ from primorl.base.paths import (
     POLICY,
     PRIVATE_EVALUATION,
     SUMMARY,
+    file_sha256,
+    read_json,
+    replaced_file,
     stage_log,
 )
 from primorl.base.reporting import StageLog

@@ -5,7 +5,7 @@ has a share of ε.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import MANIFEST, POLICY, PRIVATE_EVALUATION
+from primorl.base.files import MANIFEST, POLICY, PRIVATE_EVALUATION
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest

@@ -5,7 +5,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import RAW, TRAJECTORIES
+from primorl.base.files import RAW, TRAJECTORIES
 from primorl.base.reporting import StageLog
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params

@@ -6,8 +6,14 @@ import sys
 import time
 
 from pipeline.runner import run_stage
-from primorl.base.files import replaced_directory, write_json
-from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_METRICS, POLICY
+from primorl.base.files import (
+    ONLINE,
+    ONLINE_CURVE,
+    ONLINE_METRICS,
+    POLICY,
+    replaced_directory,
+    write_json,
+)
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.summary import OnlineSummary, write_online_results

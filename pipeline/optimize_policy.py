@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import torch
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
+from primorl.base.files import BEHAVIOUR, MANIFEST, MODEL, POLICY
 from primorl.base.processes import choose_device
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params

@@ -3,7 +3,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import PARTITIONS
+from primorl.base.files import PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.schema import PUBLIC_BY

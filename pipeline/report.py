@@ -5,8 +5,7 @@ alone.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.files import replaced_file
-from primorl.base.paths import REPORT
+from primorl.base.files import REPORT, replaced_file
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.report.page import read_facts, write_page

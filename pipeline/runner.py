@@ -12,10 +12,9 @@ from typing import Any
 import yaml
 
 import primorl
+from primorl.base import PipelineError
 from primorl.base.dvc import hint
-from primorl.base.errors import PipelineError
-from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
-from primorl.base.paths import (
+from primorl.base.files import (
     CHECKPOINTS,
     CONSENT,
     DATASETS,
@@ -23,7 +22,12 @@ from primorl.base.paths import (
     PIPELINE,
     STATE,
     WITHDRAWALS,
+    check_writable,
+    home,
     stage_log,
+    sweep_leftovers,
+    workspace,
+    write_json,
 )
 from primorl.base.processes import place_among_processes
 from primorl.base.reporting import StageLog, exit_status

@@ -3,7 +3,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import MODEL, PARTITIONS
+from primorl.base.files import MODEL, PARTITIONS
 from primorl.base.processes import is_worker
 from primorl.base.reporting import StageLog, exit_status
 from primorl.config.params import Params, load

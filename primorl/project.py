@@ -16,9 +16,8 @@ import pandas as pd
 from ruamel.yaml import YAML
 
 import primorl
-from primorl.base import paths
+from primorl.base import PipelineError, files
 from primorl.base.dvc import changed_stages, show_dvc
-from primorl.base.errors import PipelineError
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.processes import git_commit
 from primorl.base.template import check_version
@@ -58,8 +57,8 @@ class Project:
     def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
         place = Path(folder).resolve()
         self.folder = project_folder(place)
-        if not ((self.folder / paths.PARAMS).exists() and (self.folder / paths.PIPELINE).exists()):
-            allowed = f"a folder with {paths.PARAMS} and {paths.PIPELINE}, or one inside it"
+        if not ((self.folder / files.PARAMS).exists() and (self.folder / files.PIPELINE).exists()):
+            allowed = f"a folder with {files.PARAMS} and {files.PIPELINE}, or one inside it"
             raise PipelineError(f"{place}: no project; allowed is {allowed}; see `primorl init`")
 
     def __repr__(self) -> str:
@@ -109,7 +108,7 @@ class Project:
         given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
             check_version(primorl.__version__)
-            before = Path(paths.PARAMS).read_bytes()
+            before = Path(files.PARAMS).read_bytes()
             if given:
                 bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
                 if bill is not None:
@@ -119,7 +118,7 @@ class Project:
                 show_dvc(*(("exp", "run") if given else ("repro",)))
             except PipelineError:
                 if given:
-                    with replaced_file(paths.PARAMS) as fresh:
+                    with replaced_file(files.PARAMS) as fresh:
                         fresh.write_bytes(before)
                 raise
             return Run._read(self)
@@ -162,9 +161,9 @@ class Run:
     def _read(cls, project: Project) -> "Run":
         """Read the run in the working directory, and compare its files with each other."""
         found = VerifiedRun.read(load())
-        curve = pd.read_csv(paths.CURVES, index_col="epoch").dropna(axis="columns", how="all")
+        curve = pd.read_csv(files.CURVES, index_col="epoch").dropna(axis="columns", how="all")
         try:
-            policy: Policy | PipelineError = load_policy(paths.POLICY)
+            policy: Policy | PipelineError = load_policy(files.POLICY)
         except PipelineError as advised_against:
             policy = advised_against
         return cls(project, found.evaluated, found.policy, curve, policy)
@@ -192,7 +191,7 @@ class Run:
         """
         advice = self.summary.recommendation
         if advice is not None and advice.policy is None:
-            raise PipelineError(f"{paths.SUMMARY}: recommendation: no policy: {advice.reason}")
+            raise PipelineError(f"{files.SUMMARY}: recommendation: no policy: {advice.reason}")
         return self.policy
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
@@ -205,11 +204,11 @@ class Run:
             PipelineError: the project has run again since, or a file is missing or contradicts
                 another.
         """
-        target = self.project.folder / paths.LATEST_REPORT if out is None else Path(out).resolve()
+        target = self.project.folder / files.LATEST_REPORT if out is None else Path(out).resolve()
         with chdir(self.project.folder):
-            if Summary.read(paths.SUMMARY) != self.summary:
+            if Summary.read(files.SUMMARY) != self.summary:
                 found = "found the results of another run; report on a run before the next one"
-                raise PipelineError(f"{paths.SUMMARY}: {found}")
+                raise PipelineError(f"{files.SUMMARY}: {found}")
             write_report(load(), target)
         return target
 
@@ -227,7 +226,7 @@ def _collect(
 
 def _changed(given: Mapping[str, Any]) -> Any:
     """Return the content of ``params.yaml`` with settings in place."""
-    raw = read_yaml(paths.PARAMS, "")
+    raw = read_yaml(files.PARAMS, "")
     if isinstance(raw, dict):  # else `parse` refuses it
         _change(raw, given)
     return raw
@@ -244,9 +243,9 @@ def _set(given: Mapping[str, Any]) -> None:
         remedy = "run `git add --all` and `git commit` there, or what `git log` asks for"
         raise PipelineError(f"{Path.cwd()}: {found}; {remedy}")
     form = YAML()  # of the version and layout that DVC writes
-    content = form.load(paths.PARAMS)
+    content = form.load(files.PARAMS)
     _change(content, given)
-    with replaced_file(paths.PARAMS) as fresh:
+    with replaced_file(files.PARAMS) as fresh:
         form.dump(content, fresh)
 
 
@@ -274,7 +273,7 @@ def write_report(params: Params, target: Path) -> None:
     facts = read_facts(
         params, spending=_spending(params), mlflow=_where(params), allow_newer_data=True
     )
-    facts = replace(facts, link=os.path.relpath(paths.PRIVATE_EVALUATION, target.parent))
+    facts = replace(facts, link=os.path.relpath(files.PRIVATE_EVALUATION, target.parent))
     with replaced_file(target) as fresh:
         fresh.write_text(write_page(facts), encoding="utf-8")
 
@@ -289,11 +288,11 @@ def _where(params: Params) -> str:
 
 def _spending(params: Params) -> Spending | None:
     """Read the ledger's history of the units that are here; None: nothing was charged to them."""
-    manifest = Manifest.load(paths.MANIFEST)
+    manifest = Manifest.load(files.MANIFEST)
     with read_ledger(params) as ledger:
         if ledger is None:
             return None
-        account = ledger.account(version_in(paths.PARTITIONS, manifest))
+        account = ledger.account(version_in(files.PARTITIONS, manifest))
     if not account.entries:
         return None
     limit, delta = budget_of(params, manifest.private_units), params.privacy.delta

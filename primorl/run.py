@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256
-from primorl.base.paths import (
+from primorl.base import PipelineError
+from primorl.base.files import (
     BEHAVIOUR,
     CURVES,
     MANIFEST,
@@ -21,6 +20,7 @@ from primorl.base.paths import (
     PRIVATE_EVALUATION,
     PUBLIC,
     SUMMARY,
+    file_sha256,
 )
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore

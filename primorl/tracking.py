@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import home
 from primorl.base.processes import git_tags
 from primorl.base.reporting import RunContent

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import replaced_file
 from primorl.config.datasets import DecimalPoint, TimeUnit
 from primorl.data.sources.logs import check_quotes, header_of

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import write_json
-from primorl.base.paths import MODEL, MODELS
+from primorl.base import PipelineError
+from primorl.base.files import MODEL, MODELS, write_json
 from primorl.config.params import load
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import Recordings

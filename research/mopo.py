@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import TRAJECTORIES
+from primorl.base import PipelineError
+from primorl.base.files import TRAJECTORIES
 from primorl.config.datasets import D4rlDataset, MinariDataset, ReplayDataset
 from primorl.config.params import Params, load
 from primorl.data.storage.rows import PartReader, UnitStore

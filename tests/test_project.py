@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import primorl
-from primorl.base.errors import PipelineError
-from primorl.base.paths import PARAMS
+from primorl.base import PipelineError
+from primorl.base.files import PARAMS
 from primorl.config.params import Params, load, plain
 from primorl.project import Project
 from primorl.work.bill import Bill

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pipeline import evaluate, ingest, optimize_policy, train_model
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.records import to_json
 from primorl.base.reporting import StageLog

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
 from primorl.use import Carry, observations_of, predict, read_table

@@ -45,9 +45,8 @@ from benchmarks.privacy.crash_world import (
     in_world,
     must,
 )
-from primorl.base import files
-from primorl.base.errors import PipelineError
-from primorl.base.paths import LEDGER, LEDGER_HEAD, MODEL, SECRET
+from primorl.base import PipelineError, files
+from primorl.base.files import LEDGER, LEDGER_HEAD, MODEL, SECRET
 from primorl.config.params import LedgerStore
 from primorl.engine import training
 from primorl.engine.heads import LENGTHS, SCALES

@@ -34,7 +34,7 @@ from psycopg.errors import UndefinedTable
 from sqlalchemy.engine.default import DefaultDialect
 
 from primorl.base import files
-from primorl.base.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, MODEL
+from primorl.base.files import CHECKPOINTS, LEDGER, LEDGER_HEAD, MODEL
 from primorl.engine.heads import LENGTHS, SCALES
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger import store

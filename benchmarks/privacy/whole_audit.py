@@ -34,7 +34,7 @@ from torch import Tensor
 from benchmarks.machine import ROOT, keep, put, read, row
 from benchmarks.privacy.bounds import Booleans, Floats, LowerBounds, lower_bounds
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, PRIVATE, PRIVATE_EVALUATION
+from primorl.base.files import BEHAVIOUR, MODEL, PARAMS, PRIVATE, PRIVATE_EVALUATION
 from primorl.commands.main import app
 from primorl.data.storage.rows import UnitStore
 from primorl.engine import heads, queries

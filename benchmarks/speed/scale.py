@@ -43,8 +43,7 @@ from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Processes
 from primorl.engine.training import serve, train
-from primorl.evaluate.private.behaviour import Behaviour
-from primorl.evaluate.private.question import Asked, ask
+from primorl.evaluate.private.behaviour import Asked, Behaviour, ask
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 import primorl
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.commands.main import app
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.loaded import ObservationError, Policy

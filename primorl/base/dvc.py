@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import home, workspace
-from primorl.base.paths import LOCK
+from primorl.base import PipelineError
+from primorl.base.files import LOCK, home, workspace
 
 _PATIENCE = 10.0  # seconds
 _MOST_NAMED = 3  # of missing outputs

@@ -1,5 +1,8 @@
-"""The project's folders, outputs that are replaced whole or not at all, and leftovers of killed
-processes.
+"""Where the project keeps things, outputs that are replaced whole or not at all, and leftovers of
+killed processes.
+
+Every path is spelt here once. Those of inputs and outputs are relative to `workspace`, where DVC
+starts the stages. `STATE` and what lies in it are relative to `home`: they outlive one experiment.
 """
 
 import hashlib
@@ -16,14 +19,74 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import PARAMS, PARENTS, PIPELINE
+from primorl.base import PipelineError
+
+PARAMS = Path("params.yaml")
+ONLINE_SETTINGS = Path("online.yaml")
+DATASETS = Path("datasets")
+PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
+
+# Inside the trust boundary.
+RAW = Path("data/raw")
+COPIES = RAW / "_source.json"
+TRAJECTORIES = Path("data/trajectories")
+WITHDRAWALS = Path("data/withdrawals")
+CONSENT = Path("data/consent")
+PARTITIONS = Path("data/partitions")
+PRIVATE = PARTITIONS / "private"
+
+# What later stages read.
+PUBLIC = PARTITIONS / "public"
+MANIFEST = PARTITIONS / "manifest.json"
+PLAN = Path("data/plan.json")
+MODELS = Path("models")
+MODEL, POLICY = MODELS / "dynamics", MODELS / "policy"
+BEHAVIOUR = MODELS / "behaviour"
+STAGES = Path("metrics/stages")
+SUMMARY = Path("metrics/summary.json")
+PRIVATE_EVALUATION = Path("metrics/private_evaluation.json")
+ONLINE = MODELS / "online"
+ONLINE_METRICS, ONLINE_CURVE = Path("metrics/online.json"), Path("plots/online.csv")
+CURVES = Path("plots/curves.csv")
+REPORTS = Path("reports")
+REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
+
+STATE = Path(".primorl")
+SECRET = STATE / "secret"
+LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
+UNITS = STATE / "units"
+CHECKPOINTS = STATE / "checkpoints"
+PAID_PLANS = STATE / "plans"
+
+PARENTS = (
+    *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
+    PARTITIONS,
+    MODELS,
+    MODEL,
+    POLICY,
+    BEHAVIOUR,
+    ONLINE,
+    STAGES,
+    REPORTS,
+    STATE,
+    UNITS,
+    CHECKPOINTS,
+    PAID_PLANS,
+)
+"""Folders that outputs are written into, and so the folders in which a killed process leaves
+temporary files.
+"""
 
 _EXPERIMENTS = ".dvc/tmp/exps"
 _COPY = re.compile(rf"/{re.escape(_EXPERIMENTS)}/(?:standalone/)?[^/]+/")
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
 _TEMPORARY = re.compile(rf"\..+\.new-{HOST}-(?P<process>\d{{1,9}})-")
+
+
+def stage_log(stage: str) -> Path:
+    """The file that holds a stage's wall time and its numbers for MLflow."""
+    return STAGES / f"{stage}.json"
 
 
 def workspace() -> Path:

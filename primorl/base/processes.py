@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import workspace
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 from annotated_types import Interval
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import parse_json, read_text, write_json
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import STATE
+from primorl.base import PipelineError
+from primorl.base.files import STATE
 
 if TYPE_CHECKING:
     from tqdm import tqdm

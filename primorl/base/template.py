@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import replaced_file
 
 _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names

@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import primorl
-from primorl.base import template
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError, template
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.base.paths import MANIFEST, PARTITIONS
+from primorl.base.files import MANIFEST, PARTITIONS
 from primorl.commands.terminal import add_command, flag, format_table
 
 if TYPE_CHECKING:

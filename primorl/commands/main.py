@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 import primorl
-from primorl.base.errors import PipelineError
-from primorl.base.paths import COPIES, PARAMS
+from primorl.base import PipelineError
+from primorl.base.files import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
 from primorl.commands import init, ledger, policies, runs

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from primorl.base import PipelineError
 from primorl.base.dvc import Status
-from primorl.base.errors import PipelineError
-from primorl.base.files import finite
-from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS
+from primorl.base.files import MANIFEST, PARAMS, PARTITIONS, finite
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS

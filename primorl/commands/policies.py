@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import primorl
-from primorl.base import paths
-from primorl.base.errors import PipelineError
-from primorl.base.files import home
-from primorl.base.paths import (
+from primorl.base import PipelineError, files
+from primorl.base.files import (
     LATEST_REPORT,
     MODEL,
     ONLINE_METRICS,
     POLICY,
     REPORT,
     SUMMARY,
+    home,
 )
 from primorl.base.template import check_version
 from primorl.commands.terminal import (
@@ -136,16 +135,16 @@ def _python(_: "Params") -> Iterator[str]:
 
 def _secrets(_: "Params") -> Iterator[str]:
     """Check that the project's state is its owner's alone, and there where it is needed."""
-    state, secret = home() / paths.STATE, home() / paths.SECRET
+    state, secret = home() / files.STATE, home() / files.SECRET
     for path, mode in ((state, "700"), (secret, "600")):
         if path.exists() and path.stat().st_mode & 0o077:
             raise PipelineError(f"{path}: others may read it; chmod {mode} {path}")
-    if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
+    if not secret.exists() and (home() / files.LEDGER_HEAD).exists():
         raise PipelineError(
             f"{secret}: not there, and the ledger cannot be read without; restore it from a backup"
         )
     if state.exists():
-        yield f"{paths.STATE}: nobody else can read it; `primorl ledger verify` checks the ledger"
+        yield f"{files.STATE}: nobody else can read it; `primorl ledger verify` checks the ledger"
 
 
 def plan(

@@ -16,10 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
-from primorl.base import records
-from primorl.base.errors import PipelineError
-from primorl.base.files import home
-from primorl.base.paths import DATASETS, LEDGER, ONLINE_SETTINGS, PARAMS
+from primorl.base import PipelineError, records
+from primorl.base.files import DATASETS, LEDGER, ONLINE_SETTINGS, PARAMS, home
 from primorl.config import reading
 from primorl.config.datasets import Dataset, checked
 from primorl.config.reading import Block

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import YAMLError
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import home, read_text
 from primorl.base.records import Finite, LogVariance, Seed
 

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import replaced_directory
-from primorl.base.paths import WITHDRAWALS
+from primorl.base import PipelineError
+from primorl.base.files import WITHDRAWALS, replaced_directory
 from primorl.config.datasets import AnyDataset
 from primorl.data.identity import membership
 from primorl.data.sources import Reader, source_of

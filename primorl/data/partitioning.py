@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from primorl.base import PipelineError
 from primorl.base.dvc import REMAKE
-from primorl.base.errors import PipelineError
-from primorl.base.files import replaced_directory, replaced_file, write_json
-from primorl.base.paths import CONSENT
+from primorl.base.files import CONSENT, replaced_directory, replaced_file, write_json
 from primorl.data.identity.membership import (
     NOBODY,
     Fingerprint,

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.engine import local_update
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 
 _SILENCE = timedelta(hours=24)  # before the first round every process reads its whole shard
 _NOTHING = torch.empty(0)

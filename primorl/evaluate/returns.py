@@ -14,7 +14,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.evaluate.summary import NOTE, Estimate, Evaluation
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import NOT_FINITE, returns_by_member, step_weights

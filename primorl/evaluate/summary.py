@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from primorl.base.files import file_sha256, read_json, replaced_file
-from primorl.base.paths import MANIFEST, MODEL, ONLINE_CURVE, ONLINE_METRICS
+from primorl.base.files import (
+    MANIFEST,
+    MODEL,
+    ONLINE_CURVE,
+    ONLINE_METRICS,
+    file_sha256,
+    read_json,
+    replaced_file,
+)
 from primorl.base.records import (
     Count,
     FileRecord,

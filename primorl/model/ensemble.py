@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, silu, softplus
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.architecture import END_SCALE, TERMINATION_GAIN, Architecture, ModelConfig
 from primorl.model.features import Polynomials
 from primorl.model.termination import LEARNED, NONE, RULES, Ends

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 
 FILE = "starts.safetensors"
 CONTINUOUS = -1

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser, Weights, bound_softly
 from primorl.model.numerics import SeedGenerators

@@ -17,9 +17,16 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, read_json
-from primorl.base.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base import PipelineError
+from primorl.base.files import (
+    BEHAVIOUR,
+    PIPELINE,
+    POLICY,
+    PRIVATE_EVALUATION,
+    SUMMARY,
+    file_sha256,
+    read_json,
+)
 from primorl.base.records import printable
 from primorl.policy.config import FILE as CONFIG
 from primorl.policy.config import GET_POLICY, PolicyConfig

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.numerics import Adam, SeedGenerators, flatten, unflatten
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from dp_accounting import dp_event
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import BEHAVIOUR, MODEL
+from primorl.base import PipelineError
+from primorl.base.files import BEHAVIOUR, MODEL
 from primorl.privacy.accounting.epsilon import (
     Training,
     compose,

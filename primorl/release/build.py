@@ -10,11 +10,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from primorl.base import paths
+from primorl.base import PipelineError, files
 from primorl.base.dvc import recorded_outputs
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, finite, replaced_directory
-from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
+from primorl.base.files import (
+    BEHAVIOUR,
+    MODELS,
+    PARTITIONS,
+    SUMMARY,
+    file_sha256,
+    finite,
+    replaced_directory,
+)
 from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import Summary
@@ -92,7 +98,7 @@ def _refuse_an_edited_summary() -> None:
     written = hashlib.md5(SUMMARY.read_bytes(), usedforsecurity=False).hexdigest()
     if recorded not in (None, written):
         raise PipelineError(
-            f"{SUMMARY}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout "
+            f"{SUMMARY}: not what {files.LOCK} says that its stage wrote: edited, or a checkout "
             "was interrupted; run `dvc checkout`"
         )
 
@@ -192,7 +198,7 @@ def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
         cloned = {file.name: file_sha256(file) for file in BEHAVIOUR.iterdir()}
         here.append((MODELS / contents.CLONE, run.clone, cloned))
     for statement in run.answers.statements.values():
-        here.append((paths.PRIVATE_EVALUATION, statement, run.answers.made()))
+        here.append((files.PRIVATE_EVALUATION, statement, run.answers.made()))
     for place, statement, digests in here:
         charge = charges.get(str(statement.charge))
         if charge is None or digests not in charge.made:

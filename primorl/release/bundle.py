@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from dp_accounting import dp_event
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import file_sha256, finite, read_text
 from primorl.engine.heads import FIRST_STATES
 from primorl.evaluate.private.results import PrivateEvaluation

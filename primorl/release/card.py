@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import file_sha256
 from primorl.base.records import (
     Hexadecimal,

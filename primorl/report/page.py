@@ -12,8 +12,8 @@ from datetime import date
 from typing import Any
 
 import primorl
-from primorl.base.errors import PipelineError
-from primorl.base.paths import MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
+from primorl.base import PipelineError
+from primorl.base.files import MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import Verdict

@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 
 # Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is
 # unmaintained, which nobody can act on: this project uses Gymnasium. Only this notice is removed.

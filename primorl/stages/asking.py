@@ -12,20 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256
-from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
+from primorl.base import PipelineError
+from primorl.base.files import BEHAVIOUR, MODEL, POLICY, file_sha256
 from primorl.config.datasets import AnyDataset, TabularDataset
 from primorl.engine.heads import SCALES
 from primorl.evaluate.private import model_values
-from primorl.evaluate.private.behaviour import NAME, Behaviour
+from primorl.evaluate.private.behaviour import NAME, Asked, Behaviour, ask, noise_of
 from primorl.evaluate.private.problem import (
     Problem,
     PublicTrajectories,
     Recordings,
     public_return_bounds,
 )
-from primorl.evaluate.private.question import Asked, ask, noise_of
 from primorl.evaluate.private.results import (
     Answer,
     Conduct,

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256
-from primorl.base.paths import (
+from primorl.base import PipelineError
+from primorl.base.files import (
     ONLINE,
     POLICY,
+    file_sha256,
 )
 from primorl.base.reporting import RunContent, StageLog, progress_bar
 from primorl.config.params import Online, Params, plain

@@ -10,9 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import read_json
-from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, PLAN
+from primorl.base import PipelineError
+from primorl.base.files import BEHAVIOUR, MANIFEST, MODEL, PLAN, read_json
 from primorl.config.datasets import checked
 from primorl.config.params import Params, Policy
 from primorl.data.storage.rows import UnitStore

@@ -4,8 +4,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from primorl.base.files import home
-from primorl.base.paths import STATE, TRAJECTORIES
+from primorl.base.files import STATE, TRAJECTORIES, home
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.partitioning import partition

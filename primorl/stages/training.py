@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 import primorl
-from primorl.base.errors import PipelineError
-from primorl.base.files import check_writable, home
-from primorl.base.paths import CHECKPOINTS, MODEL, PLAN, SECRET
+from primorl.base import PipelineError
+from primorl.base.files import CHECKPOINTS, MODEL, PLAN, SECRET, check_writable, home
 from primorl.base.processes import choose_device, place_among_processes
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.config.datasets import Bounds as DeclaredBounds

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from dp_accounting.dp_event import NonPrivateDpEvent
 
+from primorl.base import PipelineError
 from primorl.base.dvc import changed_stages
-from primorl.base.errors import PipelineError
-from primorl.base.files import home, workspace
-from primorl.base.paths import CHECKPOINTS, MANIFEST, PARTITIONS
+from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import spent

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest

@@ -13,10 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from primorl.base import PipelineError
 from primorl.base.dvc import REMAKE, recorded_outputs
-from primorl.base.errors import PipelineError
-from primorl.base.files import home, read_json, workspace
-from primorl.base.paths import LEDGER_HEAD, LOCK, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
+from primorl.base.files import (
+    LEDGER_HEAD,
+    LOCK,
+    MODELS,
+    PARTITIONS,
+    PRIVATE_EVALUATION,
+    SECRET,
+    home,
+    read_json,
+    workspace,
+)
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params
 from primorl.data.identity import membership

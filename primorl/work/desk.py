@@ -23,10 +23,9 @@ from pathlib import Path
 
 import psutil
 
+from primorl.base import PipelineError
 from primorl.base.dvc import REMAKE
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, home, replaced_directory
-from primorl.base.paths import CHECKPOINTS, PARTITIONS, PLAN
+from primorl.base.files import CHECKPOINTS, PARTITIONS, PLAN, file_sha256, home, replaced_directory
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from dp_accounting.dp_event import DpEvent
 
-from primorl.base import records
-from primorl.base.errors import PipelineError
-from primorl.base.files import finite, home
-from primorl.base.paths import PAID_PLANS, PARAMS, PLAN
+from primorl.base import PipelineError, records
+from primorl.base.files import PAID_PLANS, PARAMS, PLAN, finite, home
 from primorl.base.records import record
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, Policy, ReturnBounds, plain

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore

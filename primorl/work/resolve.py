@@ -9,7 +9,7 @@ from collections.abc import Set
 from contextlib import suppress
 from dataclasses import replace
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.schema import Manifest
 from primorl.privacy.accounting.rounding import at_most

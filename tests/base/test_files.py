@@ -19,9 +19,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from primorl.base import files, paths
+from primorl.base import PipelineError, files
 from primorl.base.dvc import Status, changed_stages, hint
-from primorl.base.errors import PipelineError
 from primorl.base.files import (
     check_writable,
     finite,
@@ -98,7 +97,7 @@ def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project
         (path / "rows").write_text("private")
         return path
 
-    gone = [left(project / parent, killed.pid) for parent in paths.PARENTS]
+    gone = [left(project / parent, killed.pid) for parent in files.PARENTS]
     stays = [left(data, os.getpid()), data / ".raw.new-0badcafe-1-x"]
     stays[1].mkdir()
     gone.append(data / f".one.csv.new-{files.HOST}-{killed.pid}-x")

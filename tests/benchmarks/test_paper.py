@@ -15,7 +15,7 @@ from benchmarks.quality.paper import grids
 from benchmarks.quality.paper import rows as table
 from benchmarks.quality.paper.__main__ import as_costs, changed
 from benchmarks.quality.paper.report import iqm
-from primorl.base.paths import DATASETS, PARAMS
+from primorl.base.files import DATASETS, PARAMS
 from primorl.config.params import flat, parse
 from primorl.config.reading import read_yaml
 

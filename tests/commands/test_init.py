@@ -16,7 +16,7 @@ import yaml
 from ruamel.yaml import YAML
 
 from pipeline import collect, ingest
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli

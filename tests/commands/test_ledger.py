@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from dp_accounting import dp_event
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.data.identity.membership import remember_units

@@ -19,7 +19,7 @@ import pytest
 
 import primorl as package
 from pipeline import collect
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.reporting import StageLog, explained
 from primorl.commands import plan_answer, runs
 from primorl.config import params

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from primorl.base.paths import PARTITIONS
+from primorl.base.files import PARTITIONS
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses

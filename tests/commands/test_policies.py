@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from primorl.base import dvc
+from primorl.base import PipelineError, dvc
 from primorl.base.dvc import Status
-from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.base.reporting import RunContent
 from primorl.config import params

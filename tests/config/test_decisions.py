@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dp_accounting import dp_event
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config import params
 from primorl.config.params import PUBLIC, RULED
 from primorl.privacy.accounting.epsilon import compose, gaussian_mean

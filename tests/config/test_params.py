@@ -19,7 +19,7 @@ from dvc.utils.serialize import parse_yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config import params
 from primorl.config.reading import read_yaml
 from tests.projects import ROOT, from_plain, project_settings

@@ -5,8 +5,8 @@ import h5py
 import pyarrow as pa
 import pytest
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import CONSENT, WITHDRAWALS
+from primorl.base import PipelineError
+from primorl.base.files import CONSENT, WITHDRAWALS
 from primorl.data import sources as batching
 from primorl.data.identity.membership import read_ids
 from primorl.data.ingestion import ingest

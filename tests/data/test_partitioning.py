@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import CONSENT as FOLDER
+from primorl.base import PipelineError
+from primorl.base.files import CONSENT as FOLDER
 from primorl.config.datasets import TabularDataset
 from primorl.data.identity.membership import (
     DIGEST_BYTES,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.engine import local_update
 from primorl.engine.local_update import Kernel
 from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, cut_chunks

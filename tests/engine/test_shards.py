@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.engine.settings import Execution
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.shards import Processes, join_answers

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.engine import public
 from primorl.engine.public import PublicEvaluation
 from primorl.engine.queries import ObservationColumns

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.evaluate import returns
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.summary import Estimate

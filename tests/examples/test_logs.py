@@ -10,7 +10,7 @@ import pytest
 
 from examples import tracks_to_log
 from examples.spark_ingest import mapped
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import TabularDataset, checked
 from tests.data.builders import collected, ingested
 from tests.projects import from_plain, project_settings

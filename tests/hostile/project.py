@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import collect, ingest, partition, plan, train_model
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config import params

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, judge_ends
 from primorl.model.starts import FILE, StartModel

@@ -10,9 +10,18 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from pipeline import evaluate
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, read_json, write_json
-from primorl.base.paths import CURVES, MODEL, PLAN, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base import PipelineError
+from primorl.base.files import (
+    CURVES,
+    MODEL,
+    PLAN,
+    POLICY,
+    PRIVATE_EVALUATION,
+    SUMMARY,
+    file_sha256,
+    read_json,
+    write_json,
+)
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.results import (

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from pipeline import evaluate_private, plan
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
-from primorl.evaluate.private.question import Asked
+from primorl.evaluate.private.behaviour import Asked
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import write_nothing

@@ -11,7 +11,7 @@ import torch
 
 import primorl
 from pipeline import online
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import read_json
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params

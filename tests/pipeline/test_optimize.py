@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from pipeline import optimize_policy
-from primorl.base.errors import PipelineError
-from primorl.base.files import read_json, write_json
-from primorl.base.paths import BEHAVIOUR, PLAN, POLICY, PUBLIC
+from primorl.base import PipelineError
+from primorl.base.files import BEHAVIOUR, PLAN, POLICY, PUBLIC, read_json, write_json
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.policy import behaviour, optimisation

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline import clone_behaviour, plan, train_model
-from primorl.base.errors import PipelineError
-from primorl.base.paths import PARTITIONS, PLAN
+from primorl.base import PipelineError
+from primorl.base.files import PARTITIONS, PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import RULED, Params, plain
 from primorl.privacy.accounting.epsilon import Training, spent

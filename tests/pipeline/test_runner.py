@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import collect, ingest, partition, runner
-from primorl.base import files
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError, files
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.stages.splitting import confirm

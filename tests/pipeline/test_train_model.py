@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from pipeline import clone_behaviour, ingest, partition, plan
-from primorl.base.errors import PipelineError
-from primorl.base.files import read_json
-from primorl.base.paths import MODEL, PARTITIONS
+from primorl.base import PipelineError
+from primorl.base.files import MODEL, PARTITIONS, read_json
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.engine import public

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pipeline import clone_behaviour
-from primorl.base.errors import PipelineError
-from primorl.base.paths import PARTITIONS
+from primorl.base import PipelineError
+from primorl.base.files import PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore

@@ -17,8 +17,7 @@ import torch
 from minari.data_collector import EpisodeBuffer as Episode
 
 from pipeline import plan, train_model
-from primorl.base.files import write_json
-from primorl.base.paths import BEHAVIOUR, MODEL, PARTITIONS
+from primorl.base.files import BEHAVIOUR, MODEL, PARTITIONS, write_json
 from primorl.base.reporting import StageLog
 from primorl.config import params
 from primorl.config.params import Params

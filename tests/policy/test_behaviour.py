@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import primorl
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.ensemble import bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import behaviour, exported

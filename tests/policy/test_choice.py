@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy

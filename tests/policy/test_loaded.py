@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import primorl
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.commands.main import main
 from primorl.policy.exported import DeterministicPolicy, save

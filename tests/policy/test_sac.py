@@ -20,7 +20,7 @@ from torch.distributions import (
 from torch.distributions.transforms import TanhTransform
 from torch.nn.functional import one_hot
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import Step
 from primorl.policy import sac as fast

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json, event_to_json
 from primorl.privacy.accounting.figures import stated

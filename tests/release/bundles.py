@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.records import to_json
 from primorl.config import params

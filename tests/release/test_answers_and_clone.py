@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import read_json
-from primorl.base.paths import POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base import PipelineError
+from primorl.base.files import POLICY, PRIVATE_EVALUATION, SUMMARY, read_json
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict, Veto

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.release import bundle

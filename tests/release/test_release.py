@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline import report
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.reporting import StageLog
 from primorl.evaluate import wording

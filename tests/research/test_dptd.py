@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.params import Params
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism

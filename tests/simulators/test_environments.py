@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.simulators.environments import GymBatch, make
 
 OWN = """

@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy import create_engine
 
 from primorl import tracking
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.reporting import RunContent
 from primorl.config.params import Params
 from primorl.tracking import RESULT_TAG, log_run, store_uri

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pipeline import clone_behaviour
+from primorl.base import PipelineError
 from primorl.base.dvc import Status
-from primorl.base.errors import PipelineError
-from primorl.base.paths import CHECKPOINTS, PARTITIONS
+from primorl.base.files import CHECKPOINTS, PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import SHARES_OF_A_LOG, Params, plain
 from primorl.privacy.accounting.epsilon import Training

@@ -19,8 +19,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
-from primorl.base.paths import MANIFEST, MODEL, PARTITIONS, PUBLIC
+from primorl.base import PipelineError
+from primorl.base.files import MANIFEST, MODEL, PARTITIONS, PUBLIC
 from primorl.base.processes import choose_device, is_worker
 from primorl.config import params as params_module
 from primorl.config.params import RULED, Compute, Params

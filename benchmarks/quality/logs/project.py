@@ -18,8 +18,8 @@ import yaml
 from benchmarks.machine import ROOT
 from benchmarks.quality.logs.log import Levels, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
-from primorl.base.paths import BEHAVIOUR as CLONE
-from primorl.base.paths import (
+from primorl.base.files import BEHAVIOUR as CLONE
+from primorl.base.files import (
     DATASETS,
     MODEL,
     PARAMS,

@@ -23,7 +23,7 @@ import yaml
 from benchmarks.machine import ROOT
 from benchmarks.quality.logs.project import DATA, LEARNING, stages
 from benchmarks.quality.paper import grids, report, rows
-from primorl.base.paths import DATASETS, PARAMS, PIPELINE
+from primorl.base.files import DATASETS, PARAMS, PIPELINE
 from primorl.privacy.accounting.epsilon import Training, gaussian_epsilon, gaussian_mean, spent
 
 

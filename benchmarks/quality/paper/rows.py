@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.machine import RESULTS, machine
-from primorl.base.files import read_json, replaced_file
-from primorl.base.paths import CURVES, MODEL, POLICY, SUMMARY
+from primorl.base.files import CURVES, MODEL, POLICY, SUMMARY, read_json, replaced_file
 from primorl.base.processes import git_commit
 from primorl.model.architecture import Architecture, ModelConfig
 

@@ -24,9 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import home, read_text, replaced_file, workspace
-from primorl.base.paths import SECRET, UNITS
+from primorl.base import PipelineError
+from primorl.base.files import SECRET, UNITS, home, read_text, replaced_file, workspace
 from primorl.data.storage.schema import (
     IDS,
     Flags,

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import home, replaced_file
 from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset

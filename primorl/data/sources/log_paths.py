@@ -14,9 +14,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, home, read_json, write_json
-from primorl.base.paths import COPIES
+from primorl.base import PipelineError
+from primorl.base.files import COPIES, file_sha256, home, read_json, write_json
 from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
 
 UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error)

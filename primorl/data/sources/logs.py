@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import BoxActions, CsvFormat, TabularColumns
 from primorl.data.sources.log_paths import (
     ENDINGS,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.reporting import progress_bar
 from primorl.config import datasets
 from primorl.data.sources.log_paths import record_files

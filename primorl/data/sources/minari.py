@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Space, flatten
 from gymnasium.vector.utils import batch_space, iterate
 from minari.dataset.minari_storage import MinariStorage
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import home
 from primorl.base.processes import environment
 from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset

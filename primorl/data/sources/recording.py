@@ -20,7 +20,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.processes import ONE_THREAD_UP_TO
 from primorl.base.processes import environment as variables
 from primorl.base.reporting import progress_bar

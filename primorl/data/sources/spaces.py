@@ -17,7 +17,7 @@ from gymnasium.spaces import (
 )
 from gymnasium.wrappers import FlattenObservation
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.storage.schema import Spaces
 from primorl.simulators.environments import make
 

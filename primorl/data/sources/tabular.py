@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import BoxActions, DeclaredBounds, TabularDataset
 from primorl.data.sources.log_paths import find_files, record_files
 from primorl.data.sources.logs import ROWS_PER_BATCH, LogFiles, fields_of

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.storage.schema import (
     IDS,
     DatasetInfo,

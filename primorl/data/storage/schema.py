@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BeforeValidator
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import read_json
 from primorl.base.records import adapter
 

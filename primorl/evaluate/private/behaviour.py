@@ -1,4 +1,5 @@
-"""Today's returns of the people in the data: their mean and their quantiles.
+"""Today's returns of the people in the data, their mean and their quantiles; and how they are
+asked for.
 
 The privacy argument is the mechanism's alone: `Behaviour.contributions` is a function of one unit's
 own rows and of released values, the mechanism's clip bounds its result as one vector, and nothing
@@ -6,7 +7,8 @@ else of it is released.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated
 
@@ -17,8 +19,15 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from primorl.base.records import Share, Within
-from primorl.evaluate.private.problem import Episodes, Problem, find_counted
+from primorl.evaluate.private.problem import (
+    Episodes,
+    EpisodeSource,
+    Problem,
+    find_counted,
+    portions,
+)
 from primorl.evaluate.private.results import MEAN_RETURN, Answer
+from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -309,3 +318,84 @@ def _cdf_of_coefficients(levels: int) -> Tensor:
     table = _haar(levels)
     share = table / table.abs().sum(0)
     return torch.cat((torch.zeros_like(share[:1]), share.cumsum(0)))
+
+
+# ---- asking
+
+
+@dataclass(frozen=True)
+class Asked(DataclassState):
+    """State of a question, as a checkpoint holds it.
+
+    Attributes:
+        released: the releases, one behind the other; empty before the first is made.
+        about: what the question is about, so that it is not answered about something else after a
+            kill.
+        started: releases whose noise may have been drawn. They are then spent.
+        made: releases in ``released``.
+        finished: whether all are there.
+    """
+
+    released: Tensor
+    about: str = ""
+    started: int = 0
+    made: int = 0
+    finished: bool = False
+
+
+def noise_of(mechanism: Mechanism) -> float:
+    """Compute the standard deviation of the noise on every number of a release: public."""
+    return mechanism.noise_multiplier * mechanism.clip.sensitivity / mechanism.expected_cohort
+
+
+def ask(
+    question: Behaviour,
+    problem: Problem,
+    mechanism: Mechanism,
+    source: EpisodeSource,
+    begin: Asked,
+    *,
+    save_checkpoint: Callable[[Asked], None] = lambda state: None,
+) -> Asked:
+    """Ask a question, or what is left of it.
+
+    A kill while rows are read costs nothing, as there is nothing to draw again but the noise.
+
+    Args:
+        question: to be asked.
+        problem: its subject.
+        mechanism: of the question; draws the noise.
+        source: the private units.
+        begin: the state before the next release.
+        save_checkpoint: must have stored the state durably when it returns. Each release is
+            announced to it when the sum is known, before the noise is drawn.
+
+    Returns:
+        The finished state.
+
+    Raises:
+        ValueError: the source does not hold the number of units that the mechanism declares.
+    """
+    if source.units != mechanism.units:
+        raise ValueError("the number of private units differs from the one the mechanism declares")
+    clip = mechanism.clip
+    assert isinstance(clip, L2Clip)
+    everybody = torch.arange(source.units)
+    width = problem.observation_size + problem.action_size + 2
+    state = begin
+    for number in range(begin.made, mechanism.rounds):
+        total = torch.zeros((), dtype=torch.float64)
+        for episodes in portions(source, everybody, width):
+            found = question.contributions(problem, episodes, noise_of(mechanism), state.released)
+            total = total + clip.finish(found).sum(0)
+        save_checkpoint(replace(state, started=number + 1))
+        released = mechanism.release(total)
+        state = Asked(
+            torch.cat((state.released, released.double())),
+            begin.about,
+            started=number + 1,
+            made=number + 1,
+            finished=number + 1 == mechanism.rounds,
+        )
+        save_checkpoint(state)
+    return state

@@ -8,8 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from primorl.base import records
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError, records
 from primorl.base.files import file_sha256
 from primorl.base.records import record
 from primorl.privacy.statement import SpentOnDataset, Statement

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting import dp_event
 
-from primorl.base.errors import Busy
+from primorl.base import Busy
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
 from primorl.privacy.accounting.rounding import at_most, left_of

@@ -14,7 +14,7 @@ from typing import Generic
 
 from dp_accounting import dp_event
 
-from primorl.base.errors import Busy, PipelineError
+from primorl.base import Busy, PipelineError
 from primorl.base.files import finite, home, locked, sync, workspace
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of

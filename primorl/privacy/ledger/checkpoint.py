@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import replaced_file
 
 _KEY = "checkpoint"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from dp_accounting import dp_event
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import replaced_file, sync
 from primorl.privacy.accounting.rounding import at_most
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.base.files import finite
 from primorl.base.processes import git_commit, user_name
 from primorl.privacy.accounting.epsilon import compose, event_to_json

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.privacy.ledger.history import Record, canonical
 
 Side = Literal["private", "public"]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
     DuplicateCheck,

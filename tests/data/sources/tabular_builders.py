@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import TabularDataset, checked
 from tests.data.builders import collected, ingested
 from tests.projects import project_settings

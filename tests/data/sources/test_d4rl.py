@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import D4rlDataset
 from primorl.data import sources as batching
 from primorl.data.sources import d4rl, source_of

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.sources import source_of
 from primorl.data.sources.log_paths import find_files, log_files
 from tests.data.sources.tabular_builders import (

@@ -19,7 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from examples import insulin_log
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import MedsDataset, checked
 from primorl.data.sources import log_paths, meds, source_of
 from tests.data.builders import collected, ingested

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import MinariDataset
 from primorl.data import sources as batching
 from primorl.data.sources import source_of

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.data.sources import source_of
 from primorl.data.sources.recording import record_training

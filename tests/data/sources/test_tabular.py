@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.sources import logs as tabular_files
 from primorl.data.sources import source_of
 from primorl.data.sources import tabular as tabular_sorting

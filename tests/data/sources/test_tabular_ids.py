@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from tests.data.sources.tabular_builders import (
     EXPECTED,
     HEADER,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.sources import logs as tabular_files
 from primorl.data.sources.logs import Field, LogFiles
 from tests.data.sources.tabular_builders import (

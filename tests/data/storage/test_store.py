@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.data.ingestion import RowCheck
 from primorl.data.private import open_units
 from primorl.data.storage import rows as parquet

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.evaluate.private.behaviour import Behaviour, noisy_mean, pair
+from primorl.evaluate.private.behaviour import Asked, Behaviour, ask, noise_of, noisy_mean, pair
 from primorl.evaluate.private.problem import Episodes, Problem
-from primorl.evaluate.private.question import Asked, ask, noise_of
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.evaluate.private.conftest import Log, payers, problem, question

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.history import Budget, Version

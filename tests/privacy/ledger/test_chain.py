@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.privacy.ledger.history import Anchor, Budget, Chain, Head, Record
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.ledger.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from dp_accounting import dp_event
 
-from primorl.base.errors import PipelineError
+from primorl.base import PipelineError
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, Version

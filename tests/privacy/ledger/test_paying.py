@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.privacy.crash_schedules import PLANTED, first_caught, simulate
-from primorl.base.errors import Busy, PipelineError
+from primorl.base import Busy, PipelineError
 from primorl.base.files import locked
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger import charges, history, store
