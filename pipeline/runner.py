@@ -24,6 +24,7 @@ from primorl.base.files import (
     WITHDRAWALS,
     check_writable,
     home,
+    refuse_readable,
     stage_log,
     sweep_leftovers,
     workspace,
@@ -78,6 +79,7 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
         )
     check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
+    refuse_readable()
     for root in {workspace(), home()}:
         sweep_leftovers(root)
     listed = _listed(name)

@@ -23,9 +23,7 @@ def body(params: Params, log: StageLog) -> None:
         data, plan = desk.partitions, desk.read_plan(params)
         setup = training.prepare_model(plan.model, data, params.compute)
         training.check_before_charge(setup, MODEL)
-
-        if params.tracking.uri is not None:
-            check_store(params)  # `evaluate` would fail after all is paid for
+        check_store(params)  # `evaluate` would fail after all is paid for
         plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
         with training.pay(desk, plan.model, setup) as paid:
             trained = training.train_for(paid, setup, data, log)

@@ -5,6 +5,7 @@ Settings are those of ``params.yaml``, and a run writes them there, as ``dvc exp
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import dataclass, replace
@@ -17,14 +18,14 @@ from ruamel.yaml import YAML
 
 import primorl
 from primorl.base import PipelineError, files
-from primorl.base.dvc import changed_stages, show_dvc
+from primorl.base.dvc import Status, changed_stages, show_dvc
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.processes import git_commit
 from primorl.base.template import check_version
 from primorl.config.params import Params, load, parse
 from primorl.config.reading import read_yaml
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.summary import Summary
+from primorl.evaluate.summary import NEWER, Summary, data_changed
 from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
@@ -132,8 +133,10 @@ class Project:
         Returns:
             One row a result.
         """
-        with chdir(self.folder):
+        with chdir(self.folder), Status() as status:
             found = results(load(), most_epsilon=max_epsilon)
+            if data_changed(status):
+                warnings.warn(f"{files.SUMMARY}: {NEWER}", stacklevel=2)
         return pd.DataFrame(found)
 
 
@@ -270,10 +273,13 @@ def write_report(params: Params, target: Path) -> None:
     """
     if target.suffix != ".html":
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
-    facts = read_facts(
-        params, spending=_spending(params), mlflow=_where(params), allow_newer_data=True
-    )
-    facts = replace(facts, link=os.path.relpath(files.PRIVATE_EVALUATION, target.parent))
+    with Status() as status:
+        facts = read_facts(
+            params, spending=_spending(params), mlflow=_where(params), allow_newer_data=True
+        )
+        newer = data_changed(status)
+    link = os.path.relpath(files.PRIVATE_EVALUATION, target.parent)
+    facts = replace(facts, link=link, newer_data=newer)
     with replaced_file(target) as fresh:
         fresh.write_text(write_page(facts), encoding="utf-8")
 

@@ -107,11 +107,14 @@ def _allowed_names(names: Iterable[str]) -> dict[str, str]:
 def check_store(params: Params) -> None:
     """Check that the store that ``tracking`` names can be used, before a run that is paid for.
 
+    One of the project's own that is not there is made by the first result.
+
     Raises:
         PipelineError: it cannot; see `log_run`.
     """
-    with _opened(params):
-        pass
+    if params.tracking.uri is not None or (home() / "mlflow.db").exists():
+        with _opened(params):
+            pass
 
 
 @contextmanager
@@ -300,7 +303,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
         named = "" if params.tracking.uri is None else "tracking.uri: "
         raise PipelineError(
             f"{named}{file}: not there: nothing was run here yet; run `dvc repro`, or, in a "
-            "clone, name the owner's MLflow as tracking.uri"
+            "clone, set tracking.uri in params.yaml to the owner's (sqlite:////PATH/mlflow.db)"
         )
     runs: Sequence[Run] = ()
     with _connected(uri) as client:

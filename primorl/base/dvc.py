@@ -12,15 +12,24 @@ import sys
 from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from primorl.base import PipelineError
-from primorl.base.files import LOCK, home, workspace
+from primorl.base.files import (
+    CONSENT,
+    DATASETS,
+    LOCK,
+    PARAMS,
+    WITHDRAWALS,
+    home,
+    workspace,
+)
 
 _PATIENCE = 10.0  # seconds
 _MOST_NAMED = 3  # of missing outputs
 _MALFORMED = (OSError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 """Of a lock that is not there, or of a form that DVC itself reports."""
+MAKE_DATA = {"collect", "ingest", "partition"}
 REMAKE = "`dvc repro --force --single-item ingest partition`"
 """What makes the partitions anew.
 
@@ -70,6 +79,7 @@ class Status:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._answer: dict[str, Any] | None = None
         if (home() / ".dvc").is_dir() and Path("dvc.yaml").exists():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvc", "status", "--json"],
@@ -95,16 +105,38 @@ class Status:
         """Names of the stages whose own inputs or outputs changed since they ran; none outside a
         DVC project.
 
-        Call it once. Stages after them may run too: DVC knows that only when their inputs are made.
+        Stages after them may run too: DVC knows that only when their inputs are made.
 
         Raises:
             PipelineError: DVC cannot say, so it could not run the pipeline either.
         """
-        if self._process is None:
-            return frozenset()
-        out, err = self._process.communicate()
+        return frozenset(self._read())
+
+    def has_other_people(self) -> bool:
+        """Whether lists of people, or the entry of the data, changed since the data were made; no,
+        where DVC cannot say.
+        """
+        answer: dict[str, Any] = {}
+        with suppress(PipelineError):  # as while a run is under way
+            answer = self._read()
+        found: dict[str, Any] = {}
+        for stage in MAKE_DATA & answer.keys():
+            for part in answer[stage]:  # words of its own, or a mapping
+                found |= part.get("changed deps", {}) if isinstance(part, dict) else {}
+        edited = [Path(path) for path, change in found.items() if change != "deleted"]
+        people = (WITHDRAWALS, CONSENT, DATASETS)
+        return PARAMS not in edited and any({each, each.parent} & {*people} for each in edited)
+
+    def _read(self) -> dict[str, Any]:
+        if self._answer is None:
+            self._answer = {} if self._process is None else self._ask(self._process)
+        return self._answer
+
+    @staticmethod
+    def _ask(process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, err = process.communicate()
         try:
-            return frozenset(json.loads(out))
+            return dict(json.loads(out))
         except ValueError:
             lines = (line for line in err.splitlines() if line.startswith("ERROR"))
             said = next(lines, " ".join(err.split()) or "no answer")

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -132,6 +133,20 @@ def project_folder(start: Path) -> Path:
         if (folder / PARAMS).exists() and (folder / PIPELINE).exists():
             return folder
     return start
+
+
+def refuse_readable() -> None:
+    """Refuse a project whose state is not its owner's alone.
+
+    Raises:
+        PipelineError: others may read the state, or its secret.
+    """
+    for path, mode in ((home() / STATE, "700"), (home() / SECRET, "600")):
+        if path.exists() and path.stat().st_mode & 0o077:
+            raise PipelineError(
+                f"{path}: others may read it; chmod {mode} {shlex.quote(str(path))}; where that "
+                "changes nothing, as on a Windows drive, move the project to a disk of Linux"
+            )
 
 
 @contextmanager

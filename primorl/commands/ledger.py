@@ -88,7 +88,7 @@ def _move(
     Store(params.ledger.address).move(target)
     print(
         f"moved to {target.shown}; now write that URL as ledger.url into params.yaml, here and in "
-        "every clone, and back .primorl up anew"
+        "every clone; back .primorl up anew, and delete older backups, which would grant again"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from primorl.base import PipelineError
-from primorl.base.dvc import Status
+from primorl.base.dvc import MAKE_DATA, Status
 from primorl.base.files import MANIFEST, PARAMS, PARTITIONS, finite
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.storage.schema import Manifest
@@ -18,7 +18,7 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
-from primorl.work.bill import MAKE_DATA, UNKNOWN, Bill
+from primorl.work.bill import UNKNOWN, Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
 from primorl.work.resolve import cost_of, next_plan
@@ -196,7 +196,9 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else bill}"
     if plan.can_learn is not None:
         yield f"can it learn? {plan.can_learn}: {plan.reason}"
-    yield from (f"  warning: {each}" for each in plan.warnings if each != plan.reason)
+    for each in plan.warnings:
+        if each != plan.reason:
+            yield f"  warning, which bars a trial: {each}"
     asked = LENGTHS in plan.model.mechanism.queries
     if manifest.public_units == 0 and manifest.info.environment is None and not asked:
         yield (

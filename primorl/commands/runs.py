@@ -24,6 +24,7 @@ from primorl.base.files import (
     REPORT,
     SUMMARY,
     home,
+    refuse_readable,
 )
 from primorl.base.template import check_version
 from primorl.commands.terminal import (
@@ -35,6 +36,7 @@ from primorl.commands.terminal import (
 )
 
 if TYPE_CHECKING:
+    from primorl.base.dvc import Status
     from primorl.config.params import Params
 
 
@@ -135,10 +137,8 @@ def _python(_: "Params") -> Iterator[str]:
 
 def _secrets(_: "Params") -> Iterator[str]:
     """Check that the project's state is its owner's alone, and there where it is needed."""
+    refuse_readable()
     state, secret = home() / files.STATE, home() / files.SECRET
-    for path, mode in ((state, "700"), (secret, "600")):
-        if path.exists() and path.stat().st_mode & 0o077:
-            raise PipelineError(f"{path}: others may read it; chmod {mode} {path}")
     if not secret.exists() and (home() / files.LEDGER_HEAD).exists():
         raise PipelineError(
             f"{secret}: not there, and the ledger cannot be read without; restore it from a backup"
@@ -217,7 +217,7 @@ def run() -> None:
       primorl run                             the run that params.yaml describes
       primorl run && primorl release bundle   and the bundle that may leave
     """
-    from primorl.base.dvc import Status, show_dvc
+    from primorl.base.dvc import MAKE_DATA, Status, show_dvc
     from primorl.config.params import load
 
     # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
@@ -228,7 +228,7 @@ def run() -> None:
     if not changed and SUMMARY.exists():
         print("nothing changed since the last run: nothing is run or charged", file=sys.stderr)
     else:
-        from primorl.work.bill import MAKE_DATA, preview
+        from primorl.work.bill import preview
 
         show_dvc("repro", "--quiet", "plan")
         bill = preview(load(), changed - {*MAKE_DATA, "plan"})
@@ -250,14 +250,15 @@ def summary(
       primorl summary --links           and where the report and MLflow are
       primorl summary --json            metrics/summary.json itself
     """
-    from primorl.evaluate.summary import NEWER, OnlineSummary, Summary, data_changed
+    from primorl.base.dvc import Status
+    from primorl.evaluate.summary import OnlineSummary, Summary
     from primorl.evaluate.wording import text
 
-    found = Summary.read(SUMMARY)
-    if (stale := found.other_files(MODEL, POLICY)) is not None:
-        print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
-    if data_changed():
-        print(f"warning: {SUMMARY}: {NEWER}", file=sys.stderr)
+    with Status() as status:
+        found = Summary.read(SUMMARY)
+        if (stale := found.other_files(MODEL, POLICY)) is not None:
+            print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
+        _warn_of_newer_data(status)
     content = found.to_json()
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
@@ -278,6 +279,13 @@ def summary(
             print(f"report   {REPORT}")
         if command := viewer(load()):
             print(f"mlflow   `{command}`")
+
+
+def _warn_of_newer_data(status: "Status") -> None:
+    from primorl.evaluate.summary import NEWER, data_changed
+
+    if data_changed(status):
+        print(f"warning: {SUMMARY}: {NEWER}", file=sys.stderr)
 
 
 def runs(
@@ -302,12 +310,15 @@ def runs(
       primorl runs --max-epsilon 1      the best policy at ε ≤ 1 stands first
       primorl runs --json               with MLflow's run ids
     """
+    from primorl.base.dvc import Status
     from primorl.config import params
     from primorl.tracking import results
 
     if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
         raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite one from 0")
-    found = results(params.load(), most_epsilon=max_epsilon)
+    with Status() as status:
+        found = results(params.load(), most_epsilon=max_epsilon)
+        _warn_of_newer_data(status)
     if as_json:
         print(json.dumps(found, indent=2, allow_nan=False))
         return

@@ -45,6 +45,7 @@ variance; one for those of degree 3."""
 _MOST_CUBES, _MOST_COLUMNS = 400, 30  # features and columns that are worth their time at degree 3
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
+_SURELY_SEEN = 2.0  # times the spread that is seen in every second draw of the noise
 # squared norms that few units exceed: of a number in its windows, of a change, of a residual
 _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2
 # of a target's mean, its square and what a model leaves of it, in scales
@@ -205,16 +206,18 @@ def noise_in_scales(mechanism: Mechanism) -> float | None:
 
 
 def least_spread(mechanism: Mechanism) -> float | None:
-    """Return the standard deviation, in halves of a declared range, below which a number cannot be
-    told from a constant; None: scales are not asked for.
+    """Return the standard deviation, in halves of a declared range, from which a number is told
+    from a constant 19 times in 20; None: scales are not asked for.
 
-    Of such a number the first answer gives a variance of its noise σ₁, so the second one looks at
-    √σ₁ times `WINDOW`, and tells variances in it to its own noise σ₂: `WINDOW` √(σ₁ σ₂).
+    Of a number that hardly varies the first answer gives a variance of its noise σ₁, so the second
+    one looks at √σ₁ times `WINDOW`, and tells variances in it to its own noise σ₂. At `WINDOW` √(σ₁
+    σ₂) the number is as large as that, and seen 4 times in 10: `_SURELY_SEEN` times as much is
+    asked for.
     """
     noise = _noise_of_queries(mechanism)
     if FINER_SCALES not in noise:
         return None
-    return WINDOW * math.sqrt(noise[SCALES] * noise[FINER_SCALES])
+    return _SURELY_SEEN * WINDOW * math.sqrt(noise[SCALES] * noise[FINER_SCALES])
 
 
 def _noise_of_queries(mechanism: Mechanism) -> dict[str, float]:

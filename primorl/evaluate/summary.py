@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from primorl.base.dvc import Status
 from primorl.base.files import (
     MANIFEST,
     MODEL,
@@ -57,8 +58,8 @@ _REPEATED = (
 )
 _REMEDY = "run `dvc repro evaluate`, or, in a clone, `dvc pull`"
 NEWER = (
-    f"of other data than {MANIFEST}: people joined, left or withdrew since; `primorl run` makes "
-    "it anew, and says first what that charges"
+    "of the data as they were: people joined, left or withdrew since, or the entry changed; "
+    "`primorl run` makes it anew, and says first what that charges"
 )
 
 
@@ -205,8 +206,12 @@ class PolicyResult(PolicyValue):
     """What to do with the policy; left out where an environment measured it."""
 
 
-def data_changed() -> bool:
-    """Tell whether the partitions are of other data than the model."""
+def data_changed(status: Status | None = None) -> bool:
+    """Tell whether the partitions are of other data than the model; with a status, also whether
+    they will be.
+    """
+    if status is not None and status.has_other_people():
+        return True
     files, key = (MANIFEST, MODEL / "privacy.json"), "dataset_fingerprint"
     return len({read_json(file).get(key) for file in files if file.exists()}) > 1
 

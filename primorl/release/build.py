@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from primorl.base import PipelineError, files
-from primorl.base.dvc import recorded_outputs
+from primorl.base.dvc import Status, recorded_outputs
 from primorl.base.files import (
     BEHAVIOUR,
     MODELS,
@@ -23,7 +23,7 @@ from primorl.base.files import (
 )
 from primorl.base.records import write_record
 from primorl.config.params import Params
-from primorl.evaluate.summary import Summary
+from primorl.evaluate.summary import NEWER, Summary, data_changed
 from primorl.policy.loaded import choose
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes
@@ -63,7 +63,10 @@ def release(
     """
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
-    run = VerifiedRun.read(params)
+    with Status() as status:
+        run = VerifiedRun.read(params)
+        if data_changed(status):
+            raise PipelineError(f"{SUMMARY}: {NEWER}")
     _refuse_an_edited_summary()
     choose(policy, against_advice=against_advice)
     records = _collect_records(run, params)

@@ -15,7 +15,7 @@ from pathlib import Path
 from dp_accounting.dp_event import NonPrivateDpEvent
 
 from primorl.base import PipelineError
-from primorl.base.dvc import changed_stages
+from primorl.base.dvc import MAKE_DATA, changed_stages
 from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
@@ -46,7 +46,6 @@ from primorl.work.jobs import (
 )
 from primorl.work.resolve import is_refused, next_plan
 
-MAKE_DATA = {"collect", "ingest", "partition"}
 _ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "plan", "optimize_policy", EVALUATE_PRIVATE)
 """Stages from the first that pays to the last: where one runs, those after it do. A new plan alone
 has the policy made again: of another model or clone, its charge tells.

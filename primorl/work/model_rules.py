@@ -76,6 +76,10 @@ _LOST_NO = 1.0
 """Share of a target's variance that the noise adds to predictions, from which heads do not learn
 (`heads.LOST_YES`).
 """
+_USUAL_SPREAD = 1 / 16
+"""Standard deviation of a column, as a share of its declared range, that is to be seen: of one that
+was declared twice as wide as nearly all values lie, which is 8 deviations.
+"""
 _MANY_ROWS = 1e6
 """Rows of all people from which on networks learned more than linear heads, where s is small."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
@@ -102,11 +106,17 @@ class Fit(NamedTuple):
 
     Attributes:
         answer: whether these settings can learn.
-        reason: why, in one line.
+        why: in one line.
     """
 
     answer: CanLearn
-    reason: str
+    why: str
+
+    @property
+    def reason(self) -> str:
+        """The answer in words, and why."""
+        words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}
+        return f"these settings {words[self.answer]}: {self.why}"
 
 
 def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
@@ -142,7 +152,7 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
         f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
         f"{_NOISE_NO})"
     )
-    return _doubt_policy(chosen, _judge(answer, why), manifest)
+    return _doubt_policy(chosen, Fit(answer, why), manifest)
 
 
 def _doubt_policy(params: Params, fit: Fit, manifest: Manifest) -> tuple[Params, Fit]:
@@ -154,7 +164,7 @@ def _doubt_policy(params: Params, fit: Fit, manifest: Manifest) -> tuple[Params,
     if fit.answer != "yes" or not several or length <= USUAL_LENGTH or manifest.public_units:
         return params, fit
     why = (
-        f"{fit.reason}; that is of the model: policies of several continuous actions over "
+        f"{fit.why}; that is of the model: policies of several continuous actions over "
         f"{length} steps left what people did where nobody was public (HalfCheetah)"
     )
     return params, Fit("marginal", why)
@@ -330,26 +340,23 @@ def _of_heads(
         why = f"{instead}; {why}"
     elif lost <= heads.LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
-    return chosen, _judge(answer, why)
+    return chosen, Fit(answer, why)
 
 
-def say_least_spread(params: Params, mechanism: Mechanism) -> str:
-    """Say how much numbers must vary to be seen beside the noise; nothing where public rows tell
-    scales.
+def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
+    """Say how much numbers must vary to be seen beside the noise, and doubt a training that sees
+    few; where public rows tell scales, nothing hides.
     """
     least, reward = heads.least_spread(mechanism), params.chosen.bounds.reward
     if least is None or isinstance(reward, str):
-        return ""
-    return (
-        "; the noise hides a reward whose standard deviation is below "
+        return fit
+    why = (
+        f"{fit.why}; the noise may hide a reward whose standard deviation is below "
         f"{least * (reward[1] - reward[0]) / 2:.2g}, and a column below {least / 2:.1%} of its "
-        "declared range"
+        f"declared range (yes to {_USUAL_SPREAD:.1%})"
     )
-
-
-def _judge(answer: CanLearn, why: str) -> Fit:
-    words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}
-    return Fit(answer, f"these settings {words[answer]}: {why}")
+    narrow = fit.answer == "yes" and least / 2 > _USUAL_SPREAD
+    return Fit("marginal" if narrow else fit.answer, why)
 
 
 def round_to(number: float, digits: int) -> float:

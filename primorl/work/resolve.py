@@ -20,10 +20,10 @@ from primorl.work.clone_rules import clone_job
 from primorl.work.data import Partitions
 from primorl.work.model_rules import (
     USUAL_LENGTH,
+    doubt_scales,
     epsilon_of,
     fit_model,
     model_job,
-    say_least_spread,
 )
 from primorl.work.objections import find_objections
 
@@ -116,8 +116,8 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
     clone, question = clone_job(chosen, manifest, public, identity), question_job(shared)
     beside = [job for job in (clone, question) if job is not None]
     stops, looked_at = find_objections(params, manifest, public)
-    answer = fit.answer
-    reason = fit.reason + say_least_spread(params, model.build_mechanism(manifest))
+    fit = doubt_scales(fit, params, model.build_mechanism(manifest))
+    answer, reason = fit.answer, fit.reason
     warnings = (*stops, *looked_at)
     if answer == "no":
         warnings = (*warnings, reason)

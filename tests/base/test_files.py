@@ -13,7 +13,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, ClassVar, TextIO
+from typing import Annotated, Any, ClassVar, TextIO
 
 import numpy as np
 import pytest
@@ -244,6 +244,29 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
     file.unlink()
     with pytest.raises(PipelineError, match=r"whole.json: not there; run"):
         read_record(file, Whole)
+
+
+ANOTHER = {"params.yaml": {"dataset": "modified"}, "datasets/y.yaml": {"unit": "new"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"ingest": [{"changed deps": {"data/withdrawals": "modified"}}]}, True),
+        ({"ingest": [{"changed deps": {"datasets/x.yaml": {"ingestion": "modified"}}}]}, True),
+        ({"partition": [{"changed deps": {"data/consent/list.txt": "modified"}}]}, True),
+        ({"ingest": ["changed command", {"changed deps": {"pipeline/x.py": "modified"}}]}, False),
+        ({"ingest": [{"changed deps": {"data/withdrawals": "deleted"}}]}, False),  # a clone
+        ({"report": [{"changed deps": {"datasets/x.yaml": "modified"}}]}, False),  # the card
+        ({"ingest": [{"changed deps": ANOTHER}]}, False),
+    ],
+)
+def test_what_people_entered_since_the_data_were_made_is_told_from_the_rest(
+    answer: dict[str, Any], expected: bool
+) -> None:
+    status = Status()
+    status._answer = answer
+    assert status.has_other_people() is expected
 
 
 def refused(file: Path, content: bytes, says: str) -> None:

@@ -16,6 +16,7 @@ from pipeline import collect, ingest, partition, runner
 from primorl.base import PipelineError, files
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
+from primorl.data.identity.membership import project_secret
 from primorl.stages.splitting import confirm
 from tests.data.builders import episode, episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
@@ -46,6 +47,16 @@ def ran() -> tuple[int, list[str]]:
         called.append(params.dataset)
 
     return runner.run_stage("collect", "a stage", body), called
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(("path", "mode"), [(".primorl", 0o750), (".primorl/secret", 0o644)])
+def test_a_state_that_others_may_read_stops_every_stage(path: str, mode: int) -> None:
+    """Twin: the run before."""
+    project_secret()
+    assert ran()[0] == 0
+    Path(path).chmod(mode)
+    assert ran() == (1, [])
 
 
 def leftover() -> Path:

@@ -15,7 +15,7 @@ from primorl import tracking
 from primorl.base import PipelineError
 from primorl.base.reporting import RunContent
 from primorl.config.params import Params
-from primorl.tracking import RESULT_TAG, log_run, store_uri
+from primorl.tracking import RESULT_TAG, check_store, log_run, store_uri
 from tests.privacy.ledger.ledgers import at_once
 from tests.projects import from_plain, project_settings
 
@@ -140,8 +140,11 @@ def test_files_of_a_project_that_was_moved_are_not_written_where_it_was(
     log_run(chosen, RunContent({}, {}, []), [])
     shutil.copytree(project, project.with_name("copy"))
     monkeypatch.chdir(project.with_name("copy"))
-    with pytest.raises(PipelineError, match="as where a project was copied; name another"):
+    said = "as where a project was copied; name another"
+    with pytest.raises(PipelineError, match=said):
         log_run(chosen, RunContent({}, {}, []), [])
+    with pytest.raises(PipelineError, match=said):
+        check_store(chosen)
     moved = project.rename(project.with_name("moved"))
     monkeypatch.chdir(moved)
     with pytest.raises(PipelineError, match=f"tracking.experiment: .* `ln -s {moved} {project}`"):
