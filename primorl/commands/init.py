@@ -28,7 +28,9 @@ _RULES |= {"InvertedPendulum": "inverted_pendulum", "HalfCheetah": "none", "Pend
 
 def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The project's folder.")],
-    csv: Annotated[str | None, option("FILE", "Your log: .csv, .csv.gz or a folder.")] = None,
+    csv: Annotated[
+        str | None, option("FILE", "Your log: .csv, .csv.gz, .parquet or a folder.")
+    ] = None,
     meds: Annotated[str | None, option("FOLDER", "Your folder in MEDS.")] = None,
     minari: Annotated[str | None, option("ID", "A dataset of Minari, fetched if need be.")] = None,
     d4rl: Annotated[str | None, option("NAME", "A dataset of D4RL.")] = None,
@@ -92,13 +94,13 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
 
 
 def _describe_csv(log: Path) -> dict[str, str]:
-    """Return the columns' names of a CSV, or of a folder of them, and how it is written."""
+    """Return the columns' names of a log, or of a folder of them, and how it is written."""
     from primorl.data.sources.log_paths import log_files
     from primorl.data.sources.logs import columns_of
 
-    parts = log_files(log, (".csv", ".csv.gz")) if log.is_dir() else [log]
+    parts = log_files(log) if log.is_dir() else [log]
     if not parts:
-        raise PipelineError(f"{log}: found no .csv or .csv.gz there; name the log's folder or file")
+        raise PipelineError(f"{log}: found no log there; name the log's folder or file")
     form, names = columns_of(parts[0])
     for part in parts[1:]:
         if columns_of(part)[1] != names:

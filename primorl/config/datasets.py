@@ -139,7 +139,7 @@ DecimalPoint = Literal[".", ","]
 class CsvFormat(Block):
     """How numbers and fields are written in CSV."""
 
-    delimiter: Annotated[str, Field(pattern=r'^[^\r\n"]$')] = ","
+    delimiter: Annotated[str, Field(max_length=1, pattern=r'^[^\r\n"]$')] = ","
     decimal_point: DecimalPoint = "."
 
 
@@ -183,7 +183,8 @@ class MedsValue(Block):
         low: a lower number is an artefact, and counts as missing; a public bound.
         high: a higher number is one too.
         unit: of the age.
-        most: a higher age counts as this; a public bound.
+        most: a higher age counts as this; a public bound. None: neither ``age`` nor ``before``
+            needs it.
         first: value before the first measurement, with the age ``most``; a public fact. None:
             decisions before the first measurement are left out.
         before: whether numbers count that came before the trajectory began, by at most ``most``.
@@ -194,7 +195,7 @@ class MedsValue(Block):
     low: records.Finite
     high: records.Finite
     unit: TimeUnit = "hours"
-    most: records.Positive
+    most: records.Positive | None = None
     first: records.Finite | None = None
     before: bool = False
     age: bool = True
@@ -202,13 +203,17 @@ class MedsValue(Block):
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The value and its age."""
-        both = (self.name, self.low, self.high), (f"{self.name}_age", 0.0, self.most)
-        return both if self.age else both[:1]
+        own = (self.name, self.low, self.high)
+        if self.most is None or not self.age:
+            return (own,)
+        return own, (f"{self.name}_age", 0.0, self.most)
 
     def __post_init__(self) -> None:
         first = self.low if self.first is None else self.first
         if self.low >= self.high or not self.low <= first <= self.high:
             raise ValueError("low must be below high, and first null or within them")
+        if self.most is None and (self.age or self.before):
+            raise ValueError("most: missing, the highest age; allowed without age and before alone")
 
 
 class MedsFlag(Block):

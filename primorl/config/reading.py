@@ -113,6 +113,8 @@ def _inside_if_file(url: str) -> str:
 
 
 def _text(value: Any) -> Any:
+    if isinstance(value, bool | float):
+        raise ValueError("allowed: a text; write it in quotes, as the log has it")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -87,16 +87,16 @@ def _copy_rows(
     are: their number is public, that of rows is not.
     """
     check, fingerprint = RowCheck(info, reader.path), membership.Fingerprint(info.schema)
-    check_duplicates, check_spelling = (
-        membership.DuplicateCheck(reader.path),
-        membership.SpellingCheck(reader.path),
-    )
+    check_duplicates = membership.DuplicateCheck(reader.path)
+    of = ("units",) if info.unit == "trajectory" else ("units", "trajectories")
+    spellings = [membership.SpellingCheck(reader.path, each) for each in of]
     people = kept = 0
     taken: set[int] = set()
     with closing(ahead(reader.tables())) as tables:
         for everybody in tables:
             people += pc.count_distinct(everybody["unit_id"]).as_py()
-            check_spelling(everybody)
+            for check_spelling in spellings:
+                check_spelling(everybody)
             table = gone.drop(everybody)
             if table.num_rows == 0:
                 continue
@@ -108,8 +108,10 @@ def _copy_rows(
             writer.write(table)
             if info.spaces.discrete_actions:
                 taken.update(pc.unique(table["action"]).to_pylist())
-    for every in (check, check_duplicates, check_spelling):
+    for every in spellings:
         every.finish()
+    check.finish()
+    check_duplicates.finish()
     gone.check_all_met()
     if kept == 0:
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
@@ -117,16 +119,13 @@ def _copy_rows(
     print(f"ingest: {found}", file=sys.stderr)
     if taken and (never := set(range(info.spaces.action_size)) - taken):
         names = [info.spaces.action_names[each] for each in sorted(never)]
-        drop = "drop one"
-        if any(", " in name for name in names):
-            drop = "join the columns into one, without a combination,"
-        print(
-            f"ingest: warning: no row has {len(names)} of the {info.spaces.action_size} declared "
-            f"actions, which training pays for, too: {'; '.join(names[:12])}"
-            f"{'; …' if len(names) > 12 else ''}. That is private: {drop} only where it is known "
-            "beforehand that nobody gets it",
-            file=sys.stderr,
-        )
+        joined = any(", " in name for name in names)
+        drop = "join the columns into one, without a combination," if joined else "drop one"
+        found = f"no row has {len(names)} of the {info.spaces.action_size} declared actions"
+        shown = "; ".join([*names[:12], "…"][: len(names)])
+        why = f"{drop} only where it is known beforehand that nobody gets it"
+        paid = f"which training pays for, too: {shown}. That is private: {why}"
+        print(f"ingest: warning: {found}, {paid}", file=sys.stderr)
     return fingerprint
 
 
@@ -165,6 +164,7 @@ class RowCheck:
         self._mixed = False  # whether ids descend from a unit to the next: two may be the same
         self._trajectories: list[pa.Array] = []
         self._large = np.zeros(info.spaces.observation_size, bool)  # dimensions beyond `_EXACT`
+        self._jumped = 0  # steps without the next row's observation after, less those with it
         self._seen = 0  # trajectories of earlier batches
         self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
 
@@ -198,6 +198,10 @@ class RowCheck:
         if names := list(itertools.compress(self._spaces.observation_names, self._large)):
             found = f"numbers beyond {_EXACT} lose digits (float32), in {', '.join(names[:12])}"
             remedy = "count a time from the begin of its trajectory"
+            print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
+        if self._jumped > 0:
+            found = "most next observations are not the observation of the row after them"
+            remedy = "if the rows follow one another, they belong to other rows"
             print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
         places = first_repeat(pa.concat_arrays(self._trajectories)) if self._mixed else None
         if places is not None:
@@ -242,9 +246,12 @@ class RowCheck:
         boxes = () if self._spaces.discrete_actions else ("action",)
         for name in ("observation", "next_observation", *boxes):
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
-        self._large |= (np.abs(vectors(table["observation"])) > _EXACT).any(axis=0)
+        seen, after = vectors(table["observation"]), vectors(table["next_observation"])
+        self._large |= (np.abs(seen) > _EXACT).any(axis=0)
+        followed = np.delete((after[:-1] == seen[1:]).all(axis=1), self._starts[1:] - 1)
+        self._jumped += len(followed) - 2 * int(followed.sum())
         with np.errstate(over="ignore"):
-            change = vectors(table["next_observation"]) - vectors(table["observation"])
+            change = after - seen
         found = "a step whose change of observation overflows float32"
         allowed = "changes within float32; rescale observations, or drop the trajectory"
         self._refuse(_non_finite(change), found, allowed)

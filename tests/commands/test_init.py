@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import minari
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from ruamel.yaml import YAML
@@ -170,7 +172,7 @@ def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
     folder: Path, primorl: Call
 ) -> None:
     Path("logs").mkdir()
-    assert "logs: found no .csv" in primorl("init", "project", "--csv", "logs")[2]
+    assert "logs: found no log there" in primorl("init", "project", "--csv", "logs")[2]
     for part in ("a", "b"):
         Path(f"logs/{part}.csv").write_text(HEADER + rows(), encoding="utf-8")
     assert init("--csv", "logs") == 0
@@ -181,6 +183,28 @@ def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
         assert f"logs/{name}: found" in said
         assert found in said
         Path(f"logs/{name}").unlink()
+
+
+def test_columns_of_parquet_are_listed_and_no_cell_is_read(primorl: Call) -> None:
+    table = pacsv.read_csv("log.csv")
+    Path("visits").mkdir()
+    pq.write_table(table, "visits/a.parquet")
+    assert init("--csv", "visits") == 0
+    drafted = Path("project/datasets/visits.yaml").read_text(encoding="utf-8")
+    assert f"Columns of the log: {json.dumps(table.column_names)[1:-1]}" in drafted
+    Path("visits/a.parquet").write_bytes(b"PAR1")
+    assert "a.parquet: not readable as Parquet" in primorl("init", "other", "--csv", "visits")[2]
+
+
+@pytest.mark.parametrize(
+    ("cell", "point"),
+    [("7,25", ","), ("0,125", ","), ("-12,5", ","), ("1,234", "."), ("12,345", "."), ("7.25", ".")],
+)
+def test_a_comma_of_thousands_is_no_decimal_comma(cell: str, point: str) -> None:
+    """One that is taken for such is refused when rows are read; the reverse would be silent."""
+    Path("log.csv").write_text(f"who\tvisit\twhen\tvalue\np1\t0\t1\t{cell}\n", encoding="utf-8")
+    assert init("--csv", "log.csv") == 0
+    assert entry()["options"]["csv"] == {"delimiter": "\t", "decimal_point": point}
 
 
 def test_no_cell_is_shown_and_nothing_is_made(primorl: Call) -> None:

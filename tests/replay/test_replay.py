@@ -24,6 +24,7 @@ import pytest
 import torch
 import yaml
 
+from examples import insulin_log
 from pipeline.runner import run_stage
 from primorl.base.files import write_json
 from primorl.commands.main import main
@@ -134,6 +135,27 @@ def log_of_people(*, neighbour: bool) -> None:
                 rows.append(f"{'q' if changed else 'p'}{patient:02d},{stay},{step},{values}")
     Path("data/log.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     Path("today.csv").write_text("glucose\n5.5\n", encoding="utf-8")
+
+
+def events_of_people(*, neighbour: bool) -> None:
+    """Write a project of events in MEDS; of the last person other events, more of them and values
+    beyond bounds.
+    """
+    log_of_people(neighbour=False)
+    entry = yaml.safe_load((ROOT / "datasets/insulin-meds.yaml").read_text(encoding="utf-8"))
+    entry["population"], entry["options"]["folder"] = "log", "data/meds"
+    Path("datasets/log.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")
+    rows = list[list[Any]]()
+    for patient in range(24):
+        changed = neighbour and patient == 23
+        generator = np.random.default_rng([patient, changed])
+        for stay in range(3 if changed else 1):
+            rows += insulin_log._stay(generator, patient, stay)
+    if neighbour:
+        rows[-5][3] = 99.0  # mmol/L
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(insulin_log, "MEDS", Path("data/meds"))
+        insulin_log._write_meds(rows, np.random.default_rng(0))
 
 
 @dataclass(frozen=True)
@@ -408,6 +430,18 @@ def test_every_release_is_paid_for_and_depends_on_the_unit(
     assert made == +paid
     moved = {release.mechanism[0] for release in found.second.tape.releases if release.moved > 0}
     assert moved >= made.keys()
+
+
+def test_what_collect_prints_of_events_differs_and_leaves_by_no_other_way(
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Path
+) -> None:
+    """Its counts, also of values, stay inside the trust boundary: docs/privacy.md says so."""
+    stages, folder = ("collect", "ingest", "partition", "plan"), tmp_path_factory.mktemp("events")
+    commands = ("plan", "check --charges", "runs", "ledger show")
+    found = pair(folder, empty_store, events_of_people, stages, commands)
+    told = {line.partition(" subjects ")[0] for line in differences(*found[:2])}
+    assert told == {"collect: collect: 24 of 24"}
+    assert [found.first.content[name][:13] for name in stages] == [b"exit status 0"] * 4
 
 
 def releases(event: Any) -> int:

@@ -309,29 +309,30 @@ class SpellingCheck:
 
     Args:
         origin: the file or folder that errors name.
+        of: ``units``, or ``trajectories``, of whose ids only the spelling counts.
     """
 
-    def __init__(self, origin: object):
-        self._origin = origin
+    def __init__(self, origin: object, of: str = "units"):
+        self._origin, self._of = origin, of
         self._ids, self._plain = array("q"), array("q")
-        self._long, self._exact, self._pointed = 0, False, True
+        self._long, self._exact, self._pointed = 0, False, of == "units"
 
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole units, also of those who withdrew: they may be there in
         two spellings.
         """
-        ids = pc.unique(table["unit_id"])
-        if not self._exact:
+        ids = pc.unique(table["unit_id" if self._of == "units" else "trajectory_id"])
+        if not self._exact and self._of == "units":
             long = ids.filter(pc.match_substring_regex(ids, "^[1-9][0-9]{15,}$")).to_pylist()
             self._long += len(long)
             self._exact = not all(map(_is_rounded, long))
         self._pointed &= pc.all(pc.match_substring_regex(ids, r"^[0-9]+\.0+$")).as_py() is not False
         plain = pc.utf8_normalize(ids, form="NFKC")
-        for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " ")):
+        for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " "), (" ?/ ?", "/")):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=kept)
         plain = pc.utf8_trim_whitespace(plain)
-        for pattern in (r"^([0-9]+)[.,]0*$", r"^0+([0-9]+)$"):
-            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
+        for pattern in (r"(^|/)([0-9]+)[.,]0*$", r"(^|/)0+([0-9]+)$"):
+            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1\2")
         as_uuid = pc.match_substring_regex(plain, _UUID, ignore_case=True)
         plain = pc.if_else(as_uuid, pc.utf8_lower(plain), plain)
         short = pc.match_substring_regex(plain, r"^[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}$")
@@ -363,9 +364,9 @@ class SpellingCheck:
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:
             raise PipelineError(
-                f"{self._origin}: found ids of units ({again}) that differ from another one in "
-                "blanks, zeros in front, a final `.0`, an exponent, the case of a UUID or Unicode "
-                "form; use one spelling"
+                f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
+                "in blanks, zeros in front, a final `.0`, an exponent, the case of a UUID or "
+                "Unicode form; use one spelling"
             )
 
 

@@ -28,7 +28,8 @@ from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
 _REPACK = "write all rows into one file with gzip (`h5repack -f GZIP=4`)"
-_FLAGS = ("terminals", "timeouts", "terminations", "truncations")
+_GYMNASIUM = {"terminals": "terminations", "timeouts": "truncations"}
+_FLAGS = (*_GYMNASIUM, *_GYMNASIUM.values())
 NAMES = Path(__file__).with_suffix(".csv")
 """D4RL's names, addresses and reference scores."""
 _FILE = "data.hdf5"
@@ -164,14 +165,16 @@ class D4rlReader:
         check_parts(self.path)
         try:
             with h5py.File(self.path, "r") as file:
-                names = (*_NEEDED, *(name for name in _OPTIONAL if name in file))
-                arrays = {name: np.asarray(file[name][()]) for name in names}
+                named = {name: name for name in (*_NEEDED, *_OPTIONAL)}
+                named |= {name: other for name, other in _GYMNASIUM.items() if name not in file}
+                there = [name for name in named if name in _NEEDED or named[name] in file]
+                arrays = {name: np.asarray(file[named[name]][()]) for name in there}
         except KeyError:
             found = f"found not all of {', '.join(_NEEDED)}"
-            allowed = "D4RL's flat arrays over all steps; d3rlpy's own files have other ones"
+            allowed = "D4RL's flat arrays; d3rlpy's or robomimic's convert (docs/prepare-a-log.md)"
             raise PipelineError(f"{self.path}: {found}; allowed are {allowed}") from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
-            found = f"truncated or corrupt ({type(broken).__name__})"
+            found = f"no HDF5 file, truncated or corrupt ({type(broken).__name__})"
             raise PipelineError(f"{self.path}: {found}; run `dvc repro collect` again") from None
         yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 
@@ -180,14 +183,15 @@ class D4rlReader:
         numbers.
         """
         S, A = self.spaces.observation_size, self.spaces.action_size
-        action = ("iu", ()) if self.spaces.discrete_actions else ("f", (A,))
-        allowed = {"observations": ("f", (S,)), "next_observations": ("f", (S,)), "actions": action}
+        allowed: dict[str, tuple[int, ...]] = {"observations": (S,), "next_observations": (S,)}
+        allowed["actions"] = () if self.spaces.discrete_actions else (A,)
         rows = len(np.atleast_1d(arrays["observations"]))
         for name, array in arrays.items():
-            kinds, shape = allowed.get(name, ("biuf", ()))
-            if array.dtype.kind not in kinds or array.size != rows * int(np.prod(shape)):
+            shape, whole = allowed.get(name, ()), allowed.get(name) == ()
+            fits = array.dtype.kind in "biuf" and array.size == rows * math.prod(shape)
+            if not fits or (whole and (array % 1 != 0).any()):
                 found = f"found {array.dtype} {array.shape}; allowed is {(rows, *shape)}"
-                raise PipelineError(f"{self.path}: {name}: {found}")
+                raise PipelineError(f"{self.path}: {name}: {found} of {'whole ' * whole}numbers")
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
                 raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
             arrays[name] = array.reshape(rows, *shape)

@@ -55,7 +55,7 @@ def _match(wanted: Path) -> list[Path]:
 
 def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
     """List the log files under ``folder``, also behind links, without names that begin with a dot
-    or underscore.
+    or underscore; with an underscore, a log's ending is refused.
 
     Raises:
         PipelineError: a folder or file cannot be read, is there twice, or is no log.
@@ -68,7 +68,8 @@ def log_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
             raise PipelineError(f"{where}: {real} is there twice, by a link; remove the link")
         seen.add(real)
         below[:] = [name for name in below if name[0] not in "._"]
-        found += [Path(where) / name for name in names if name[0] not in "._"]
+        kept = [name for name in names if name[0] not in "._" or name.endswith(endings)]
+        found += [Path(where) / name for name in kept if name[0] != "."]
     _refuse_tables(found)
     for path in found:
         refuse_unread(path, endings)
@@ -108,7 +109,8 @@ def refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     if not path.name.endswith(endings) or path.name[0] in "._":
         raise PipelineError(
             f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename or "
-            "convert it, or let a pattern (FOLDER/**/*.csv) leave it out"
+            "convert it (Excel, RLDS, TFDS, LeRobot: docs/prepare-a-log.md), or move it away, or "
+            "let options.files leave it out by a pattern (FOLDER/**/*.csv)"
         )
 
 

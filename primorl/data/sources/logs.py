@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 import sys
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -46,8 +47,13 @@ _AGAIN = "repair the log and run `dvc repro -f collect`"
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
+_QUOTES = (
+    'quotes around whole fields, doubled within (not \\"), no line break within, up to 131072 '
+    "characters; or leave the column out"
+)
 _NO_NAME = r"^\s*(|\d([.,]\d+)?e\+\d+)\s*$"
 _WORD = r"^\s*(n/?a|#n/a|<na>|nan|null|\(null\)|none|undefined|#(ref|value)!|\\n|\.|-+|\?+)\s*$"
+_NO_PERSON = rf"{_WORD}|^\s*(missing|unknown|-1|-9+)\s*$"
 """Ids that different people may share: other programs write missing ones, or fewer digits, so."""
 
 Kind = Literal["id", "name", "order", "number", "flag", "category"]
@@ -135,7 +141,7 @@ class LogFiles:
         self.found = len(found)
         self.paths = [path for path in found if has_rows(path)] or found
         for empty in (path for path in found if path not in self.paths):
-            self._find_columns(self._header(empty), empty)
+            self._check_columns(self._header(empty), empty)
         if not self.paths:
             raise PipelineError(f"{folder}: found none of {', '.join(ENDINGS)}; {_AGAIN}")
         self._names: dict[Path, list[str]] = {}  # of all columns of a file
@@ -143,10 +149,9 @@ class LogFiles:
         self._types = [self._columns(path) for path in self.paths]
         columns = [(field.name, self._type(field)) for field in self._fields]
         self.schema = pa.schema([*columns, ("file", pa.int32()), ("row", pa.int64())])
-        order = {field.column for field in self._fields if field.kind == "order"}
-        times = [self._types[0][column] for column in order]
-        self.ordered_by_time = any(map(pa.types.is_temporal, times))
-        self.without_zone = self.ordered_by_time and not any(map(_zone, times))
+        orders = (field.column for field in self._fields if field.kind == "order")
+        order = _form(self._types[0].get(next(orders, ""), pa.null()))
+        self.ordered_by_time, self.without_zone = order != _NUMBERS, order == _WITHOUT_ZONE
 
     def sort_by(self, name: str) -> None:
         """Put the files in the order of their first ids in a field, as a sorted log has them."""
@@ -213,15 +218,16 @@ class LogFiles:
             parquet = path.suffix == ".parquet"
             schema = pq.read_schema(path) if parquet else self._open_csv(path, {}).schema
             self._names[path], types = schema.names, {}
-        places = self._find_columns(schema.names, path)
-        for field, place in zip(self._fields, places, strict=True):
-            kind, found = _KINDS[field.kind], schema.field(place).type
+        self._check_columns(schema.names, path)
+        for field in self._fields:
+            kind, found = _KINDS[field.kind], schema.field(field.column).type
             if not parquet:
-                found = kind.csv or self._csv_order(path, field.column, found)
+                found = kind.csv or self._csv_order(path, field.column)
             inner = found.value_type if pa.types.is_dictionary(found) else found
             if not any(getattr(pa.types, f"is_{fit}")(inner) for fit in kind.fits.split()):
                 said = f"column {field.column!r}: found {found}, allowed: {kind.words}"
-                raise PipelineError(f"{path}: {said}; convert it, or correct options.columns")
+                said += "; convert it (a list: to columns), or correct options.columns"
+                raise PipelineError(f"{path}: {said}")
             types[field.column] = found
         return types
 
@@ -232,48 +238,45 @@ class LogFiles:
         with io.TextIOWrapper(open_bytes(path), "utf-8-sig", "replace") as lines:
             return next(csv.reader(lines, delimiter=self._form.delimiter))
 
-    def _find_columns(self, names: Sequence[str], path: Path) -> list[int]:
-        """Find the place of each mapped column; refuse one that is missing or there twice."""
+    def _check_columns(self, names: Sequence[str], path: Path) -> None:
+        """Refuse a mapped column that is missing or there twice."""
         for field in self._fields:
             if (count := names.count(field.column)) != 1:
                 said = f"column {field.column!r} is {'there twice' if count else 'missing'}"
                 if f"/{field.column}=" in str(path):
                     said += ", and the name of a folder is none: write it into the files"
+                elif field.column.strip().lower() in {name.strip().lower() for name in names}:
+                    said += " (case and blanks count)"
+                elif len(names) == 1:
+                    said += ", as a line is one column: set options.csv.delimiter"
                 raise PipelineError(f"{path}: {said}; correct options.columns or file")
-        return [names.index(field.column) for field in self._fields]
 
-    def _csv_order(self, path: Path, column: str, seen: pa.DataType) -> pa.DataType:
-        """Give the type to read a CSV's order as, by that of its first rows.
-
-        Where these are of several forms, it is that of the first, so that the error names a row.
+    def _csv_order(self, path: Path, column: str) -> pa.DataType:
+        """Give the type to read a CSV's order as, by its first cell that is not empty: where others
+        are of another form, the error names a row.
         """
-        if pa.types.is_null(seen):
-            return pa.float64()
-        first = self._open_csv(path, {column: pa.string()}).read_next_batch()[column][0].as_py()
-        if pa.types.is_integer(seen) and abs(int(first or 0)) > _EXACT:
-            return pa.int64()
-        if not (pa.types.is_string(seen) or pa.types.is_temporal(seen)):
+        cells = self._open_csv(path, {column: pa.string()}).read_next_batch()[column].to_pylist()
+        first = next(filter(str.strip, cells), "nan")
+        with suppress(ValueError):
+            return pa.int64() if abs(int(first)) > _EXACT else pa.float64()
+        with suppress(ValueError):
+            float(first.replace(self._form.decimal_point, "."))
             return pa.float64()
         with suppress(ValueError):
             time = datetime.fromisoformat(first)
             # nanoseconds end in 2262; dates that were shifted to hide them may be later
             unit = "ns" if _FIRST_YEAR < time.year < _LAST_YEAR else "us"
             return pa.timestamp(unit, time.tzinfo and "UTC")
-        if pa.types.is_temporal(seen):
-            return pa.timestamp("ns", _zone(seen))
-        with suppress(ValueError):
-            float(first)
-            return pa.float64()
-        return seen
+        return pa.string()
 
     def _type(self, field: Field) -> pa.DataType:
         """Give the type of a field, the same for all files."""
         if (canonical := _KINDS[field.kind].canonical) is not None:
             return canonical
         found = [types[field.column] for types in self._types]
-        whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
+        whole = all(map(pa.types.is_integer, found))
         if field.kind in ("id", "name"):
-            return pa.int64() if whole else pa.string()
+            return pa.int64() if whole and pa.uint64() not in found else pa.string()
         forms = [_form(one) for one in found]
         for path, form in zip(self.paths, forms, strict=True):
             if form != forms[0]:
@@ -321,7 +324,7 @@ class LogFiles:
                 decimal_point=self._form.decimal_point,
                 true_values=["1", "1.0", "true", "True", "TRUE", "t"],
                 false_values=["0", "0.0", "false", "False", "FALSE", "f"],
-                null_values=[*pacsv.ConvertOptions().null_values, "\\N"],
+                null_values=[*pacsv.ConvertOptions().null_values, "\\N", "None", "<NA>", "."],
             ),
         )
 
@@ -346,8 +349,7 @@ def check_quotes(path: Path, delimiter: str) -> None:
                 row, line = row + bool(fields), lines.line_num
         except csv.Error:
             found = "a quote that is not closed in its row, a character after a closing quote"
-            allowed = "quotes around whole fields, doubled within, no line break, up to 131072 long"
-            _refuse_row(path, row, f"found {found}, or an endless cell", allowed)
+            _refuse_row(path, row, f"found {found}, or an endless cell", _QUOTES)
 
 
 def _swallows_rows(fields: Sequence[str], delimiter: str) -> bool:
@@ -360,14 +362,13 @@ def _swallows_rows(fields: Sequence[str], delimiter: str) -> bool:
     return False
 
 
-def _zone(kind: pa.DataType) -> str | None:
-    return getattr(kind, "tz", None)
+_NUMBERS, _WITHOUT_ZONE = "numbers", "times without a time zone"
 
 
 def _form(kind: pa.DataType) -> str:
     if not pa.types.is_temporal(kind):
-        return "numbers"
-    return "times with a time zone" if _zone(kind) else "times without a time zone"
+        return _NUMBERS
+    return "times with a time zone" if getattr(kind, "tz", None) else _WITHOUT_ZONE
 
 
 def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refuse) -> pa.Array:
@@ -376,42 +377,41 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
         array = array.dictionary_decode()
     match field.kind:
         case "number":
-            if pa.types.is_decimal(array.type):  # Arrow has no way straight to float32
-                array = array.cast(pa.float64())
-            return array.cast(canonical, safe=False)
+            # Arrow has no way from decimals straight to float32
+            return array.cast(pa.float64(), safe=False).cast(canonical, safe=False)
         case "id" | "name":
             ids = array.cast(canonical)
             empty, allowed = ids.is_null(), "a name in every row; fill it in, or drop the rows"
+            names = ids.cast(pa.string()).fill_null("")
+            if field.kind == "id":
+                words = pc.match_substring_regex(names, _NO_PERSON, ignore_case=True)
+                found = "a word that stands for a missing id, such as NA, null, unknown or -1"
+                true = "or, if it is a true one and none is missing, columns.words_as_ids: true"
+                refuse(words, found, f"{allowed}; {true}")
             if pa.types.is_string(canonical):
-                names = ids.fill_null("")
                 empty = pc.match_substring_regex(names, _NO_NAME, ignore_case=True)
-                words = pc.match_substring_regex(names, _WORD, ignore_case=True)
-                if field.kind == "id":
-                    found = "a word that stands for a missing id, such as NA, null or nan"
-                    true = "or, if it is a true one and none is missing, columns.words_as_ids: true"
-                    refuse(words, found, f"{allowed}; {true}")
             refuse(empty, "a missing id, or one in scientific notation", allowed)
             return id_text(ids) if pa.types.is_string(canonical) else ids
         case "order":
             if pa.types.is_temporal(array.type):
-                array = array.cast(pa.timestamp("us", tz=_zone(array.type)), safe=False)
+                array = array.cast(pa.timestamp("us", getattr(array.type, "tz", None)), safe=False)
             place = array.cast(canonical, safe=False)
             bad = pc.invert(pc.is_finite(place).fill_null(False))
             refuse(bad, "a missing order", "a number or time in every row")
             return place
         case "flag":
             refuse(array.is_null(), "a missing end flag", "true or false (1 or 0) in every row")
-            if not pa.types.is_boolean(array.type):
-                neither = pc.invert(pc.is_in(array, pa.array([0, 1]).cast(array.type)))
-                refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
+            neither = pc.invert(pc.is_in(array.cast(pa.float64()), pa.array([0.0, 1.0])))
+            refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
             return array.cast(canonical)
     text, categories = array.cast(pa.string()), pa.array(field.categories)
     whole = pc.replace_substring_regex(text, pattern=r"^([0-9]+)\.0$", replacement=r"\1")
     codes = pc.coalesce(pc.index_in(text, categories), pc.index_in(whole, categories))
     undeclared = codes.is_null()
-    if field.name.startswith("action"):  # may be missing; empty is how CSV writes that
-        undeclared = pc.and_(undeclared, pc.not_equal(text, "").fill_null(False))
-    allowed = f"one of the {len(field.categories)} that options.columns declares"
+    if field.name.startswith("action"):  # may be missing, in CSV empty or a word such as NA
+        missing = pc.match_substring_regex(text, f"^$|{_WORD}", ignore_case=True).fill_null(True)
+        undeclared = pc.and_not(undeclared, missing)
+    allowed = f"one of the {len(field.categories)} that options.columns declares, written alike"
     refuse(undeclared, "a category that is not declared, or none", allowed)
     return codes.fill_null(-1)
 
@@ -437,14 +437,18 @@ def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> I
     except MemoryError:  # Arrow's own error is one too
         raise
     except UNREADABLE as broken:
-        if (place := _CSV_PLACE.match(str(broken))) is not None:
+        place = _CSV_PLACE.match(str(broken))
+        if path.suffix != ".parquet" and (place is None or not place[1] or "UTF8" in str(broken)):
+            _refuse_other_text(path)
+        if place is not None:
             column, row = place.groups()
             found = (
                 "found another number of fields than in the header (as a line before it, or one "
-                "after the rows)"
+                "after the rows, or a delimiter or quote within a field)"
             )
-            allowed = "as in every row; correct log or options.csv"
+            allowed = f"as in every row; correct options.csv or the log: {_QUOTES}"
             if column is not None:
+                allowed = "as in every row; correct log or options.csv"
                 value = "a time with a zone after times without, or the reverse"
                 if "zone offset" not in str(broken):
                     value = "a value that is not of its type"
@@ -453,8 +457,17 @@ def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> I
             _refuse_row(path, int(row) - 2, found, allowed)
         form = "Parquet" if path.suffix == ".parquet" else "CSV in UTF-8 with a header"
         raise PipelineError(
-            f"{path}: not readable as {form}: truncated, corrupt or empty; {_AGAIN}"
+            f"{path}: not readable as {form}: another format, truncated, corrupt or empty; {_AGAIN}"
         ) from None
+
+
+def _refuse_other_text(path: Path) -> None:
+    """Refuse a CSV that is not in UTF-8, by its first line that is not."""
+    with suppress(OSError, EOFError, zlib.error), open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            if b"\0" in line[:4] or "\ufffd" in line.decode("utf-8", "replace"):
+                found = "found what is not UTF-8 (an older encoding, UTF-16, compressed)"
+                raise PipelineError(f"{path}: line {number}: {found}; {_AGAIN}") from None
 
 
 def _refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
@@ -493,7 +506,7 @@ _KINDS = {
 _HEAD_LINES = 1000
 DELIMITERS = ",;\t|"
 _FEWEST = 3  # columns of a log; fewer are one line whose delimiter is another
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+_DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # 1,234 may be over a thousand
 
 
 def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
@@ -506,7 +519,10 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
         PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first
             line is quoted.
     """
-    refuse_unread(path, (".csv", ".csv.gz"))
+    refuse_unread(path, ENDINGS)
+    if path.suffix == ".parquet":
+        with _decoding(path, (), {}):
+            return CsvFormat(), tuple(pq.read_schema(path).names)
     try:
         with io.TextIOWrapper(open_bytes(path), "utf-8-sig", newline="") as file:
             head = list(itertools.islice(file, _HEAD_LINES))

@@ -47,6 +47,7 @@ _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
 _TIME = "give it its time, or the end of its day"
 _LATE = f"trajectories begin after their subject terminated, which is left out: {_TIME}"
 _EMPTY = f"trajectories have an end at their begin, taken for that of one before: {_TIME}"
+_NUMBERLESS = "events of a dose or reward have no number, and add 0"
 _AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
 _UNDATED = "events are at 1900-01-01 or 1970-01-01 00:00, as an unknown time is often written"
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
@@ -137,7 +138,7 @@ def as_tabular(dataset: datasets.MedsDataset) -> datasets.TabularDataset:
     )
     declared = datasets.DeclaredBounds(low=lows, high=highs)
     common = {field.name: getattr(dataset, field.name) for field in fields(datasets.DatasetCommon)}
-    common["bounds"] = datasets.Bounds(observation=declared, reward=dataset.bounds.reward)
+    common["bounds"] = replace(dataset.bounds, observation=declared)
     how = datasets.TabularOptions(
         files="data/raw",
         columns=columns,
@@ -216,16 +217,19 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
         PipelineError: it is unreadable, lacks a column or is not sorted.
     """
     try:
+        there = pq.read_schema(path)
+        if missing := [name for name in _TYPES if there.names.count(name) != 1]:
+            found = f"{', '.join(missing)}: found no column, or two"
+            raise PipelineError(f"{path}: {found}; convert it to MEDS 0.3 or later")
+        # 7.2 and 7.8, or "7" and "07", would be one person; a whole number is a time of any unit
+        for name, fit in (("subject_id", True), ("time", False)):
+            if pa.types.is_integer(kind := there.field(name).type) is not fit:
+                found = f"found {kind}; allowed is {_TYPES[name]}; convert it"
+                raise PipelineError(f"{path}: {name}: {found}")
         form = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
         file = pq.ParquetFile(path, read_dictionary=["code"], **form)
-        if missing := [name for name in _TYPES if name not in file.schema_arrow.names]:
-            found = f"found no column {', '.join(map(repr, missing))}"
-            raise PipelineError(f"{path}: {found}; convert it to MEDS 0.3 or later")
         table = file.read(list(_TYPES), use_threads=False).combine_chunks()
-        # 7.2 and 7.8, or "7" and "07", would be one person
         ids = table["subject_id"]
-        if not pa.types.is_integer(ids.type):
-            raise PipelineError(f"{path}: subject_id: found {ids.type}; allowed is int64")
         if ids.null_count:
             raise PipelineError(f"{path}: found rows without a subject_id")
         subject = ids.cast(pa.int64()).to_numpy()
@@ -290,6 +294,7 @@ def _read_numbers(
         text = np.zeros(len(rows), bool)
     else:
         value, text = _parse(number, rows)
+    codes.told[_NUMBERLESS] += int((adds & np.isnan(value)).sum())
     # Some converters write an event twice, with a number and with a text.
     alone = reads & (np.bincount(event, ~np.isnan(value), 1) == 0)[event]
     if "text_value" not in file.schema_arrow.names:
@@ -429,7 +434,7 @@ class Decisions:
     """
 
     def __init__(self, dataset: datasets.MedsDataset, codes: Codes):
-        self.outside: dict[str, tuple[int, int]] = {}
+        self.outside: defaultdict[str, Ints] = defaultdict(lambda: np.zeros(2, int))
         self.begun = self.kept = 0
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
         level = pa.dictionary(pa.int32(), pa.string())
@@ -481,9 +486,7 @@ class Decisions:
         for entry in self._options.observation:
             if isinstance(entry, datasets.MedsValue):
                 values = events.value[events.roles[:, self._codes.role(entry)]]
-                outside, there = self.outside.get(entry.name, (0, 0))
-                outside += int(np.sum(~_inside(entry, values)))
-                self.outside[entry.name] = outside, there + len(values)
+                self.outside[entry.name] += np.array([np.sum(~_inside(entry, values)), len(values)])
 
     def _rows(self, events: Events) -> Rows:
         """Find the trajectories, from the first decision at which all is known that has to be."""
@@ -566,11 +569,12 @@ class Decisions:
         since = rows.begin - _lookback(entry)
         found = self._series(entry, events).last(rows.who, rows.time, since, before=before)
         there, value, at = found
-        age = ((rows.time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
         first = np.float32(np.nan if entry.first is None else entry.first)
+        most = entry.most or 0.0
+        age = ((rows.time - at) / MICROSECONDS[entry.unit]).clip(max=most)
         both = {
             entry.name: np.where(there, value, first),
-            f"{entry.name}_age": np.where(there, age, entry.most),
+            f"{entry.name}_age": np.where(there, age, most),
         }
         return both if entry.age else {entry.name: both[entry.name]}
 
@@ -624,5 +628,5 @@ def _give(dose: datasets.MedsDose, series: Series, rows: Rows) -> pa.Array:
 
 def _lookback(entry: datasets.MedsValue) -> int:
     """How long before the begin of a trajectory a value may be, in microseconds."""
-    longest = min(entry.most * MICROSECONDS[entry.unit], _LONGEST)
+    longest = min((entry.most or 0) * MICROSECONDS[entry.unit], _LONGEST)
     return round(longest) if entry.before else 0

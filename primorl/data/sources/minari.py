@@ -29,7 +29,7 @@ from primorl.data.sources.d4rl import check_parts
 from primorl.data.sources.spaces import declared, needed, spaces_of
 from primorl.data.storage.schema import Array, Transitions
 
-_AGAIN = "run `dvc repro collect` again"
+_AGAIN = "repair it and run `dvc repro -f collect`"
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ class MinariReader:
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
             where = f"{part.data_path}: episode {int(name[-9:])}: found {steps} rewards"
-            allowed = "at least one, as many actions and flags, and one observation more"
+            allowed = "at least one, as many actions and flags, and one observation more; leave it "
+            allowed += "out with Minari's filter_episodes"
             raise PipelineError(f"{where}; allowed is {allowed}")
         seen, after = observations[:-1], observations[1:]  # no transition crosses an end
         return Transitions.of_episode(name, seen, actions, rewards, after, *flags)

@@ -47,7 +47,10 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
         found = f"{many} trajectories do not lie in order in the log"
         why = "a time of day, or a number that starts anew, is no order"
         print(f"ingest: {found}, and are sorted; {why}", file=sys.stderr)
-    if log.ordered_by_time:
+    if (within & (np.diff(rows["file"].to_numpy()[order]) != 0)).any():
+        why = "if each numbers its own anew, make their ids unique"
+        print(f"ingest: found trajectories that go on in another file; {why}", file=sys.stderr)
+    if moved:
         _refuse_moved(log, rows, keys, order)
     for start in range(0, len(order), ROWS_PER_BATCH):
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
@@ -57,11 +60,12 @@ def _refuse_moved(
     log: LogFiles, rows: pa.Table, keys: Sequence[schema.Array], order: schema.Ints
 ) -> None:
     """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
-    lies in the log, if a wrong date or the end of summer time explains it.
+    lies in the log, if a wrong date or number or the end of summer time explains it.
 
     A date is wrong where the step goes over half a year, in one file, and all other gaps of the
-    trajectory together are a twentieth of that gap at most. Summer time can end in a night to
-    Sunday: a step back by less than an hour there, of times without a zone.
+    trajectory together are a twentieth of that gap at most; a number (-999) where all trajectories
+    that lie in no order are so. Summer time can end in a night to Sunday: a step back by less than
+    an hour there, of times without a zone.
 
     Raises:
         PipelineError: names the file and the row.
@@ -72,17 +76,20 @@ def _refuse_moved(
     within = np.logical_and.reduce([np.diff(own[places]) == 0 for own in ids])
     trajectory = np.cumsum(~within)
     back = within & (steps < 0)
+    disordered = len(np.unique(trajectory[back]))
     back &= np.bincount(trajectory, back)[trajectory] == 1
     gaps = np.where(within, np.diff(time[order]), 0)  # a trajectory has the same places there
-    longest = np.zeros(len(rows), np.int64)
+    longest = np.zeros(len(rows), gaps.dtype)
     np.maximum.at(longest, trajectory, gaps)
     span = np.bincount(trajectory, gaps, len(rows))
-    far = (longest > _HALF_YEAR) & (span <= 1.05 * longest) & (span > longest)
+    least = _HALF_YEAR if log.ordered_by_time else 0
+    far = (longest > least) & (span <= 1.05 * longest) & (span > longest)
     far = back & far[trajectory] & (-steps >= longest[trajectory])
     far &= np.diff(rows["file"].to_numpy()[places]) == 0
-    found = "a time over half a year before that of the row before, unlike all other steps"
-    allowed = "the true date; or, if it is true, the trajectory's rows in order"
-    log.refuse(rows, places[1:][far], found, allowed)
+    if log.ordered_by_time or far.sum() == disordered:
+        found = "a time far before that of the row before (over half a year, or as -999)"
+        allowed = "the true one; or, if it is true, the trajectory's rows in order"
+        log.refuse(rows, places[1:][far], f"{found}, unlike all other steps", allowed)
     if log.without_zone:
         hours = time[places[1:]] // _HOUR % (7 * 24)  # since a Thursday's begin
         month = time[places[1:]].astype("datetime64[us]").astype("datetime64[M]").astype(int) % 12
@@ -177,6 +184,7 @@ def _check_fit(name: str, spaces: schema.Spaces, observation: int, actions: int,
             raise PipelineError(f"{key}.{what}: found {has}")
 
 
+_TRUE_ENDS = "columns.terminated, in MEDS options.terminates"
 ZONE = "times with their zone, as a local hour comes twice when summer time ends"
 
 
@@ -207,6 +215,7 @@ class TabularReader:
         merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
         self._unused = self._earns = False  # rewards of last rows that are cut; others
+        self._had = set[float]()  # rewards of rows that end their trajectory
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
@@ -222,6 +231,12 @@ class TabularReader:
             remedy = "set options.end: outcome, or flag true ends in columns.terminated"
             why = f"which is not used; if it is an outcome, {remedy}"
             print(f"ingest: {hint}{found}, {why}", file=sys.stderr)
+        earned = np.array(self._bounds.reward if self._bounds.outcomes else (), np.float32)
+        for name, value in zip(self._bounds.outcomes or (), earned, strict=True):
+            if value not in self._had:
+                found = f"no trajectory ends with {name!r} of bounds.outcomes ({value:g})"
+                why = f"That is private; its end must be marked as a true one ({_TRUE_ENDS})"
+                print(f"ingest: warning: {found}. {why}", file=sys.stderr)
 
     def _make_transitions(self, rows: pa.Table) -> pa.Table:
         starts = np.flatnonzero(
@@ -317,9 +332,11 @@ class TabularReader:
             low, high = self._bounds.before_end
             wrong = ~ended & ((reward < low) | (reward > high))
             found = "a reward outside bounds.before_end in a row that ends no trajectory"
-            self._log.refuse(rows, np.flatnonzero(wrong), found, f"{low:g} to {high:g}")
+            allowed = f"{low:g} to {high:g}; if it is a true end, mark it ({_TRUE_ENDS})"
+            self._log.refuse(rows, np.flatnonzero(wrong), found, allowed)
         if self._bounds.outcomes is not None:
-            unnamed = ended & ~np.isin(reward, self._bounds.reward)
+            unnamed = ended & ~np.isin(reward, np.array(self._bounds.reward, np.float32))
+            self._had.update(reward[ended].tolist())
             found = "a reward that bounds.outcomes does not name in a row that ends its trajectory"
             allowed = "the least or the largest of bounds.reward; or declare no outcomes"
             self._log.refuse(rows, np.flatnonzero(unnamed), found, allowed)
@@ -414,7 +431,8 @@ class TabularReader:
                 rows,
                 np.flatnonzero(~finite.all(axis=1)),
                 f"a missing, NaN or infinite {what} (in {bad})",
-                "finite float32 numbers; fill it in (docs/prepare-a-log.md), or drop it",
+                "finite float32 numbers; fill it in (docs/prepare-a-log.md), or drop it"
+                + ("; or, if rows have the reward of the row before, move all" * (key == "reward")),
             )
         declared = getattr(self._bounds, key, "space")
         if isinstance(declared, str):

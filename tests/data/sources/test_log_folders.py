@@ -103,6 +103,17 @@ def test_a_sorted_log_may_have_a_file_for_each_person_whatever_it_is_called(proj
     assert run(entry())["unit_id"].to_pylist() == ["p1", "p10", "p2"]
 
 
+@pytest.mark.parametrize(("cut", "told"), [(2, True), (3, False), (5, True), (6, False)])
+def test_trajectories_that_go_on_in_another_file_are_told(
+    project: Path, cut: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where each file numbers its own anew, and times go on."""
+    write(rows()[:cut], "log/a.csv")
+    write(rows()[cut:], "log/b.csv")
+    arrives(entry(sorted=False))
+    assert ("trajectories that go on in another file" in capsys.readouterr().err) is told
+
+
 def test_a_part_is_empty_only_with_a_header_alone_that_names_the_columns(project: Path) -> None:
     Path("log").mkdir()
     write(rows(), "log/a.csv")
@@ -173,6 +184,10 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "compressed otherwise": named("b.csv.zst"),
     "an archive": named("b.zip"),
     "a file that is no log": named("README"),
+    "a log that begins with an underscore": named("_b.csv"),
+    "TFDS": named("ds-train.tfrecord-00000-of-00001"),
+    "LeRobot": named("info.json"),
+    "Hugging Face": named("data-00000-of-00001.arrow"),
     "a folder in itself": loop,
     "a pipe": pipe,
 }

@@ -107,7 +107,8 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert " ".join(spaces.observation_names) == names
     assert spaces.observation_high == (30, 12, 20, 2, 1, 24)
     assert spaces.action_names == ("up to 0", "0 to 4", "above 4")
-    ageless = run(entry({"observation": [{**each, "age": False} for each in OBSERVED[:2]]}))
+    own = [{**OBSERVED[0], "age": False, "most": None}, {**OBSERVED[1], "age": False}]
+    ageless = run(entry({"observation": own}))
     assert [each["observation"] for each in ageless[:2]] == [[8, 3], [12, 3]]
     dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
     clock = {"clock": "hour", "unit": "hours", "most": 6}
@@ -198,6 +199,7 @@ TOLD: dict[str, tuple[list[Event], str]] = {  # events beside those of the stay,
     "a stay within a day": ([(7, 0, "DISCHARGE", None)], "1 trajectories have an end at their beg"),
     "an unknown time": ([(7, UNDATED, "MEAL", 1.0)], "1 events are at 1900-01-01"),
     "long ago": ([(7, UNDATED + 24, "MEAL", 1.0)], ""),
+    "no number": ([(7, 3, "INSULIN", None)], "1 events of a dose or reward have no number"),
 }
 
 
@@ -212,6 +214,49 @@ def test_what_a_rule_decides_about_events_is_told(
     assert says in said
     told = [each for _, each in TOLD.values() if each and each in said]
     assert told == ([says] if says else [])
+
+
+HOME, MOVED = {"codes": ["DISCHARGE"], "value": 1}, {"codes": ["MEAL"], "value": 0.5}
+DEATH_OR_HOME = ["MEDS_DEATH", "DISCHARGE"]
+OUTCOMES: dict[str, tuple[list[Any], list[str], list[float], str]] = {
+    "both are true ends": ([DEATH, HOME], DEATH_OR_HOME, [-10, 1], ""),
+    "a discharge is a cut": ([DEATH], ["MEDS_DEATH"], [-10, 0], "with 'home' of bounds.outcomes"),
+    "nobody dies": ([DEATH, HOME], DEATH_OR_HOME, [-99, 1], "row 4: .*bounds.outcomes does not na"),
+    "a cut earns": ([DEATH, HOME], ["MEDS_DEATH"], [-10, 1], "row 2: .*in MEDS options.terminates"),
+    "meals earn, too": (
+        [DEATH, HOME, MOVED],
+        DEATH_OR_HOME,
+        [-10, 1],
+        "row 1: .*bounds.before_end",
+    ),
+    "an end earns less": (
+        [DEATH, HOME, {"codes": ["MOVED"], "value": 0.5}],
+        [*DEATH_OR_HOME, "MOVED"],
+        [-10, 1],
+        "row 6: .*bounds.outcomes does not name",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", OUTCOMES)
+def test_outcomes_that_the_events_do_not_have_are_refused_or_told(
+    project: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reward, terminates, within, says = OUTCOMES[which]
+    death = [(9, *each[1:]) for each in STAY[:-1]] + [(9, 9.0, "MEDS_DEATH", None)]
+    moved = [(11, *each[1:]) for each in STAY[:-1]] + [(11, 10.0, "MOVED", None)]
+    write([*STAY, *death, *(moved if "MOVED" in terminates else [])])
+    bounds = {"observation": "space", "reward": within}
+    bounds |= {"before_end": [0, 0], "outcomes": ["died", "home"]}
+    dataset = entry({"reward": reward, "terminates": terminates}, bounds=bounds)
+    if "row" in says:
+        with pytest.raises(PipelineError, match=says):
+            run(dataset)
+    else:
+        assert len(run(dataset)) == 4
+        said = capsys.readouterr().err
+        assert says in said
+        assert ("bounds.outcomes" in said) is bool(says)
 
 
 def test_of_events_at_one_time_doses_are_added_and_the_last_is_observed(project: Path) -> None:
@@ -254,7 +299,27 @@ OLDER: dict[str, tuple[Callable[[], object], str]] = {
         lambda: pq.write_table(
             pq.read_table(SHARD).rename_columns({"subject_id": "patient_id"}), SHARD
         ),
-        "found no column 'subject_id'; convert it to MEDS 0.3",
+        "subject_id: found no column, or two; convert it to MEDS 0.3",
+    ),
+    "LeRobot": (
+        lambda: pq.write_table(pa.table({"action": [[0.1]], "frame_index": [0]}), SHARD),
+        "subject_id, time, code, numeric_value: found no column",
+    ),
+    "times in seconds": (
+        lambda: pq.write_table(
+            pq.read_table(SHARD).set_column(1, "time", pa.array(range(10))), SHARD
+        ),
+        "time: found int64; allowed is timestamp",
+    ),
+    "ids with a point": (
+        lambda: pq.write_table(
+            pq.read_table(SHARD).set_column(0, "subject_id", pa.array([7.0] * 10)), SHARD
+        ),
+        "subject_id: found double; allowed is int64",
+    ),
+    "a name that others leave out": (
+        lambda: SHARD.rename(SHARD.with_name("_0.parquet")),
+        "_0.parquet: found a name that is no log's",
     ),
     "the folder below": (
         lambda: Path("meds/data/train").rename("train"),
@@ -301,6 +366,8 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
         ({"reward": [IN_RANGE | {"observation": "sugar"}]}, "'sugar'"),
         ({"action": [DOSES | {"name": "glucose_age"}]}, "a name stands twice"),
         ({"terminates": None}, "options.terminates"),
+        ({"observation": [{**OBSERVED[0], "most": None}]}, "most: missing, the highest age"),
+        ({"observation": [{**OBSERVED[1], "age": False, "most": None}]}, "most: missing"),
     ):
         with pytest.raises(ValidationError, match=key):
             entry(options)

@@ -109,6 +109,10 @@ SHARED_IDS = [
     " ",
     "1.58291E+17",
     "2,5e+12",
+    "missing",
+    "Unknown",
+    "-1",
+    "-999",
 ]
 
 
@@ -123,7 +127,7 @@ def test_ids_that_different_people_may_share_are_refused(
     for name in ("log/log.csv", "log/log.parquet"):
         write(content, name)
         said = refusal(entry(sorted=False))
-        word = re.search(r"\d|^ $", shared) is None
+        word = re.search(r"\de|^ $", shared, re.IGNORECASE) is None
         found = "a word that stands for a missing id" if word else "a missing id, or one in"
         assert f"row 7: column '{column}': found {found}" in said
         assert said.endswith("columns.words_as_ids: true") is word
@@ -137,6 +141,36 @@ def test_ids_that_different_people_may_share_are_refused(
             ids = {"user": "unit_id", "visit": "trajectory_id"}[column]
             assert any(shared in each for each in run(names)[ids].to_pylist())
         shutil.rmtree("log")
+
+
+@pytest.mark.parametrize("column", ["user", "visit"])
+@pytest.mark.parametrize("shared", [-1, -9, -9999])
+def test_numbers_that_stand_for_a_missing_id_are_refused(
+    project: Path, column: str, shared: int
+) -> None:
+    """As pandas codes a category that is missing. Twin: others are ids."""
+    content = rows()
+    content[6] |= {column: shared}
+    for kind in ("parquet", "csv"):
+        write(content, f"log/log.{kind}")
+        assert f"row 7: column '{column}': found a word that stands for" in refusal(entry())
+        Path(f"log/log.{kind}").unlink()
+    write([each | {"user": each["user"] - 9} for each in content[:6]])
+    assert len(run(entry(sorted=False))) == 5
+
+
+@pytest.mark.parametrize("spellings", ["1|1.0", "v1| v1", "v 1|v  1", "7.0|7"])
+def test_one_trajectory_in_two_spellings_is_not_two(project: Path, spellings: str) -> None:
+    """As where pandas read one file's numbers with a missing one. Twin: of two people."""
+    for users in ((2, 2), (2, 10)):
+        for part, (user, visit) in enumerate(zip(users, spellings.split("|"), strict=True)):
+            lines = [f"{user},{visit},{9 * part + n},1,A,0.5,1,0,0\n" for n in range(2)]
+            text(HEADER + "".join(lines), f"log/{part}.csv")
+        dataset = entry({"terminated": None, "truncated": None}, sorted=False, end="last_row")
+        if users == (2, 2):
+            assert "found ids of trajectories (1) that differ" in refusal(dataset)
+        else:
+            assert len(run(dataset)) == 2
 
 
 @pytest.mark.parametrize("rounded", [lambda i: i // 1000 * 1000, lambda i: int(float(i)), int])

@@ -22,6 +22,13 @@ from tests.data.sources.tabular_builders import (
 )
 
 
+def test_numbers_of_nanoseconds_may_have_no_sign(project: Path) -> None:
+    times = pa.array([1_700_000_000_000_000_000 + 100 * n for n in range(3)], pa.uint64())
+    content = [row(2, 0, 0, x=float(n), left=n == 2) for n in range(3)]
+    write(pa.Table.from_pylist(content).set_column(2, "time", times))
+    assert [seen[0] for seen in run(entry())["observation"].to_pylist()] == [0, 1]
+
+
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("first", [158_000_000_000_123_457, 1_700_000_000_123_456_789, 7])
 def test_whole_numbers_of_any_size_are_an_order(project: Path, first: int, step: int) -> None:
@@ -135,7 +142,7 @@ def test_times_of_no_known_form_name_the_remedy(project: Path) -> None:
 
 
 SUMMER = r"row [23]: .*summer time.*; allowed: times with their zone"
-FAR = r"row [234]: found a time over half a year before"
+FAR = r"row [234]: found a time far before that of the row before"
 TIMES: dict[str, tuple[list[str], str | None]] = {  # of a trajectory, and what is refused
     "Europe's night": (["2024-10-27 02:15", "2024-10-27 02:50", "2024-10-27 02:25"], SUMMER),
     "Sydney's night": (["2024-04-07 02:30", "2024-04-07 02:45", "2024-04-07 02:00"], SUMMER),
@@ -168,3 +175,31 @@ def test_the_hour_that_comes_twice_and_a_date_far_away_are_refused(
     assert re.search(says, said)
     assert not any(time in said for time in times)
     assert says != SUMMER or "their zone" in refusal(entry(NO_FLAGS, end="last_row"))
+
+
+NUMBERS: dict[str, tuple[list[list[float]], bool]] = {  # of trajectories; whether one is refused
+    "-999 for a missing one": ([[0, 1, -999, 3], [0, 1, 2, 3]], True),
+    "9999 for a missing one": ([[0, 9999, 2, 3], [0, 1, 2, 3]], True),
+    "in each trajectory": ([[0, 1, -1000, 3], [0.5, 1.5, -1000, 3]], True),
+    "milliseconds, then seconds": ([[1.7e12, 1.7e12 + 6e4, 1.7e9 + 120, 1.7e9 + 180]], True),
+    "at the begin": ([[-999, 1, 2, 3]], False),
+    "no order at all": ([[3, 2, 1, 0], [0, 1, -999, 3]], False),
+    "steps back as long as others": ([[0, 3, 1, 2]], False),
+    "two rows": ([[500, 1]], False),
+}
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.int64()])
+@pytest.mark.parametrize("which", NUMBERS)
+def test_a_number_far_away_is_refused_where_the_log_is_in_order(
+    project: Path, which: str, kind: pa.DataType
+) -> None:
+    orders, refused = NUMBERS[which]
+    places = [row(user, 0, 0) for user, order in enumerate(orders) for _ in order]
+    numbers = pa.array([each for order in orders for each in order]).cast(kind, safe=False)
+    write(pa.Table.from_pylist(places).set_column(2, "time", numbers))
+    dataset = entry(NO_FLAGS, sorted=False, end="last_row")
+    if refused:
+        assert re.search(FAR + r".*as -999\).*; allowed: the true one", refusal(dataset))
+    else:
+        assert len(run(dataset)) == len(places) - len(orders)

@@ -23,6 +23,7 @@ from tests.data.sources.tabular_builders import (
     DISCRETE,
     EXPECTED,
     HEADER,
+    NO_FLAGS,
     REPOSITORY,
     SECRET,
     Row,
@@ -149,6 +150,7 @@ def test_files_with_other_columns(project: Path) -> None:
 
 
 START = HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n"
+NOTE = HEADER.encode().replace(b"\n", b',note\n2,0,0,1,A,0.5,1,0,0,"%b"\n')
 BAD_CSV: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "not readable as CSV"),
     "no header": (f"2,0,0,1,{SECRET},0.5,1,0,1\n".encode(), r"column '.*' is missing"),
@@ -157,12 +159,22 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "a row too short": (START + b"2,0,1\n", "row 2: "),
     "a word": (START + f"2,0,1,1,A,{SECRET},1,0,1\n".encode(), "row 2: column 'dose'"),
     "Excel's first line": (b"sep=,\r\n" + START, r"row 1: .*\(as a line before it"),
-    "a line after the rows": (START + b"\n# 1 row\n", r"row 2: .*one after the rows\)"),
+    "a line after the rows": (START + b"\n# 1 row\n", r"row 2: .*one after the rows, or"),
+    "a comma after each row": (START[:-1] + b",\n", r"row 1: .*another number of fields"),
+    "backslashes, as Spark writes": (NOTE % rb"he said \"no\", and left", r'row 1: .*not \\"'),
+    "a backslash at the end": (NOTE % rb"of 5\"", r'row 1: .*not \\".*; or leave the column out'),
+    "semicolons": (START.replace(b",", b";"), "is missing, as a line is one column: set "),
+    "blanks after commas": (START.replace(b",", b", "), "'visit' is missing .case and blanks"),
+    "capitals, as Oracle writes": (START.upper(), "'visit' is missing .case and blanks"),
+    "UTF-16": (START.decode().encode("utf-16"), "line 1: found what is not UTF-8"),
+    "UTF-16 of Windows": (START.decode().encode("utf-16-le"), "line 1: found what is not UTF-8"),
+    "gzip under another name": (gzip.compress(START * 9), "line 1: found what is not UTF-8"),
+    "an e-mail's Latin-1": (START.replace(b"A", b"\xc4"), "line 2: found what is not UTF-8"),
     "a total": (START + b"Total,,,,,,9,,\n", "row 2: column 'visit': found a missing id"),
     "percent": (START.replace(b"0.5", b"50%"), r"column 'dose': .*allowed: numbers; "),
     "yes": (START.replace(b"0,0\n", b"No,No\n"), "column 'died': .*allowed: truth values, or 0"),
-    "a workbook": (b"PK\x03\x04\x88\x99,\n" * 9, "not readable as CSV"),
-    "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "row 1: "),
+    "a workbook": (b"PK\x03\x04\x88\x99,\n" * 9, "line 1: found what is not UTF-8"),
+    "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "line 2: "),
 }
 
 
@@ -171,6 +183,54 @@ def test_bad_csv(project: Path, kind: str) -> None:
     content, message = BAD_CSV[kind]
     text(content)
     assert re.search(message, refusal(entry()))
+
+
+@pytest.mark.parametrize("word", ["", "NA", "nan", "None", "<NA>", ".", "\\N", "null"])
+@pytest.mark.parametrize("kind", ["levels", "levels with a point", "quantity"])
+def test_a_last_action_may_be_missing_in_the_word_of_any_program(
+    project: Path, word: str, kind: str
+) -> None:
+    """Twin: another row's is refused."""
+    doses = {"levels": "012", "levels with a point": ("0.0", "1.0", "2.0")}.get(kind, "010")
+    mapped = NO_FLAGS | ({} if kind == "quantity" else {"action": {"column": "dose", "count": 3}})
+    for given in ((*doses, word), (*doses[:2], word, doses[2])):
+        text(HEADER + "".join(f"2,0,{n},1,A,{each},0,,\n" for n, each in enumerate(given)))
+        dataset = entry(mapped, end="last_row")
+        if given[3] == word:
+            assert len(run(dataset)) == 3
+        else:
+            assert re.search(
+                "row 3: found (no|a missing, NaN or infinite) action", refusal(dataset)
+            )
+
+
+SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations, and a warning
+    "the next row's": (lambda time: time + 1.0, False),
+    "the row's own": (float, True),
+    "two rows later": (lambda time: time + 2.0, True),
+    "another now and then": (lambda time: time + 1.0 + (time % 3 == 0), False),
+}
+
+
+@pytest.mark.parametrize("which", SHIFTED)
+def test_next_observations_of_other_rows_are_warned_of(
+    project: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of, told = SHIFTED[which]
+    write([row(2, 0, n, x=float(n), left=n == 8) | {"x2": of(n)} for n in range(9)])
+    run(entry({"next_observation": ["x2", "ward"]}))
+    said = "warning" in capsys.readouterr().err
+    assert said is told
+
+
+def test_a_reward_that_is_missing_in_a_first_row_names_what_may_be_wrong(project: Path) -> None:
+    write(changed(0, gain=None)(rows()))
+    assert "if rows have the reward of the row before, move all" in refusal(entry())
+
+
+def test_a_list_is_no_number(project: Path) -> None:
+    write(everywhere(x=[1.0, 2.0])(rows()))
+    assert "convert it (a list: to columns)" in refusal(entry())
 
 
 WRITTEN: dict[str, Callable[[str], str]] = {
