@@ -110,6 +110,12 @@ class TabularColumns(Block):
         names = [name for name, _, _ in self.dimensions]
         if len(set(names)) < len(names):
             raise ValueError("observation has one name twice")
+        done = [*getattr(self.action, "columns", ()), *(one.column for one in self.choices)]
+        later = {*done, self.unit, self.reward, self.terminated, self.truncated}
+        seen = [one if isinstance(one, str) else one.column for one in self.observation]
+        if found := [one for one in seen if one in later]:
+            what = "the person, or what a row's action is or leads to"
+            raise ValueError(f"observation: found {found[0]!r}, {what}; observe the row before's")
 
     @property
     def choices(self) -> tuple[Categorical, ...]:

@@ -206,10 +206,9 @@ class RowCheck:
         places = first_repeat(pa.concat_arrays(self._trajectories)) if self._mixed else None
         if places is not None:
             first, again = places
-            raise PipelineError(
-                f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units "
-                f"(number {first + 1}); correct the ids, or set options.trajectory_ids: per_unit"
-            )
+            found = f"number {again + 1}: found one trajectory in two units (number {first + 1})"
+            remedy = "correct the ids, or set options.trajectory_ids: per_unit"
+            raise PipelineError(f"{self._origin}: trajectory {found}; {remedy}")
 
     def _check_order(self, table: pa.Table, starts: Ints) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of

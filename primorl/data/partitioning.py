@@ -110,10 +110,9 @@ def _split(
         private.finish(reader.info)
         shown.finish(reader.info)
     if private.members.shares_with(shown.members):
-        raise PipelineError(
-            f"{reader.folder}: a private unit's rows or ids are also those of another unit, a "
-            "public one; drop the duplicate, or set options.trajectory_ids: per_unit"
-        )
+        found = "a private unit's rows or ids are also those of another unit, a public one"
+        remedy = "drop the duplicate, or set options.trajectory_ids: per_unit"
+        raise PipelineError(f"{reader.folder}: {found}; {remedy}")
     by = "hash" if ids is None else "file"
     manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
     remember_units(reader.info.dataset_fingerprint, digests)
@@ -126,10 +125,8 @@ def _refuse_empty(fraction: float | None, file: str | None, private: int, public
         return
     side = "private" if private == 0 else "public"
     key, found = ("public_fraction", fraction) if file is None else ("public.file", repr(file))
-    raise PipelineError(
-        f"params.yaml: partition.{key}: found {found}, which leaves no {side} unit; allowed is "
-        "one that leaves some on both sides"
-    )
+    said = f"found {found}, which leaves no {side} unit; allowed is one that leaves some of both"
+    raise PipelineError(f"params.yaml: partition.{key}: {said}")
 
 
 def _divide(

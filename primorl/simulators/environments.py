@@ -96,9 +96,8 @@ class GymBatch:
         action = env.action_space
         self.discrete_actions = isinstance(action, Discrete)
         if not isinstance(action, Box | Discrete):
-            raise PipelineError(
-                f"environment {environment!r}: actions must be a box or discrete, found {action}"
-            )
+            found = f"actions must be a box or discrete, found {action}"
+            raise PipelineError(f"environment {environment!r}: {found}")
         self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
         if isinstance(action, Discrete):
             self._start = int(action.start)

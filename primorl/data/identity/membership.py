@@ -274,10 +274,9 @@ class DuplicateCheck:
         digests = pa.Array.from_buffers(pa.binary(DIGEST_BYTES), count, [None, content])
         if (places := first_repeat(digests)) is not None:
             first, again = places
-            raise PipelineError(
-                f"{self._origin}: trajectory number {again + 1}: found the same rows as in "
-                f"trajectory number {first + 1}; drop it, or set ingestion.duplicates: allow"
-            )
+            found = f"found the same rows as in trajectory number {first + 1}"
+            remedy = "drop it, or set ingestion.duplicates: allow"
+            raise PipelineError(f"{self._origin}: trajectory number {again + 1}: {found}; {remedy}")
 
 
 _SEVERAL = 20  # ids that are not all round by chance
@@ -349,25 +348,20 @@ class SpellingCheck:
                 person.
         """
         if self._pointed and self._ids:
-            raise PipelineError(
-                f"{self._origin}: all ids of units end in `.0`, as whole numbers are written that "
-                "were read as decimal ones; write them as they were, whole"
+            found = (
+                "all ids of units end in `.0`, as whole numbers do that were read as decimal ones"
             )
+            raise PipelineError(f"{self._origin}: {found}; write them as they were, whole")
         if self._long >= _SEVERAL and not self._exact:
-            print(
-                f"ingest: warning: {self._origin}: all ids of units of 16 digits and more look "
-                "rounded, as by a spreadsheet or as numbers with a decimal point; if they are, "
-                "different people may share one: write ids as text where they come from",
-                file=sys.stderr,
-            )
+            found = "all ids of units of 16 digits and more look rounded, as by a spreadsheet"
+            remedy = "different people may share one: write ids as text where they come from"
+            print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
         # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:
-            raise PipelineError(
-                f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
-                "in blanks, zeros in front, a final `.0`, an exponent, the case of a UUID or "
-                "Unicode form; use one spelling"
-            )
+            found = f"found ids of {self._of} ({again}) that differ from another one in blanks, "
+            found += "zeros in front, a final `.0`, an exponent, the case of a UUID or Unicode form"
+            raise PipelineError(f"{self._origin}: {found}; use one spelling")
 
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids
@@ -443,9 +437,9 @@ class IdList:
         """
         missing = self._lines[~self._met]
         if len(missing) > 0:
+            found = f"found an id that no unit has ({len(missing)} such lines)"
             raise PipelineError(
-                f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} "
-                "such lines); correct or remove it"
+                f"{self._file}: line {missing.min()}: {found}; correct or remove it"
             )
 
 

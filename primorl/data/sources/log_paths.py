@@ -107,11 +107,10 @@ def refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     if not os.access(path, os.R_OK) or not path.is_file():
         raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
     if not path.name.endswith(endings) or path.name[0] in "._":
-        raise PipelineError(
-            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename or "
-            "convert it (Excel, RLDS, TFDS, LeRobot: docs/prepare-a-log.md), or move it away, or "
-            "let options.files leave it out by a pattern (FOLDER/**/*.csv)"
-        )
+        found = f"found a name that is no log's; allowed are {', '.join(endings)}"
+        remedy = "rename or convert it (Excel, RLDS, LeRobot: docs/prepare-a-log.md), or move it "
+        remedy += "away, or let options.files leave it out by a pattern (FOLDER/**/*.csv)"
+        raise PipelineError(f"{path}: {found}; {remedy}")
 
 
 def _source_of(
@@ -137,10 +136,9 @@ def record_files(
     named, key, endings = _source_of(dataset)
     folder, files = find_files(named, endings)
     if not files:
-        raise PipelineError(
-            f"datasets/{name}.yaml: {key}: found no file at {named!r}, from the project's root; "
-            f"allowed are {', '.join(endings)}; in MEDS the folder is that above `data`"
-        )
+        found = f"found no file at {named!r}, from the project's root"
+        allowed = f"allowed are {', '.join(endings)}; in MEDS the folder is that above `data`"
+        raise PipelineError(f"datasets/{name}.yaml: {key}: {found}; {allowed}")
     known: dict[str, dict[str, Any]] = {}
     first: dict[str, Path] = {}  # by content
     for file in files:

@@ -43,14 +43,11 @@ _EXACT = 2**53  # float64 has no whole number beyond for each
 _CSV_BLOCK_BYTES = 2**22
 _SHEET_ROWS = (65_535, 1_048_575)  # of a spreadsheet, below its header
 _PARQUET_BUFFER_BYTES = 2**16
-_AGAIN = "repair the log and run `dvc repro -f collect`"
+_AGAIN = "repair the log (then `dvc repro -f collect` reads it anew)"
 _CSV_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): ")
 """The beginning of Arrow's errors about a row. The rest quotes the row, and the header counts."""
 
-_QUOTES = (
-    'quotes around whole fields, doubled within (not \\"), no line break within, up to 131072 '
-    "characters; or leave the column out"
-)
+_QUOTES = 'quotes around whole fields of a line, doubled within (not \\"); or leave the column out'
 _NO_NAME = r"^\s*(|\d([.,]\d+)?e\+\d+)\s*$"
 _WORD = r"^\s*(n/?a|#n/a|<na>|nan|null|\(null\)|none|undefined|#(ref|value)!|\\n|\.|-+|\?+)\s*$"
 _NO_PERSON = rf"{_WORD}|^\s*(missing|unknown|-1|-9+)\s*$"
@@ -280,10 +277,8 @@ class LogFiles:
         forms = [_form(one) for one in found]
         for path, form in zip(self.paths, forms, strict=True):
             if form != forms[0]:
-                raise PipelineError(
-                    f"{path}: column {field.column!r}: found {form}, in {self.paths[0]} "
-                    f"{forms[0]}; write all files alike"
-                )
+                said = f"found {form}, in {self.paths[0]} {forms[0]}; write all files alike"
+                raise PipelineError(f"{path}: column {field.column!r}: {said}")
         return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
     def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -442,10 +437,8 @@ def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> I
             _refuse_other_text(path)
         if place is not None:
             column, row = place.groups()
-            found = (
-                "found another number of fields than in the header (as a line before it, or one "
-                "after the rows, or a delimiter or quote within a field)"
-            )
+            found = "found another number of fields than in the header (as a line before it, or one"
+            found += " after the rows, or a delimiter or quote within a field)"
             allowed = f"as in every row; correct options.csv or the log: {_QUOTES}"
             if column is not None:
                 allowed = "as in every row; correct log or options.csv"
@@ -520,23 +513,17 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[str, ...]]:
             line is quoted.
     """
     refuse_unread(path, ENDINGS)
-    if path.suffix == ".parquet":
-        with _decoding(path, (), {}):
+    with _decoding(path, (), {}):
+        if path.suffix == ".parquet":
             return CsvFormat(), tuple(pq.read_schema(path).names)
-    try:
         with io.TextIOWrapper(open_bytes(path), "utf-8-sig", newline="") as file:
             head = list(itertools.islice(file, _HEAD_LINES))
-    except UNREADABLE as broken:
-        raise PipelineError(
-            f"{path}: not readable as CSV in UTF-8 ({type(broken).__name__}); convert or repair it"
-        ) from None
     delimiter, names = header_of("".join(head))
     named = names[1:] if names[:1] == [""] else names  # of pandas' and R's numbers of rows
     if len(set(names)) < max(_FEWEST, len(names)) or any(map(_is_cell, named)):
-        raise PipelineError(
-            f"{path}: the first line names no columns; allowed are {_FEWEST} or more names, none "
-            f"twice, with one of {' '.join(map(repr, DELIMITERS))} between them"
-        )
+        allowed = f"with one of {' '.join(map(repr, DELIMITERS))} between them"
+        allowed = f"allowed are {_FEWEST} or more names, none twice, {allowed}"
+        raise PipelineError(f"{path}: the first line names no columns; {allowed}")
     cells = (cell for line in head[1:] for cell in line.rstrip("\r\n").split(delimiter))
     commas = delimiter != "," and any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells)
     form = CsvFormat(delimiter=delimiter, decimal_point="," if commas else ".")

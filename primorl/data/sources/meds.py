@@ -45,7 +45,8 @@ _MOST_CODES = 8  # that a warning names
 _UNKNOWN = [-2_208_988_800_000_000, 0]  # 1900 and 1970, which programs write for no time
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
 _TIME = "give it its time, or the end of its day"
-_LATE = f"trajectories begin after their subject terminated, which is left out: {_TIME}"
+_LATE = f"events that terminate end no trajectory, as after its end or before its begin: {_TIME}"
+_LONG = "trajectories are longer than the horizon, and cut there"
 _EMPTY = f"trajectories have an end at their begin, taken for that of one before: {_TIME}"
 _NUMBERLESS = "events of a dose or reward have no number, and add 0"
 _AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
@@ -82,14 +83,11 @@ class Meds:
             found = "found a subject in two places; allowed is each in one shard"
             raise PipelineError(f"{files[0].parent}: {found}")
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
-        print(
-            f"collect: {kept} of {len(everybody)} subjects in {len(files)} shards have a decision "
-            f"and are kept, with {logs.kept} of {logs.begun} trajectories; values left out beyond "
-            f"bounds: {', '.join(left_out) or 'none'}",
-            *(f"{count} {said}" for said, count in codes.told.items() if count),
-            sep="; ",
-            file=sys.stderr,
-        )
+        found = f"{kept} of {len(everybody)} subjects in {len(files)} shards have a decision"
+        found += f" and are kept, with {logs.kept} of {logs.begun} trajectories"
+        found += f"; values left out beyond bounds: {', '.join(left_out) or 'none'}"
+        told = [f"{count} {said}" for said, count in codes.told.items() if count]
+        print(f"collect: {found}", *told, sep="; ", file=sys.stderr)
         for entry in self._dataset.options.observation:
             read = sorted(codes.fitting[codes.role(entry)])
             if isinstance(entry, datasets.MedsValue) and len(read) > 1:
@@ -498,7 +496,6 @@ class Decisions:
             begins = everything.first_of(everything.who)
         who, begin = begins.who, begins.time
         told = self._codes.told
-        told[_LATE] += int(np.sum(deaths.first(who, np.full_like(begin, _STATIC)) <= begin))
         ends = events.series(timed & roles[:, _ENDS])
         told[_EMPTY] += int(np.sum(ends.first(who, begin) == begin))
         self.begun += len(who)
@@ -511,6 +508,7 @@ class Decisions:
         last = everything.time[everything.before(who, following, at=False) - 1]
         end = np.where(stopped, stop, last)
         died = stopped & (deaths.before(who, end, at=True) > deaths.before(who, end, at=False))
+        told[_LATE] += len(np.unique(deaths.key)) - int(died.sum())
         known = begin
         for entry in self._options.observation:
             if isinstance(entry, datasets.MedsValue) and entry.first is None:
@@ -524,6 +522,7 @@ class Decisions:
         self.kept += len(kept)
         count = np.minimum(decided[kept], self._dataset.horizon)
         cut = decided[kept] > count
+        told[_LONG] += int(cut.sum())
         # One row more than decisions: it tells what the last one led to.
         of = np.repeat(np.arange(len(kept)), count + 1)
         step = _ranges(count + 1)

@@ -116,10 +116,9 @@ def _learner(
         )
     except AssertionError as refused:
         reason = " ".join(str(refused).split())[:200]
-        raise PipelineError(
-            f"options.algorithm: {options.algorithm} refuses {environment!r} ({reason}); allowed: "
-            "dqn for discrete actions; ddpg, td3 or sac for a box with finite bounds"
-        ) from None
+        found = f"{options.algorithm} refuses {environment!r} ({reason})"
+        allowed = "dqn for discrete actions; ddpg, td3 or sac for a box with finite bounds"
+        raise PipelineError(f"options.algorithm: {found}; allowed: {allowed}") from None
     return learner
 
 

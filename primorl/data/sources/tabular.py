@@ -164,9 +164,7 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int
         spaces, horizon, _ = declared(dataset.environment)
         _check_fit(name, spaces, len(names), len(actions), isinstance(action, BoxActions))
     elif isinstance(action, BoxActions):
-        assert action.low is not None
-        assert action.high is not None
-        spaces = schema.Spaces(low, high, action.low, action.high)
+        spaces = schema.Spaces(low, high, action.low or (), action.high or ())
     else:
         spaces = schema.Spaces.with_discrete_actions(low, high, len(actions))
     return replace(spaces, one_hot=one_hot, observation_names=names, action_names=actions), horizon

@@ -232,6 +232,15 @@ def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
         ingested(chosen)
 
 
+@pytest.mark.parametrize("chosen", [SINGLE, FULL])
+def test_episodes_of_one_row_that_are_left_out_are_told(
+    project: Path, chosen: Columns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingested(written(without(chosen, "next_observations")))
+    told = "left out 1 episodes of one row that is cut" in capsys.readouterr().err
+    assert told is (chosen is SINGLE)
+
+
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
     with pytest.raises(PipelineError, match=r"datasets/small.yaml: environment: found null"):
         source_of("small", entry(project / "x.hdf5", environment=None))

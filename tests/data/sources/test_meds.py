@@ -259,6 +259,15 @@ def test_outcomes_that_the_events_do_not_have_are_refused_or_told(
         assert ("bounds.outcomes" in said) is bool(says)
 
 
+@pytest.mark.parametrize(("horizon", "told"), [(1, True), (2, False)])
+def test_trajectories_that_the_horizon_cuts_are_counted(
+    project: Path, horizon: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(STAY)
+    run(entry(IN_WARD, termination="none", horizon=horizon))
+    assert ("1 trajectories are longer than the horizon" in capsys.readouterr().err) is told
+
+
 def test_of_events_at_one_time_doses_are_added_and_the_last_is_observed(project: Path) -> None:
     again = [*STAY[:4], (7, 1, "LAB//GLUCOSE//mmol", 9.0), *STAY[4:6], *STAY[5:]]
     write(again)
@@ -279,17 +288,19 @@ def test_times_that_spark_wrote_are_the_same(
     assert run(entry()) == made
 
 
-@pytest.mark.parametrize(("hour", "late"), [(-10, True), (0, True), (9, False)])
-def test_a_death_before_the_stay_that_it_ended_is_told(
-    project: Path, hour: int, late: bool, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("hour", "late"), [(-10, True), (0, True), (9, False), (10, False), (10.5, True), (34, True)]
+)
+def test_a_death_outside_the_stay_that_it_ended_is_told(
+    project: Path, hour: float, late: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where it has a day and no time."""
+    """As where it has a day and no time, or is written after the discharge."""
     write(
         sorted([*STAY, (7, hour, "MEDS_DEATH", None)], key=lambda e: -99 if e[1] is None else e[1])
     )
     made = run(entry())
     assert made[-1]["terminated"] != late
-    said = "1 trajectories begin after their subject terminated, which is left out"
+    said = "1 events that terminate end no trajectory"
     assert (said in capsys.readouterr().err) == late
 
 

@@ -316,6 +316,17 @@ TWICE = {"column": "ward", "categories": ["A", "A"]}
         ({"observation": [TWICE]}, {}, "once"),
         ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),
         ({}, {"environment": "Pendulum-v1"}, "environment"),
+        ({"observation": ["dose"]}, {}, "found 'dose', the person, or what a row's action is"),
+        ({"observation": ["x", "gain"]}, {}, "found 'gain', the person, or what"),
+        ({"observation": ["user"]}, {}, "found 'user', the person"),
+        ({"observation": ["x", {"column": "died", "categories": [0, 1]}]}, {}, "found 'died'"),
+        ({"observation": ["choice"], **DISCRETE}, {}, "found 'choice'"),
+        (
+            {"observation": [{"column": "ward", "categories": [1.0, 2.0]}]},
+            {},
+            "in quotes, as the l",
+        ),
+        ({}, {"csv": {"delimiter": "\\t"}}, "at most 1 character"),
     ],
 )
 def test_choices_that_do_not_fit(columns: Row, changes: Row, key: str) -> None:
