@@ -4,7 +4,7 @@ must pass.
 
 import itertools
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -163,7 +163,8 @@ class RowCheck:
         self._unit, self._trajectory = "", ""  # of the last trajectory: below all other ids
         self._mixed = False  # whether ids descend from a unit to the next: two may be the same
         self._trajectories: list[pa.Array] = []
-        self._large = np.zeros(info.spaces.observation_size, bool)  # dimensions beyond `_EXACT`
+        # dimensions beyond `_EXACT`, and beyond the declared space
+        self._large, self._beyond = np.zeros((2, info.spaces.observation_size), bool)
         self._jumped = 0  # steps without the next row's observation after, less those with it
         self._seen = 0  # trajectories of earlier batches
         self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
@@ -195,10 +196,12 @@ class RowCheck:
         Raises:
             PipelineError: if two units have a trajectory of the same id.
         """
-        if names := list(itertools.compress(self._spaces.observation_names, self._large)):
-            found = f"numbers beyond {_EXACT} lose digits (float32), in {', '.join(names[:12])}"
-            remedy = "count a time from the begin of its trajectory"
-            print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
+        lost = f"numbers beyond {_EXACT} lose digits (float32)", "count a time from its begin"
+        beyond = "observations beyond the space that is declared", "correct data or environment"
+        for flags, (found, remedy) in ((self._large, lost), (self._beyond, beyond)):
+            if names := list(itertools.compress(self._spaces.observation_names, flags)):
+                found += f", in {', '.join(names[:12])}; {remedy}"
+                print(f"ingest: warning: {self._origin}: {found}", file=sys.stderr)
         if self._jumped > 0:
             found = "most next observations are not the observation of the row after them"
             remedy = "if the rows follow one another, they belong to other rows"
@@ -247,6 +250,8 @@ class RowCheck:
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         seen, after = vectors(table["observation"]), vectors(table["next_observation"])
         self._large |= (np.abs(seen) > _EXACT).any(axis=0)
+        low, high = _widened(self._spaces.observation_low, self._spaces.observation_high)
+        self._beyond |= ((seen < low) | (seen > high)).any(axis=0)
         followed = np.delete((after[:-1] == seen[1:]).all(axis=1), self._starts[1:] - 1)
         self._jumped += len(followed) - 2 * int(followed.sum())
         with np.errstate(over="ignore"):
@@ -278,12 +283,12 @@ class RowCheck:
             self._refuse(outside, "an action outside the declared space", allowed)
             return
         actions = vectors(table["action"])
-        ends = np.array([self._spaces.action_low, self._spaces.action_high])
-        low, high = ends + [[-_RELATIVE_TOLERANCE], [_RELATIVE_TOLERANCE]] * np.abs(ends).clip(1)
+        ends = self._spaces.action_low, self._spaces.action_high
+        low, high = _widened(*ends)
         outside = (actions < low) | (actions > high)
         if outside.any():
             first = int(outside.any(axis=0).argmax())
-            low, high = ends[:, first]
+            low, high = (end[first] for end in ends)
             found = f"an action outside the declared space ({self._spaces.action_names[first]!r})"
             allowed = f"[{low:g}, {high:g}]; clip them, or correct the declared bounds"
             self._refuse(outside.any(axis=1), found, allowed)
@@ -302,6 +307,12 @@ class RowCheck:
         number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
         where = f"{self._origin}: trajectory number {number}, step {step}"
         raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
+
+
+def _widened(*ends: Sequence[float]) -> Array:
+    """Widen bounds ``[2, n]`` by what rounding moves a number."""
+    bounds = np.array(ends)
+    return bounds + [[-_RELATIVE_TOLERANCE], [_RELATIVE_TOLERANCE]] * np.abs(bounds).clip(1)
 
 
 def _non_finite(matrix: Array) -> npt.ArrayLike:

@@ -68,10 +68,8 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
             and "mujoco" in reason.lower()
         ):
             reason += "; here: `pip install primorl[mujoco]`"
-        raise PipelineError(
-            f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a "
-            "registered id, or module:id"
-        ) from None
+        found = f"Gymnasium cannot build it ({reason}); allowed is a registered id, or module:id"
+        raise PipelineError(f"environment {environment!r}: {found}") from None
     space = env.observation_space
     flat = (
         isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)

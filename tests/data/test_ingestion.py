@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -31,6 +32,19 @@ def run(raw: str = "raw", **changes: Any) -> DatasetInfo:
 
 def written() -> pa.Table:
     return pa.concat_tables(made().tables())
+
+
+@pytest.mark.parametrize(("by", "told"), [(1.0, False), (1.000005, False), (1.5, True)])
+def test_observations_beyond_the_declared_space_are_told(
+    project: Path, by: float, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = episodes(3)
+    for each in content:
+        each.observations[:, 1] = by * np.sign(each.observations[:, 1])
+    write_raw(Path("raw"), content)
+    run()
+    said = "beyond the space that is declared, in observation_1; correct data or environment"
+    assert (said in capsys.readouterr().err) is told
 
 
 def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_nothing(

@@ -288,17 +288,22 @@ def _is_rounded(digits: str) -> bool:
     return not digits[15:].strip("0") or (number > 2**53 and float(number) == number)
 
 
-_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+_UUID = "^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$"
+_UNSEEN = ((r"[\p{Cf}\x00]+", ""), (r"\s+", " "), (" ?/ ?", "/"), ("[\u2010-\u2015\u2212]", "-"))
+_WRAPPED = (
+    r"^[='\"{(\[ ]+|[\])}\"' ]+$",
+    "",
+)  # as ="017" and '017, which spreadsheets keep as text
 
 
 class SpellingCheck:
     """Refuses two ids of units that are written differently and are one: their owner would be two
     units.
 
-    Ids are one where they agree without blanks around them and second ones within, without
-    invisible characters (a byte order mark, a zero-width blank), without zeros in front of digits
-    and ``.0`` or ``,0`` behind them, with ``3e3`` written out, and in one Unicode form. Case tells
-    people apart, but for UUIDs.
+    Ids are one where they agree without blanks, quotes and brackets around them and second blanks
+    within, without invisible characters (a byte order mark, a zero-width blank), without zeros in
+    front of digits and ``.0`` or ``,0`` behind them, with ``3e3`` written out, and in one Unicode
+    form. Case tells people apart, but for UUIDs.
 
     Ids that all end in ``.0`` are refused: another version of the log may have them without it.
     Those that may have lost their last digits are warned of.
@@ -327,13 +332,12 @@ class SpellingCheck:
             self._exact = not all(map(_is_rounded, long))
         self._pointed &= pc.all(pc.match_substring_regex(ids, r"^[0-9]+\.0+$")).as_py() is not False
         plain = pc.utf8_normalize(ids, form="NFKC")
-        for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " "), (" ?/ ?", "/")):
+        for pattern, kept in (*_UNSEEN, _WRAPPED):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=kept)
-        plain = pc.utf8_trim_whitespace(plain)
         for pattern in (r"(^|/)([0-9]+)[.,]0*$", r"(^|/)0+([0-9]+)$"):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1\2")
         as_uuid = pc.match_substring_regex(plain, _UUID, ignore_case=True)
-        plain = pc.if_else(as_uuid, pc.utf8_lower(plain), plain)
+        plain = pc.if_else(as_uuid, pc.utf8_lower(pc.replace_substring(plain, "-", "")), plain)
         short = pc.match_substring_regex(plain, r"^[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}$")
         whole = [format(Decimal(each).normalize(), "f") for each in plain.filter(short).to_pylist()]
         plain = pc.replace_with_mask(plain, short, pa.array(whole, plain.type))
@@ -359,8 +363,10 @@ class SpellingCheck:
         # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:
-            found = f"found ids of {self._of} ({again}) that differ from another one in blanks, "
-            found += "zeros in front, a final `.0`, an exponent, the case of a UUID or Unicode form"
+            found = (
+                f"found ids of {self._of} ({again}) that differ from another one in blanks, quotes,"
+            )
+            found += " zeros in front, a final `.0`, an exponent, the form of a UUID or of Unicode"
             raise PipelineError(f"{self._origin}: {found}; use one spelling")
 
 

@@ -206,21 +206,20 @@ class D4rlReader:
         after[lasts] = seen[lasts]
         # As given: a file that marks not every end has the next episode in the row after it.
         after = arrays.get("next_observations", after)
-        alone = 0  # episodes of one row that are cut
+        cut = ~terminated[lasts] & ("next_observations" not in arrays)
+        if alone := int((cut & (np.diff([0, *ends]) == 1)).sum()):
+            found = f"left out {alone} episodes of one row that is cut, without a transition"
+            print(f"ingest: {self.path}: {found}", file=sys.stderr)
         for number, (start, end) in enumerate(itertools.pairwise([0, *ends])):
             over = terminated[end - 1]
-            known = end if over or "next_observations" in arrays else end - 1
+            known = end - int(cut[number])
             if (steps := known - start) == 0:
-                alone += 1
                 continue
             own, last = slice(start, known), np.arange(steps) == steps - 1
             done, earned = arrays["actions"][own], arrays["rewards"][own]
             ends_here = last & over, last & ~over
             name = f"{number:09d}"
             yield Transitions.of_episode(name, seen[own], done, earned, after[own], *ends_here)
-        if alone:
-            found = f"left out {alone} episodes of one row that is cut, without a transition"
-            print(f"ingest: {self.path}: {found}", file=sys.stderr)
 
     def _ends(self, terminated: Array, timeouts: Array | None) -> list[int]:
         """Find the row after the last one of each episode."""

@@ -223,8 +223,8 @@ class LogFiles:
             inner = found.value_type if pa.types.is_dictionary(found) else found
             if not any(getattr(pa.types, f"is_{fit}")(inner) for fit in kind.fits.split()):
                 said = f"column {field.column!r}: found {found}, allowed: {kind.words}"
-                said += "; convert it (a list: to columns), or correct options.columns"
-                raise PipelineError(f"{path}: {said}")
+                said += "; convert it" + " to columns" * pa.types.is_nested(inner)
+                raise PipelineError(f"{path}: {said}, or correct options.columns")
             types[field.column] = found
         return types
 

@@ -57,6 +57,9 @@ SPELLINGS = [
     *("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012"),
     *("P421|\ufeffP421", "A Lee|A  Lee", "3e3|3000", "1.5E3|1500"),
     "5C1D6E2A-0b1c-4f3e-9a77-0123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
+    "5c1d6e2a0b1c4f3e9a770123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
+    "{5c1d6e2a-0b1c-4f3e-9a77-0123456789ab}|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
+    *('=""0421""|0421', "'0421|421", "(P421)|P421", "P-421|P\u2011421", "P-421|P\u2212421"),
 ]
 
 
@@ -70,13 +73,31 @@ def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: 
     gone.parent.mkdir(parents=True)
     gone.write_text(f"{two[0]}\n", encoding="utf-8")
     for ingestion in ({}, {"exclude_units": str(gone)}):
-        with pytest.raises(PipelineError, match="in blanks, zeros in front") as refused:
+        with pytest.raises(PipelineError, match="in blanks, quotes, zeros in front") as refused:
             run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
         assert two[0] not in str(refused.value)
 
 
 def test_other_ids_are_other_people(project: Path) -> None:
-    users = ("ab", "AB", "a b", "7.2", "7.20", "70", "+7", "7", "-7", "17.0", "12e4", "12E4f")
+    users = (
+        "ab",
+        "AB",
+        "a b",
+        "a-b",
+        "a'b",
+        "(a)b",
+        "12-3",
+        "1-23",
+        "7.2",
+        "7.20",
+        "70",
+        "+7",
+        "7",
+        "-7",
+        "17.0",
+        "12e4",
+        "12E4f",
+    )
     for number, user in enumerate(users):
         text(f"{HEADER}{user},{number},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
     assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)

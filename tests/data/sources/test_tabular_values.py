@@ -230,7 +230,7 @@ def test_a_reward_that_is_missing_in_a_first_row_names_what_may_be_wrong(project
 
 def test_a_list_is_no_number(project: Path) -> None:
     write(everywhere(x=[1.0, 2.0])(rows()))
-    assert "convert it (a list: to columns)" in refusal(entry())
+    assert "convert it to columns, or" in refusal(entry())
 
 
 WRITTEN: dict[str, Callable[[str], str]] = {
