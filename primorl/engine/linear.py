@@ -1,17 +1,15 @@
-"""Linear heads: the ensemble made of noised weights, and the network of a linear clone."""
+"""Linear heads: the ensemble made of noised weights, and the network of linear logits."""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, relu
 
 from primorl.model.architecture import Architecture, CloneNetwork
-from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
+from primorl.model.ensemble import Weights
 
 _MEMBER_SEED = 7_000_000
 _THRESHOLD, _MEDIAN_OF_NORMAL, _MANY = 1.5, 0.6745, 40
-_TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
 
 
 def make_members(
@@ -40,7 +38,7 @@ def make_members(
     factors, biases = (torch.cat((part, part + error * drawn)) for part, drawn in pairs)
     if shape.features.degree > 2:
         factors[1::2, replace(shape.features, degree=2).size :] = 0.0
-    raw = _raw_log_variance(spread, shape.log_variance_low, shape.log_variance_high)
+    raw = raw_log_variance(spread, shape.log_variance_low, shape.log_variance_high)
     joined = []
     for part, own in ((factors, torch.zeros_like(raw)), (biases, raw)):
         means, logit = part[..., : shape.targets], part[..., shape.targets :]
@@ -64,7 +62,7 @@ def shrink_weights(weights: Weights, error: float) -> Weights:
     return factors * kept, biases
 
 
-def _raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
+def raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
     """Return what `primorl.model.ensemble.bound_softly` makes the log-variance of."""
     margin = 1e-3 * (high - low)
     wanted = (2 * deviation.clamp(min=1e-9).log()).clamp(low + margin, high - margin)
@@ -72,64 +70,31 @@ def _raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
     return high - torch.expm1(high - (share + low)).log()
 
 
-def distil(
-    heads: CloneNetwork,
-    weights: Weights,
-    normaliser: Normaliser,
-    bounds: Bounds,
-    spread: Tensor,
-    hidden: tuple[int, ...],
-    seed: int,
-) -> tuple[CloneNetwork, Weights, Normaliser]:
-    """Distil a linear clone into a network, on made-up observations: post-processing.
+def widen(
+    linear: CloneNetwork, weights: Weights, hidden: tuple[int, ...], seed: int
+) -> tuple[CloneNetwork, Weights]:
+    """Write linear logits as a network of ReLU layers: post-processing.
 
-    So all that is made of a clone stays as it is: its files, policies that begin as it does.
+    relu(z) - relu(-z) is z, so it acts exactly as they do, and policies can begin as the clone.
 
     Args:
-        heads: linear heads.
-        weights: of the heads.
-        normaliser: with the features of the heads.
-        bounds: of observations.
-        spread: standard deviations of the residuals ``[A]``; of actions in a box.
-        hidden: units of each hidden layer of the network.
-        seed: of the network's weights and the observations.
+        linear: without hidden layers.
+        weights: ``[1, S, A]`` and ``[1, 1, A]``.
+        hidden: units of each hidden layer; a layer has 2 S at least. Units beyond these count for
+            nothing yet.
+        seed: of the weights of these units.
     """
-    shape = replace(heads, features=None, hidden=hidden)
-    plain = replace(normaliser, features=None, basis=None)
-    generator = torch.Generator().manual_seed(seed)
-    layers = [part.requires_grad_() for part in shape.initial_weights(seed)]
-    optimiser = torch.optim.Adam(layers, _TEACHING_RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _TEACHING_STEPS)
-    for _ in range(_TEACHING_STEPS):
-        observed = _make_up_observations(heads, plain, bounds, generator)
-        wanted = outputs(weights, normaliser.inputs(observed)[None])
-        output = outputs(tuple(layers), plain.inputs(observed)[None], relu)
-        if heads.discrete_actions:
-            loss = -(wanted.softmax(-1) * output.log_softmax(-1)).sum(-1).mean()
-        else:
-            mean = output[..., : heads.action_size].tanh()
-            loss = (mean - wanted.clamp(-_TAUGHT, _TAUGHT)).square().sum(-1).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-    taught = tuple(part.detach() for part in layers)
-    if not heads.discrete_actions:
-        low, high = heads.log_variance_low, heads.log_variance_high
-        taught[-2][..., heads.action_size :] = 0.0
-        taught[-1][..., heads.action_size :] = _raw_log_variance(spread, low, high)
-    return shape, taught, plain
-
-
-def _make_up_observations(
-    heads: CloneNetwork, plain: Normaliser, bounds: Bounds, generator: torch.Generator
-) -> Tensor:
-    """Draw observations, ``[rows, S]``: every second one twice as far from the mean."""
-    z = torch.randn(_TEACHING_ROWS, heads.observation_size, generator=generator)
-    z[1::2] *= 2
-    observed = plain.input_mean + plain.input_scale * z
-    for first, size in heads.features.one_hot if heads.features is not None else ():
-        shares = plain.input_mean[first : first + size]
-        drawn = torch.multinomial(shares, _TEACHING_ROWS, True, generator=generator)
-        observed[:, first : first + size] = one_hot(drawn, size).float()
-    return observed.clamp(bounds.observation_low, bounds.observation_high)
+    S = linear.observation_size
+    shape = replace(linear, hidden=tuple(max(units, 2 * S) for units in hidden))
+    layers = shape.initial_weights(seed)
+    both = torch.eye(S).repeat(1, 2)
+    both[:, S:] *= -1
+    for place, bias in enumerate(layers[1:-2:2]):
+        weight = layers[2 * place]
+        weight[..., : 2 * S] = 0.0
+        weight[:, : S if place == 0 else 2 * S, : 2 * S] = both if place == 0 else torch.eye(2 * S)
+        bias[..., : 2 * S] = 0.0
+    factors, constant = weights
+    layers[-2][:, : 2 * S] = torch.cat((factors, -factors), dim=1)
+    layers[-1].copy_(constant)
+    return shape, layers

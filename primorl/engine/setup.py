@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.engine import heads, queries
-from primorl.engine.linear import make_members, shrink_weights
+from primorl.engine.linear import make_members, raw_log_variance, shrink_weights
 from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Explained, Network
@@ -24,6 +24,8 @@ Answers = Mapping[str, Tensor]
 """Answers to a mechanism's queries, by name; released."""
 _RARE = 2.0
 """Standard deviations of a share's noise, below which an action counts as one that nobody took."""
+_LEAST_SHARE, _FARTHEST = 0.01, 0.95
+"""Of a discrete action and of a mean action scaled to [-1, 1], where a clone begins."""
 LateQuery = (
     queries.ResidualQuery | queries.ExplainedQuery | queries.FirstStatesQuery | queries.LengthsQuery
 )
@@ -308,16 +310,28 @@ class CloningSource:
 class CloningSetup(TrainingSetup):
     """Private behaviour cloning of a `CloneNetwork`.
 
-    Observations are standardised, actions scaled to [-1, 1]. Linear heads are distilled into a
-    network with the hidden layers ``taught``.
+    Observations are standardised, actions scaled to [-1, 1].
     """
 
     architecture: CloneNetwork
-    taught: tuple[int, ...] = ()
 
-    def shrink(self, weights: Weights) -> Weights:
-        """See `TrainingSetup.shrink`; logits, with a curvature other than 1, stay as they are."""
-        return weights if self.architecture.discrete_actions else super().shrink(weights)
+    def first_weights(self) -> Weights:
+        """Return the weights that the rounds begin with. Where scales were released, they act as
+        people usually do: post-processing.
+        """
+        weights = super().first_weights()
+        if not isinstance(self.normaliser, Normaliser):
+            return weights
+        size, shape, bounds = self.columns.observation_size, self.architecture, self.bounds
+        mean, deviation = self.normaliser.input_mean[size:], self.normaliser.input_scale[size:]
+        if bounds.discrete_actions:
+            usual = mean.clamp(min=_LEAST_SHARE).log()
+        else:
+            half = (bounds.action_high - bounds.action_low) / 2
+            centre = ((mean - bounds.action_low) / half - 1).clamp(-_FARTHEST, _FARTHEST)
+            low, high = shape.log_variance_low, shape.log_variance_high
+            usual = torch.cat((centre.atanh(), raw_log_variance(deviation / half, low, high)))
+        return (*weights[:-1], weights[-1] + usual)
 
     def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""
@@ -339,9 +353,7 @@ class CloningSetup(TrainingSetup):
             made = Normaliser.from_public(*_require(public))
         size, actions = self.columns.observation_size, self.architecture.targets
         mean, scale = made.input_mean[:size], made.input_scale[:size]
-        of_clone = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
-        features = self.architecture.features
-        return of_clone if features is None else of_clone.with_features(features, mean)
+        return Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
 
     def _split(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as

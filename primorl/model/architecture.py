@@ -252,8 +252,6 @@ class CloneNetwork:
 
     ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
 
-    With ``features`` there is one linear layer of them, which gives the mean action itself, or the
-    logits; the spread is asked for after the rounds (`primorl.engine.linear`).
     """
 
     observation_size: int
@@ -263,17 +261,17 @@ class CloneNetwork:
     log_variance_low: float
     log_variance_high: float
     members: ClassVar[int] = 1
-    features: Polynomials | None = field(default=None, repr=False)
+    features: ClassVar[None] = None
 
     @property
     def inputs(self) -> int:
-        """S, or the number of features."""
-        return self.observation_size if self.features is None else self.features.size
+        """S."""
+        return self.observation_size
 
     @property
     def spread(self) -> bool:
         """Whether log-variances are outputs beside the means."""
-        return not self.discrete_actions and self.features is None
+        return not self.discrete_actions
 
     @property
     def targets(self) -> int:

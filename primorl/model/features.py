@@ -42,13 +42,11 @@ class Polynomials:
         inputs: S + A.
         one_hot: one-hot parts of the inputs, those of discrete actions too.
         degree: largest degree of a product, 1 to 3.
-        tails: within which inputs are held in products of degree 3, at most `FARTHEST`.
     """
 
     inputs: int
     one_hot: OneHot
     degree: int
-    tails: float = FARTHEST
 
     @property
     def size(self) -> int:
@@ -118,13 +116,10 @@ class Polynomials:
                 parts.append(sum(terms[1:], terms[0]))
                 place += size - 1
             z = torch.cat(parts)
-        whole = cubic = _powers(z, self.degree)
-        if self.degree > 2 and self.tails < FARTHEST:
-            cubic = _powers(z.clamp(-self.tails, self.tails), self.degree)
+        powers = _powers(z, self.degree)
         found, runs = z.new_empty(self.size, z.shape[1]), _runs(self)
         of_runs = torch.split(found, [len(last) for *_, last in runs])
         for (degrees, leading, last), part in zip(runs, of_runs, strict=True):
-            powers = cubic if sum(degrees) == 3 else whole
             columns = powers[degrees[-1]][last.start : last.stop]
             factors = [
                 powers[degree][column] for degree, column in zip(degrees, leading, strict=False)

@@ -24,7 +24,7 @@ from primorl.config.params import Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import EXPLAINED
-from primorl.engine.linear import distil
+from primorl.engine.linear import widen
 from primorl.engine.public import PublicEvaluation, make_start
 from primorl.engine.queries import ObservationColumns, project_to_simplex
 from primorl.engine.rounds import check_setup
@@ -95,7 +95,6 @@ def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> Cl
         server=job.server,
         seed=job.seed,
         execution=choose_execution(compute),
-        taught=job.taught,
     )
     return _begin_with_public(setup, job, partitions.public)
 
@@ -475,19 +474,11 @@ def write_clone(
 ) -> None:
     """Write the files of a clone, all but its statement; see `write_model`."""
     info, bounds = manifest.info, setup.bounds
-    network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
-    if network.features is not None:
-        network, weights, normaliser = distil(
-            network,
-            weights,
-            normaliser,
-            bounds,
-            setup.spread(trained.answers),
-            setup.taught,
-            setup.seed,
-        )
+    network, weights = setup.architecture, trained.weights
+    if job.widened:
+        network, weights = widen(network, weights, job.widened, job.seed)
     rare = () if job.scaled_by is None else ModelConfig.read(MODEL).rare_actions
-    cloned = BehaviourPolicy.of(network, weights, normaliser, bounds)
+    cloned = BehaviourPolicy.of(network, weights, trained.normaliser, bounds)
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())

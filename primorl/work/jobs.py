@@ -40,8 +40,6 @@ RELEASES = 2
 """Releases of the question, of equal noise, of which the second sees the first."""
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
-# of what cubes see of an observation: where people seldom are, a clone must not act wildly
-_TAILS = 2.0
 _REMEDY = "run `dvc repro plan` to make it again"
 
 
@@ -97,8 +95,6 @@ class TrainingJob:
         seed: of the initial weights.
         draw: numbers the draws of the noise that were paid for.
         bounds: public bounds of observations and rewards.
-        model: linear heads on fixed features, or a network.
-        degree: of the features of linear heads; None: a network.
         hidden: units of each hidden layer.
         log_variance_bounds: of standardised targets.
         start: where the rounds begin: at random weights, or at those that the public split makes.
@@ -115,8 +111,6 @@ class TrainingJob:
     seed: records.Seed
     draw: records.NaturalInt
     bounds: Bounds
-    model: Literal["linear", "network"]
-    degree: Annotated[int, records.Within(ge=1, le=3)] | None
     hidden: records.AnyHiddenSizes
     log_variance_bounds: Range
     start: Literal["random", "public"]
@@ -136,12 +130,16 @@ class ModelJob(TrainingJob):
     """The training of the ensemble.
 
     Attributes:
+        model: linear heads on fixed features, or a network.
+        degree: of the features of linear heads; None: a network.
         members: N, of the released ensemble. Of linear heads one set is trained; the members are
             made of it.
     """
 
     name = TRAIN_MODEL
 
+    model: Literal["linear", "network"]
+    degree: Annotated[int, records.Within(ge=1, le=3)] | None
     members: records.Members
 
     def architecture(self, manifest: Manifest) -> Architecture:
@@ -179,20 +177,18 @@ class CloneJob(TrainingJob):
     """The private clone of the behaviour.
 
     Attributes:
-        taught: hidden layers of the network that is taught to act as linear heads do.
+        widened: hidden layers of the network that acts as linear logits do; empty: it has its own.
         scaled_by: identity of the model that gives the scales; None: the public split does.
     """
 
     name = CLONE_BEHAVIOUR
 
-    taught: records.AnyHiddenSizes
+    widened: records.AnyHiddenSizes
     scaled_by: records.Hexadecimal | None
 
     def network(self, manifest: Manifest) -> CloneNetwork:
-        """Size the network, or linear heads, for the data of the manifest."""
-        spaces, features = manifest.info.spaces, None
-        if self.degree is not None:
-            features = Polynomials(spaces.observation_size, spaces.one_hot, self.degree, _TAILS)
+        """Size the network for the data of the manifest."""
+        spaces = manifest.info.spaces
         low, high = self.log_variance_bounds
         return CloneNetwork(
             observation_size=spaces.observation_size,
@@ -201,14 +197,11 @@ class CloneJob(TrainingJob):
             hidden=self.hidden,
             log_variance_low=low,
             log_variance_high=high,
-            features=features,
         )
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
-        network = self.network(manifest)
-        asked = {heads.RESIDUALS: heads.residual_contribution(network.targets)}
-        return self.mechanism.build(manifest, network, asked)
+        return self.mechanism.build(manifest, self.network(manifest), {})
 
 
 @record

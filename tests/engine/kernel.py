@@ -18,7 +18,6 @@ KINDS = (
     "discrete actions",
     "linear",
     "linear with ends",
-    "linear actions",
     "linear logits",
 )
 
@@ -37,9 +36,7 @@ def network(
             size, actions, members, (), -10.0, 0.5, kind == KINDS[5], heads, spread=False
         )
     if kind in KINDS[6:]:
-        return CloneNetwork(
-            size, actions, kind == KINDS[7], (), -5.0, 1.0, Polynomials(size, (), 2)
-        )
+        return CloneNetwork(size, actions, True, (), -5.0, 1.0)
     if kind.startswith("dynamics"):
         return Architecture(size, actions, members, hidden, -10.0, 0.5, kind == KINDS[1])
     return CloneNetwork(size, actions, kind == KINDS[3], hidden, -5.0, 1.0)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import relu
 
 from primorl.engine import queries
 from primorl.engine.heads import (
@@ -21,7 +22,7 @@ from primorl.engine.heads import (
     contributions,
     least_spread,
 )
-from primorl.engine.linear import distil, shrink_weights
+from primorl.engine.linear import shrink_weights, widen
 from primorl.engine.queries import (
     ExplainedQuery,
     FirstStatesQuery,
@@ -263,27 +264,18 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     assert spread == pytest.approx(float((average / mass).std()), rel=0.03)
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-def test_a_distilled_network_acts_as_its_heads(discrete: bool) -> None:
-    actions = 3 if discrete else 1
-    heads = CloneNetwork(5, actions, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
-    drawn = torch.Generator().manual_seed(0)
-    weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
-    mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])
-    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1))
-    assert heads.features is not None
-    maps = maps.with_features(heads.features, mean)
-    _, taught, plain = distil(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
-    rows = log_of(20).inputs[0][:, :5]
-    wanted = outputs(weights, maps.inputs(rows)[None])[0]
-    hidden = (plain.inputs(rows) @ taught[0][0] + taught[1][0]).relu()
-    found = hidden @ taught[2][0] + taught[3][0]
-    if discrete:
-        wanted, found = wanted.softmax(-1), found.softmax(-1)
-    else:
-        wanted, found = wanted.clamp(-1, 1), found[:, :1].tanh()
-    assert float((wanted - found).abs().mean()) < 0.05
-    assert float((wanted.roll(1, 0) - found).abs().mean()) > 0.05, "rows differ"
+def test_a_widened_network_acts_as_its_logits_and_can_learn_more() -> None:
+    linear, drawn = CloneNetwork(5, 3, True, (), -5.0, 1.0), torch.Generator().manual_seed(0)
+    weights = tuple(torch.randn(w.shape, generator=drawn) for w in linear.initial_weights(0))
+    rows = torch.randn(1, 20, 5, generator=drawn)
+    wanted = outputs(weights, rows)
+    for hidden, sizes in (((32,), (32,)), ((4, 16), (10, 16))):
+        shape, layers = widen(linear, weights, hidden, 0)
+        torch.testing.assert_close(outputs(layers, rows, relu), wanted)
+        assert shape.hidden == sizes
+        assert [part.shape[-1] for part in layers[1::2]] == [*sizes, 3]
+        unused = layers[-2][0, 10:]
+        assert torch.equal(unused, torch.zeros_like(unused))
 
 
 def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> None:

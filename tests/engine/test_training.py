@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from primorl.engine.training import Trained, TrainingState, answer_queries, trai
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
 from primorl.model.numerics import flatten
+from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
@@ -376,3 +378,20 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
         match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge s",
     ):
         read(file, charge)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_clone_begins_as_people_usually_act_where_scales_were_released(discrete: bool) -> None:
+    told = torch.tensor([0.7, 0.3] if discrete else [1.0, -0.5])
+    mean, deviation = torch.cat((torch.zeros(3), told)), torch.full((5,), 0.8)
+    scales = Normaliser(mean, deviation, torch.zeros(5), torch.ones(5))
+    setup = replace(cloning(discrete, 1), normaliser=scales)
+    own = setup.make_normaliser(None, {})
+    clone = BehaviourPolicy.of(setup.architecture, setup.first_weights(), own, setup.bounds)
+    rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    if discrete:
+        torch.testing.assert_close(clone.log_probabilities(rows).exp(), told.expand(6, 2))
+        return
+    found, spread = clone.mean_and_std(rows)
+    torch.testing.assert_close(2 * found, told.expand(6, 2))
+    torch.testing.assert_close(2 * spread, torch.full((6, 2), 0.8), rtol=0.01, atol=0.0)

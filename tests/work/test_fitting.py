@@ -422,19 +422,22 @@ def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
     assert done.stdout == "10000 1 AUTO False\n"
 
 
-@pytest.mark.parametrize(("units", "model"), [(10**6, "network"), (3000, "linear")])
-def test_a_clone_is_of_the_models_class_in_its_scales_and_counts_rows_where_trajectories_end(
-    small: Params, monkeypatch: pytest.MonkeyPatch, units: int, model: str
+@pytest.mark.parametrize(("discrete", "epsilon", "hidden"), [(0, 1, 32), (1, 1, 0), (1, 50, 32)])
+def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_rows_where_they_end(
+    small: Params, monkeypatch: pytest.MonkeyPatch, discrete: int, epsilon: float, hidden: int
 ) -> None:
     noise_of_model(monkeypatch, 1.0)
     write_partitions([episode(9, i) for i in range(12)])
-    shares = {"model": 0.7, "clone": 0.3}
-    params = automatic(small, partition__public_fraction=0, privacy__shares=shares)
-    chosen, _ = fit(replace(params, dynamics=replace(params.dynamics, model=None)), units)
-    found = replace(Manifest.load(MANIFEST), private_units=units)
+    asked = {"partition__public_fraction": 0, "privacy__shares": {"model": 0.7, "clone": 0.3}}
+    params = automatic(small, **asked, privacy__target_epsilon=float(epsilon))
+    found = replace(Manifest.load(MANIFEST), private_units=1000)
+    spaces = replace(found.info.spaces, discrete_actions=bool(discrete))
     for ends, full in ((NONE, None), (LEARNED, 32)):
-        manifest = replace(found, info=replace(found.info, termination=ends, horizon=100))
-        clone = clone_job(chosen, manifest, UnitStore.open(PUBLIC), "0" * 64)
+        info = replace(found.info, termination=ends, horizon=100, spaces=spaces)
+        manifest = replace(found, info=info)
+        clone = clone_job(params, manifest, UnitStore.open(PUBLIC), "0" * 64)
         assert clone is not None
-        assert (clone.model, clone.normaliser, clone.scaled_by) == (model, "model", "0" * 64)
+        assert clone.hidden == ((hidden,) if hidden else ())
+        assert clone.widened == (() if hidden else (32,))
+        assert (clone.normaliser, clone.scaled_by) == ("model", "0" * 64)
         assert clone.local.full_rows == full
