@@ -232,6 +232,7 @@ class RowCheck:
             allowed = f"at most {most}, as `trajectories_per_person` says"
             self._refuse(beyond, found, allowed, starts[most:])
         allowed = "every (unit_id, trajectory_id) once, ascending, all its rows together; sort them"
+        allowed += ", or set options.sorted: false"
         split = [units[0].as_py() == self._unit]
         self._refuse(split, "a unit split over two batches or row groups", allowed)
         earlier_units = pa.concat_arrays([pa.array([self._unit]), units[:-1]])

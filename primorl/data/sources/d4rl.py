@@ -172,7 +172,8 @@ class D4rlReader:
                 arrays = {name: np.asarray(file[named[name]][()]) for name in there}
         except KeyError:
             found = f"found not all of {', '.join(_NEEDED)}"
-            allowed = "D4RL's flat arrays; d3rlpy's or robomimic's convert (docs/prepare-a-log.md)"
+            allowed = "D4RL's flat arrays; convert d3rlpy's or others (docs/prepare-a-log.md), and "
+            allowed += "read Minari's by source: minari"
             raise PipelineError(f"{self.path}: {found}; allowed are {allowed}") from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
             found = f"no HDF5 file, truncated or corrupt ({type(broken).__name__})"

@@ -252,7 +252,8 @@ class LogFiles:
         """Give the type to read a CSV's order as, by its first cell that is not empty: where others
         are of another form, the error names a row.
         """
-        cells = self._open_csv(path, {column: pa.string()}).read_next_batch()[column].to_pylist()
+        batches = self._open_csv(path, {column: pa.string()})
+        cells = (cell for batch in batches for cell in batch[column].to_pylist())
         first = next(filter(str.strip, cells), "nan")
         with suppress(ValueError):
             return pa.int64() if abs(int(first)) > _EXACT else pa.float64()

@@ -26,7 +26,7 @@ from primorl.base.processes import environment
 from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.d4rl import check_parts
-from primorl.data.sources.spaces import declared, needed, spaces_of
+from primorl.data.sources.spaces import check_fit, declared, needed, spaces_of
 from primorl.data.storage.schema import Array, Transitions
 
 _AGAIN = "repair it and run `dvc repro -f collect`"
@@ -183,11 +183,7 @@ class MinariReader:
         if environment is not None:
             self.spaces, self.horizon, self._order = declared(environment)
         for part, spaces in zip(self._parts.values(), own, strict=True):
-            for what in ("observation_size", "action_size", "discrete_actions"):
-                found, allowed = getattr(spaces, what), getattr(self.spaces, what)
-                if found != allowed:
-                    where = f"{part.data_path}: {what}"
-                    raise PipelineError(f"{where}: found {found}, declared is {allowed}")
+            check_fit(str(part.data_path), spaces, self.spaces)
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the dataset and the episode."""

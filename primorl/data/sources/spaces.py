@@ -89,6 +89,18 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     return replace(spaces, one_hot=one_hot, observation_names=names_of(observation))
 
 
+def check_fit(where: str, own: Spaces, other: Spaces) -> None:
+    """Compare the sizes and the kind of two spaces, of which the ``other`` is declared.
+
+    Raises:
+        PipelineError: they differ.
+    """
+    for what in ("observation_size", "discrete_actions", "action_size"):
+        found, allowed = getattr(own, what), getattr(other, what)
+        if found != allowed:
+            raise PipelineError(f"{where}: {what}: found {found}, declared is {allowed}")
+
+
 def names_of(space: Space[Any]) -> tuple[str, ...]:
     """Name each dimension of a space of observations as Gymnasium flattens it; a category is
     ``name=2``.

@@ -17,7 +17,7 @@ from primorl.base import PipelineError
 from primorl.config.datasets import BoxActions, DeclaredBounds, TabularDataset
 from primorl.data.sources.log_paths import find_files, record_files
 from primorl.data.sources.logs import ROWS_PER_BATCH, LogFiles, fields_of
-from primorl.data.sources.spaces import declared
+from primorl.data.sources.spaces import check_fit, declared
 from primorl.data.storage import schema
 from primorl.data.storage.rows import whole_units
 
@@ -160,26 +160,15 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int
         found = f"{len(bounds.low)} dimensions; options.columns.observation has {len(names)}"
         raise PipelineError(f"datasets/{name}.yaml: bounds.observation: found {found}")
     horizon = None
+    spaces = schema.Spaces.with_discrete_actions(low, high, len(actions))
+    if isinstance(action, BoxActions):
+        nowhere = (0.0,) * len(actions)  # where the environment says them
+        spaces = schema.Spaces(low, high, action.low or nowhere, action.high or nowhere)
     if dataset.environment is not None:
+        own = spaces
         spaces, horizon, _ = declared(dataset.environment)
-        _check_fit(name, spaces, len(names), len(actions), isinstance(action, BoxActions))
-    elif isinstance(action, BoxActions):
-        spaces = schema.Spaces(low, high, action.low or (), action.high or ())
-    else:
-        spaces = schema.Spaces.with_discrete_actions(low, high, len(actions))
+        check_fit(f"datasets/{name}.yaml: options.columns", own, spaces)
     return replace(spaces, one_hot=one_hot, observation_names=names, action_names=actions), horizon
-
-
-def _check_fit(name: str, spaces: schema.Spaces, observation: int, actions: int, box: bool) -> None:
-    """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
-    key = f"datasets/{name}.yaml: options.columns"
-    if spaces.discrete_actions == box:
-        raise PipelineError(f"{key}.action: not of the environment's kind, discrete or continuous")
-    sizes = {"observation": spaces.observation_size, "action": spaces.action_size}
-    for (what, allowed), found in zip(sizes.items(), (observation, actions), strict=True):
-        if found != allowed:
-            has = f"{found} dimensions or choices; the environment has {allowed}"
-            raise PipelineError(f"{key}.{what}: found {has}")
 
 
 _TRUE_ENDS = "columns.terminated, in MEDS options.terminates"
@@ -214,6 +203,7 @@ class TabularReader:
         self._or_merged = merged if self._unit == "trajectory" else ""
         self._unused = self._earns = False  # rewards of last rows that are cut; others
         self._had = set[float]()  # rewards of rows that end their trajectory
+        self._levels = set[float | None]()  # of trajectories with one reward in all rows, or None
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
@@ -229,6 +219,9 @@ class TabularReader:
             remedy = "set options.end: outcome, or flag true ends in columns.terminated"
             why = f"which is not used; if it is an outcome, {remedy}"
             print(f"ingest: {hint}{found}, {why}", file=sys.stderr)
+        if None not in self._levels and len(self._levels) > 1:
+            why = "an outcome is the reward of the last row alone"
+            print(f"ingest: warning: a trajectory's rows all earn the same; {why}", file=sys.stderr)
         earned = np.array(self._bounds.reward if self._bounds.outcomes else (), np.float32)
         for name, value in zip(self._bounds.outcomes or (), earned, strict=True):
             if value not in self._had:
@@ -241,6 +234,12 @@ class TabularReader:
             schema.changes(rows[self._unit]) | schema.changes(rows["trajectory"])
         )
         lasts = np.append(starts[1:], rows.num_rows) - 1
+        unit, name = self._ids(rows, pa.array(starts))
+        if again := schema.first_repeat(pc.binary_join_element_wise(unit, name, "\0")):
+            found = "a row of a trajectory whose other rows do not lie before or after it"
+            self._log.refuse(
+                rows, starts[[again[1]]], found, "all together; or options.sorted: false"
+            )
         self._check_order(rows, starts)
         terminated, truncated = self._ends(rows, lasts)
         observation = self._matrix(rows, "observation")
@@ -264,8 +263,11 @@ class TabularReader:
             terminated[full], truncated[full] = False, True
         keep, ended = np.ones(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
         keep[lasts[cut]], ended[lasts[~cut]] = False, True
-        unit, name = self._ids(rows, pa.array(starts))
         rows, after = rows.filter(pa.array(keep)), after[keep]
+        reward = self._rewards(rows, ended[keep])
+        first = np.cumsum(lengths) - lengths
+        same = np.array_equal(reward, np.repeat(reward[first], lengths))
+        self._levels.update(reward[first][lengths > 1].tolist() if same else [None])
         if self._has_next:
             after = self._check(rows, after, "next_observation")
         return schema.Transitions(
@@ -274,7 +276,7 @@ class TabularReader:
             lengths=lengths,
             observation=observation[keep],
             action=self._action(rows),
-            reward=self._rewards(rows, ended[keep]),
+            reward=reward,
             next_observation=after,
             terminated=terminated[keep],
             truncated=truncated[keep],

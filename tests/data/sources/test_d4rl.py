@@ -183,8 +183,11 @@ def test_other_forms_of_the_same_arrays_are_accepted(project: Path) -> None:
     ("content", "message"),
     [
         (without(FULL, "rewards"), "found not all of .*; allowed are D4RL's flat arrays"),
-        ({f"observations_{n}": np.zeros((3, 3)) for n in (0, 1)}, "found not all .*; d3rlpy's"),
-        ({"data/demo_0/obs": np.zeros((3, 3))}, "found not all .* robomimic's convert"),
+        (
+            {f"observations_{n}": np.zeros((3, 3)) for n in (0, 1)},
+            "found not all .*; convert d3rlpy's",
+        ),
+        ({"data/demo_0/obs": np.zeros((3, 3))}, "found not all .* read Minari's by"),
         (FULL | {"observations": FULL["observations"].astype("S9")}, "observations: .*of numbers"),
         (FULL | {"observations": FULL["observations"].T}, "observations: .*of numbers"),
         (FULL | {"actions": FULL["actions"][:-1]}, "actions: "),

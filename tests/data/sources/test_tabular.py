@@ -135,8 +135,11 @@ def test_an_environments_spaces_are_used(project: Path) -> None:
     assert len(run(dataset)) == len(EXPECTED)
     pendulum = {"environment": "Pendulum-v1"}
     for unfit, message in (
-        (entry({"observation": names[:2], "action": box}, **pendulum), "found 2 dimensions"),
-        (entry({"observation": names} | DISCRETE, **pendulum), "environment's kind"),
+        (entry({"observation": names[:2], "action": box}, **pendulum), "observation_size: found 2"),
+        (
+            entry({"observation": names} | DISCRETE, **pendulum),
+            "discrete_actions: found True, declared is False",
+        ),
     ):
         with pytest.raises(PipelineError, match=message):
             source_of("log", unfit).open(Path("log"))

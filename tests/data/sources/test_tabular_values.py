@@ -228,6 +228,39 @@ def test_a_reward_that_is_missing_in_a_first_row_names_what_may_be_wrong(project
     assert "if rows have the reward of the row before, move all" in refusal(entry())
 
 
+EARNED: dict[str, tuple[list[list[float]], bool]] = {  # by trajectory, and a warning
+    "an outcome in every row": ([[1, 1, 1], [-1, -1]], True),
+    "in the last rows": ([[0, 0, 1], [0, -1]], False),
+    "everybody the same": ([[-1, -1, -1], [-1, -1]], False),
+    "one has several": ([[1, 1, 1], [-1, 0]], False),
+    "one row each": ([[1], [-1]], False),
+}
+
+
+@pytest.mark.parametrize("which", EARNED)
+def test_an_outcome_in_every_row_is_warned_of(
+    project: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gains, told = EARNED[which]
+    write([row(u, 0, n, gain=float(g)) for u, own in enumerate(gains) for n, g in enumerate(own)])
+    run(entry(NO_FLAGS, end="outcome"))
+    assert ("rows all earn the same" in capsys.readouterr().err) is told
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_a_log_of_a_header_alone_has_no_transitions(project: Path, end: str, ordered: bool) -> None:
+    text(HEADER.strip() + end)
+    assert re.search("no transitions|not readable", refusal(entry(sorted=ordered)))
+
+
+def test_rows_that_lie_apart_in_a_sorted_log_name_the_setting(project: Path) -> None:
+    apart = sorted(rows(), key=lambda each: str(each["time"]))
+    for content in (apart, [each | {"user": f"P{each['user']}"} for each in rows()]):
+        write(content)
+        assert "options.sorted: false" in refusal(entry())
+
+
 def test_a_list_is_no_number(project: Path) -> None:
     write(everywhere(x=[1.0, 2.0])(rows()))
     assert "convert it to columns, or" in refusal(entry())
