@@ -80,12 +80,11 @@ def widen(
     Args:
         linear: without hidden layers.
         weights: ``[1, S, A]`` and ``[1, 1, A]``.
-        hidden: units of each hidden layer; a layer has 2 S at least. Units beyond these count for
-            nothing yet.
+        hidden: units of each hidden layer, at least 2 S. Units beyond these count for nothing yet.
         seed: of the weights of these units.
     """
     S = linear.observation_size
-    shape = replace(linear, hidden=tuple(max(units, 2 * S) for units in hidden))
+    shape = replace(linear, hidden=hidden)
     layers = shape.initial_weights(seed)
     both = torch.eye(S).repeat(1, 2)
     both[:, S:] *= -1

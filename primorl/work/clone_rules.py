@@ -79,7 +79,8 @@ def clone_job(
     )
     noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
     if manifest.info.spaces.discrete_actions and noise > _NOISE_OF_HIDDEN and not begun:
-        job = replace(job, hidden=(), widened=job.hidden)
+        least = 2 * manifest.info.spaces.observation_size
+        job = replace(job, hidden=(), widened=tuple(max(units, least) for units in job.hidden))
         noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
     walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK / (1 + noise)
     return _with_clip(job, manifest, walk)

@@ -177,7 +177,8 @@ class CloneJob(TrainingJob):
     """The private clone of the behaviour.
 
     Attributes:
-        widened: hidden layers of the network that acts as linear logits do; empty: it has its own.
+        widened: hidden layers of the network that linear logits are written as; empty: the clone
+            has its own.
         scaled_by: identity of the model that gives the scales; None: the public split does.
     """
 
