@@ -169,6 +169,8 @@ class D4rlReader:
                 named = {name: name for name in (*_NEEDED, *_OPTIONAL)}
                 named |= {name: other for name, other in _GYMNASIUM.items() if name not in file}
                 there = [name for name in named if name in _NEEDED or named[name] in file]
+                if not all(isinstance(file.get(named[name]), h5py.Dataset) for name in there):
+                    raise KeyError
                 arrays = {name: np.asarray(file[named[name]][()]) for name in there}
         except KeyError:
             found = f"found not all of {', '.join(_NEEDED)}"

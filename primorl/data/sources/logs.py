@@ -318,8 +318,8 @@ class LogFiles:
                 include_columns=list(types),
                 column_types=types,
                 decimal_point=self._form.decimal_point,
-                true_values=["1", "1.0", "true", "True", "TRUE", "t"],
-                false_values=["0", "0.0", "false", "False", "FALSE", "f"],
+                true_values=["1", "1.0", "true", "True", "TRUE", "t", "T"],
+                false_values=["0", "0.0", "false", "False", "FALSE", "f", "F"],
                 null_values=[*pacsv.ConvertOptions().null_values, "\\N", "None", "<NA>", "."],
             ),
         )

@@ -187,6 +187,7 @@ def test_other_forms_of_the_same_arrays_are_accepted(project: Path) -> None:
             {f"observations_{n}": np.zeros((3, 3)) for n in (0, 1)},
             "found not all .*; convert d3rlpy's",
         ),
+        (without(FULL, "observations") | {"observations/x": np.zeros(15)}, "found not all of .*"),
         ({"data/demo_0/obs": np.zeros((3, 3))}, "found not all .* read Minari's by"),
         (FULL | {"observations": FULL["observations"].astype("S9")}, "observations: .*of numbers"),
         (FULL | {"observations": FULL["observations"].T}, "observations: .*of numbers"),

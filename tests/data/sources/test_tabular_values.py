@@ -271,6 +271,7 @@ WRITTEN: dict[str, Callable[[str], str]] = {
         r"(true|false)", lambda flag: {"true": "1.0", "false": "0.0"}[flag[0]], text
     ),
     "PostgreSQL": lambda text: re.sub(r"(true|false)", lambda flag: flag[0][0], text),
+    "R's short form": lambda text: re.sub(r"(true|false)", lambda flag: flag[0][0].upper(), text),
     "pandas with its index": lambda text: re.sub("^", lambda _: ",", text, flags=re.MULTILINE),
     "MySQL": lambda text: text.replace(",,", ",\\N,").replace(",,", ",\\N,"),
     "old Mac": lambda text: text.replace("\n", "\r"),
