@@ -75,7 +75,8 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     if name != "train_model" and processes != 1:
         # Each process would pay, or release the same sum with noise of its own.
         raise PipelineError(
-            f"{name}: found several processes, it uses one; start it without torchrun"
+            f"{name}: found WORLD_SIZE={processes}, it uses one process; start it without "
+            "torchrun, or unset what a scheduler set"
         )
     check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)

@@ -56,7 +56,7 @@ class Project:
     """
 
     def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
-        place = Path(folder).resolve()
+        place = Path(folder).expanduser().resolve()
         self.folder = project_folder(place)
         if not ((self.folder / files.PARAMS).exists() and (self.folder / files.PIPELINE).exists()):
             allowed = f"a folder with {files.PARAMS} and {files.PIPELINE}, or one inside it"
@@ -207,7 +207,11 @@ class Run:
             PipelineError: the project has run again since, or a file is missing or contradicts
                 another.
         """
-        target = self.project.folder / files.LATEST_REPORT if out is None else Path(out).resolve()
+        target = (
+            self.project.folder / files.LATEST_REPORT
+            if out is None
+            else Path(out).expanduser().resolve()
+        )
         with chdir(self.project.folder):
             if Summary.read(files.SUMMARY) != self.summary:
                 found = "found the results of another run; report on a run before the next one"
@@ -223,8 +227,18 @@ def _collect(
     given = dict(settings) | ({"dataset": dataset} if dataset is not None else {})
     if epsilon is not None:
         given["privacy"] = {**given.get("privacy", {}), "target_epsilon": epsilon}
-    plain: dict[str, Any] = json.loads(json.dumps(given))
+    plain: dict[str, Any] = json.loads(json.dumps(given, default=_plain))
     return plain
+
+
+def _plain(value: Any) -> Any:
+    """Give numbers and arrays of NumPy, and paths, as YAML has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    allowed = "numbers, texts, and lists and mappings of them"
+    raise PipelineError(f"settings: found {type(value).__name__}; allowed are {allowed}")
 
 
 def _changed(given: Mapping[str, Any]) -> Any:

@@ -158,7 +158,9 @@ def without_credentials(uri: str) -> str:
 
 _REMEDIES = {
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
-    "migrate-filestore": "it is a folder, and a database is needed; see `mlflow migrate-filestore`",
+    "migrate-filestore": "that is read as a folder; a server is http://HOST:PORT, a database "
+    "sqlite:///FILE (for a folder of runs see `mlflow migrate-filestore`)",
+    "Valid SQLite URL forms": "write sqlite:///FILE, with three slashes",
     "No module named": "the driver of its database is not installed",
     "unable to open database file": "its folder is not there, or may not be written",
     "readonly database": "it may not be written by this user",

@@ -13,7 +13,7 @@ import primorl
 from primorl.base import PipelineError
 from primorl.base.files import PARAMS
 from primorl.config.params import Params, load, plain
-from primorl.project import Project
+from primorl.project import Project, _collect
 from primorl.work.bill import Bill
 from tests.pipeline.test_evaluate import chosen, project
 from tests.projects import write_settings
@@ -112,6 +112,23 @@ def test_a_bill_of_other_settings_writes_nothing(
     assert (tmp_path / PARAMS).read_bytes() == before
     with pytest.raises(PipelineError, match=r"params\.yaml: sed: unknown key"):
         Project(tmp_path).bill(sed=7)
+
+
+PLAIN: dict[str, tuple[Any, Any]] = {
+    "a number of NumPy": (np.int64(7), 7),
+    "an array": (np.array([0, 1]), [0, 1]),
+    "a tuple": ((1, np.float32(0.5)), [1, 0.5]),
+    "a series": (pd.Series([3, 4]), [3, 4]),
+    "a path": ({"file": Path("data/consent/x")}, {"file": "data/consent/x"}),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_settings_of_a_notebook_are_written_as_plain_ones(kind: str) -> None:
+    given, plain = PLAIN[kind]
+    assert _collect(None, None, {"key": given}) == {"key": plain}
+    with pytest.raises(PipelineError, match="settings: found set; allowed are numbers"):
+        _collect(None, None, {"key": {1}})
 
 
 def test_what_cannot_run_is_one_line_before_dvc_begins(

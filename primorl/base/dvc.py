@@ -37,6 +37,33 @@ Without these words DVC does nothing: to it, no input has changed.
 """
 
 
+_BUSY = (
+    "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended; if there is none, "
+    "delete that file"
+)
+_DAMAGED = (
+    f"it is empty or damaged: `git checkout {LOCK}` brings it back; or delete it: all stages run "
+    "again, and what is paid for is restored"
+)
+_REMEDIES = {
+    " is busy, ": _BUSY,
+    "RWLock": _BUSY,
+    f"{LOCK}' validation failed": _DAMAGED,
+    f"{LOCK}' is invalid": _DAMAGED,
+    "getpwuid": "this user has no name on this machine: set USER",
+    "not a git repository": "run `git init` there, or `dvc config core.no_scm true`",
+    "exited with -9": "the system ended it, mostly for want of memory; run it again, and what was "
+    "paid for is resumed",
+}
+"""What to do, by a part of DVC's own words."""
+
+
+def advise(said: str) -> str:
+    """Say what to do about an error of DVC."""
+    remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), "")
+    return f"{said}; {remedy}" if remedy else said
+
+
 def show_dvc(*words: str) -> None:
     """Run ``dvc WORDS`` in the working directory, and print what it prints as it comes.
 
@@ -66,7 +93,7 @@ def show_dvc(*words: str) -> None:
             process.communicate()  # the stage ends in order, and DVC gives its locks back
             raise
     if process.returncode != 0:
-        raise PipelineError(errors[0] if errors else f"`dvc {words[0]}` failed")
+        raise PipelineError(advise(errors[0]) if errors else f"`dvc {words[0]}` failed")
 
 
 class Status:
@@ -113,13 +140,12 @@ class Status:
         return frozenset(self._read())
 
     def has_other_people(self) -> bool:
-        """Whether lists of people, or the entry of the data, changed since the data were made; no,
-        where DVC cannot say.
+        """Whether lists of people, or the entry of the data, changed since the data were made.
+
+        Raises:
+            PipelineError: DVC cannot say.
         """
-        answer: dict[str, Any] = {}
-        with suppress(PipelineError):  # as while a run is under way
-            answer = self._read()
-        found: dict[str, Any] = {}
+        answer, found = self._read(), dict[str, Any]()
         for stage in MAKE_DATA & answer.keys():
             for part in answer[stage]:  # words of its own, or a mapping
                 found |= part.get("changed deps", {}) if isinstance(part, dict) else {}
@@ -128,27 +154,16 @@ class Status:
         return PARAMS not in edited and any({each, each.parent} & {*people} for each in edited)
 
     def _read(self) -> dict[str, Any]:
-        if self._answer is None:
-            self._answer = {} if self._process is None else self._ask(self._process)
-        return self._answer
-
-    @staticmethod
-    def _ask(process: subprocess.Popen[str]) -> dict[str, Any]:
-        out, err = process.communicate()
+        if self._process is None or self._answer is not None:
+            return self._answer or {}
+        out, err = self._process.communicate()
         try:
-            return dict(json.loads(out))
+            self._answer = dict(json.loads(out))
+            return self._answer
         except ValueError:
             lines = (line for line in err.splitlines() if line.startswith("ERROR"))
-            said = next(lines, " ".join(err.split()) or "no answer")
-            if f"{LOCK}' validation failed" in said:
-                said += f"; {LOCK} is empty or damaged: `git checkout {LOCK}` brings it back; or "
-                said += "delete it: all stages run again, and what is paid for is restored"
-            if "getpwuid" in said:
-                said += "; this user has no name on this machine: set USER"
-            if " is busy, " in said or "RWLock" in said:
-                said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended; "
-                said += "if there is none, delete that file"
-            raise PipelineError(f"`dvc status` fails: {said.removeprefix('ERROR: ')}") from None
+            said = next(lines, " ".join(err.split()) or "no answer").removeprefix("ERROR: ")
+            raise PipelineError(f"`dvc status` fails: {advise(said)}") from None
 
 
 def changed_stages() -> Set[str]:

@@ -33,7 +33,19 @@ def collect_garbage_rarely() -> None:
 
 def place_among_processes() -> tuple[int, int]:
     """Rank of this process and the number of all, by torchrun's variables; (0, 1) without it."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return read_number("RANK", 0), read_number("WORLD_SIZE", 1)
+
+
+def read_number(variable: str, otherwise: int) -> int:
+    """Read a whole number of the environment; ``otherwise`` where it is not set, or empty.
+
+    Raises:
+        PipelineError: it is no such number.
+    """
+    text = os.environ.get(variable) or str(otherwise)
+    if not text.isdecimal():
+        raise PipelineError(f"{variable}: found {text!r} in the environment; unset it")
+    return int(text)
 
 
 def is_worker() -> bool:
@@ -69,7 +81,7 @@ def choose_device(
         )
     if device == "cpu" or not available:
         return torch.device("cpu")
-    place = int(os.environ.get("LOCAL_RANK", "0"))
+    place = read_number("LOCAL_RANK", 0)
     chosen = torch.device("cuda", place % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
     return chosen

@@ -135,15 +135,16 @@ def _python(_: "Params") -> Iterator[str]:
         )
 
 
-def _secrets(_: "Params") -> Iterator[str]:
-    """Check that the project's state is its owner's alone, and there where it is needed."""
+def _secrets(params: "Params") -> Iterator[str]:
+    """Check that the project's state is its owner's alone, and there where it is needed; and that
+    the ledger can be read.
+    """
+    from primorl.work.data import read_ledger
+
     refuse_readable()
-    state, secret = home() / files.STATE, home() / files.SECRET
-    if not secret.exists() and (home() / files.LEDGER_HEAD).exists():
-        raise PipelineError(
-            f"{secret}: not there, and the ledger cannot be read without; restore it from a backup"
-        )
-    if state.exists():
+    with read_ledger(params):  # which needs the secret, and its server
+        pass
+    if (home() / files.STATE).exists():
         yield f"{files.STATE}: nobody else can read it; `primorl ledger verify` checks the ledger"
 
 

@@ -56,10 +56,10 @@ def in_project() -> Iterator[None]:
 
 def given_path(text: str) -> Path:
     """Parse a path: relative to the folder that the command was called from."""
-    here = Path.cwd()
+    here, given = Path.cwd(), Path(text).expanduser()  # as no shell does in --out=~/FILE
     if here == _called_from or not _called_from.is_relative_to(here):
-        return Path(text)
-    path = Path(os.path.normpath(_called_from / text))
+        return given
+    path = Path(os.path.normpath(_called_from / given))
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 

@@ -483,7 +483,7 @@ def _dataset(raw: Mapping[str, Any], path: Path) -> str:
     name, there = raw["dataset"], names(path.parent / DATASETS)
     if name not in there:
         found = "nothing" if name is None else reading.shown(name)
-        allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'}"
+        allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
         raise PipelineError(f"{path}: dataset: found {found}; allowed are {allowed}")
     return str(name)
 

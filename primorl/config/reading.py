@@ -183,6 +183,8 @@ def read_yaml(path: Path, why: str) -> Any:
         return copy.deepcopy(_content(text))
     except (RecursionError, ValueError, YAMLError) as broken:
         found = "not valid YAML"
+        if "\n<<<<<<< " in f"\n{text}":
+            found += ": git left both sides of a merge there; keep one"
         if isinstance(broken, DuplicateKeyError):  # its own words quote values
             found = "a key is given twice; keep one"
         place = getattr(broken, "problem_mark", None)

@@ -4,6 +4,7 @@ their curves and log.
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from primorl.base import PipelineError
 from primorl.base.dvc import Status
 from primorl.base.files import (
     MANIFEST,
@@ -210,8 +212,9 @@ def data_changed(status: Status | None = None) -> bool:
     """Tell whether the partitions are of other data than the model; with a status, also whether
     they will be.
     """
-    if status is not None and status.has_other_people():
-        return True
+    with suppress(PipelineError):  # DVC cannot say, as while a run is under way
+        if status is not None and status.has_other_people():
+            return True
     files, key = (MANIFEST, MODEL / "privacy.json"), "dataset_fingerprint"
     return len({read_json(file).get(key) for file in files if file.exists()}) > 1
 

@@ -110,7 +110,8 @@ class Policy:
 
         Args:
             observation: ``[S]`` or ``[n, S]``, in the environment's units, its dimensions in the
-                order of `observation_names`: an array, or lists of numbers.
+                order of `observation_names`: an array, or lists of numbers; or a data frame, or a
+                row of one, whose columns have these names.
 
         Returns:
             In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64
@@ -186,13 +187,25 @@ class Policy:
             name = name.partition("=")[0]
         return printable(name)
 
+    def _in_order(self, observation: Any) -> Any:
+        """Take the columns of a table by their names, and the values of one of its rows."""
+        names = getattr(observation, "columns", getattr(observation, "index", None))
+        if names is None or callable(names) or not any(isinstance(each, str) for each in names):
+            return observation
+        wanted, there = list(self.observation_names), {*names}
+        if missing := [printable(each) for each in wanted if each not in there]:
+            raise ObservationError(f"observation: found no {', '.join(missing)} among the columns")
+        own = observation[wanted] if wanted else observation
+        return own.infer_objects() if hasattr(own, "infer_objects") else own  # pandas: of one row
+
     def _matrix(self, observation: Any) -> tuple[Floats, bool]:
         """Return ``[n, S]`` in float64, and whether one observation was given and no batch.
 
         Text is not read as numbers, no imaginary part is dropped, and masked values become NaN.
         """
+        given = self._in_order(observation)
         try:
-            found = np.asanyarray(observation)
+            found = np.asanyarray(given)
         except (TypeError, ValueError, RuntimeError):  # rows of several widths, a GPU's tensor
             found = np.asanyarray("")
         if found.dtype.kind not in "biuf":
@@ -296,7 +309,8 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
         reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
         raise PipelineError(
-            f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again"
+            f"{path}: not a policy ({reason}): damaged, or fetched without Git LFS; fetch it "
+            "again, or run `dvc repro optimize_policy`"
         ) from None
 
 

@@ -65,7 +65,7 @@ def release(
     signer = None if sign is None else bundle.read_private_key(sign)
     with Status() as status:
         run = VerifiedRun.read(params)
-        if data_changed(status):
+        if data_changed() or status.has_other_people():
             raise PipelineError(f"{SUMMARY}: {NEWER}")
     _refuse_an_edited_summary()
     choose(policy, against_advice=against_advice)

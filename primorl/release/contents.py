@@ -286,9 +286,10 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     allowed = needed | OPTIONAL | {SIGNATURE}
     if wrong := (found - allowed) | (needed - found):
         name = min(wrong)
-        what = "does not belong in a bundle" if name in found else "is missing"
-        named = ", ".join(sorted(allowed))
-        raise PipelineError(f"{folder}: {printable(name)} {what}; allowed are {named}")
+        what = "is missing; fetch the bundle again"
+        if name in found:
+            what = "does not belong in a bundle; delete it, or fetch the bundle again"
+        raise PipelineError(f"{folder}: {printable(name)} {what}")
     for name in sorted(found):  # before anything is read
         size = (folder / name).stat().st_size
         most = _MOST_BYTES_OF_TENSORS if name.endswith(".safetensors") else _MOST_BYTES
@@ -300,7 +301,8 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     for name in sorted(listed):
         if file_sha256(folder / name) != listed[name]:
             raise PipelineError(
-                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged"
+                f"{folder / name}: not the file that {MANIFEST} lists: damaged, as by a copy that "
+                "changes line ends, or exchanged"
             )
     return frozenset(listed)
 

@@ -152,7 +152,7 @@ def _released_scales(model: str | None, partitions: Partitions) -> Normaliser:
     if charge not in paid:
         raise PipelineError(
             f"{MODEL}: of other numbers or data than {PLAN} says, and the clone would take its "
-            "scales; run `dvc repro train_model`"
+            "scales; run `dvc repro train_model` (where it is frozen, `dvc unfreeze` it before)"
         )
     return GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser
 

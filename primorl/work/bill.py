@@ -8,7 +8,7 @@ private byte.
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -69,6 +69,8 @@ class Bill:
         budget: the limit of all of it; None: there is none.
         changed: stages whose inputs changed.
         refused: whether the stage ``plan`` stops the run, which cannot learn.
+        folder: of the results, in which DVC runs.
+        checkpoints: the project's.
         online: words about users of the stage ``online``, who have an account of their own.
     """
 
@@ -80,6 +82,8 @@ class Bill:
     changed: Set[str] = frozenset()
     refused: bool = False
     online: str = ""
+    folder: Path = field(default_factory=lambda: workspace().resolve())
+    checkpoints: Path = field(default_factory=lambda: home() / CHECKPOINTS)
 
     def __str__(self) -> str:
         """List the unpaid charges, and ε before and after them."""
@@ -91,7 +95,7 @@ class Bill:
         if not self.unpaid:
             line = "the next `dvc repro` charges nothing: all of it is paid"
             if lost := self.find_lost(self.changed):
-                line += f"; but it needs {_name_lost(lost)}"
+                line += f"; but it needs {self._name_lost(lost)}"
             return line + self.online
         if self.variant != "private":
             return (
@@ -109,7 +113,7 @@ class Bill:
         if not self.fits:
             line += ": what does not fit is refused before it reads a private row"
         if lost := self.find_lost(self.changed):
-            line += f"; refused before the first charge, as it needs {_name_lost(lost)}"
+            line += f"; refused before the first charge, as it needs {self._name_lost(lost)}"
         return line + self.online
 
     __repr__ = __str__
@@ -162,15 +166,17 @@ class Bill:
         ``changed``, or has an unpaid job.
         """
         paid = {charge.identity: charge for charge in self.account.charges}
-        here = {charge for _, charge in find_charges(workspace())}
+        here = {charge for _, charge in find_charges(self.folder)}
         run = changed | {stage_of(each) for each in self.unpaid}
         found = []
         for each in self.requests:
-            if each in self.unpaid or _checkpoint(paid[each.identity]).exists():
+            if each in self.unpaid:
                 continue
+            charge = paid[each.identity]
             before = _ORDER[: _ORDER.index(stage_of(each)) + 1]
-            if run & {*before} or paid[each.identity].id not in here:
-                found.append(paid[each.identity])
+            needed = run & {*before} or charge.id not in here
+            if needed and not (self.checkpoints / f"{charge.id}.safetensors").exists():
+                found.append(charge)
         return found
 
     @cached_property
@@ -220,30 +226,25 @@ class Bill:
             PipelineError: see `find_lost`. Nothing was charged.
         """
         if lost := self.find_lost(changed):
-            raise PipelineError(f"this run needs {_name_lost(lost)}. Nothing was charged")
+            raise PipelineError(f"this run needs {self._name_lost(lost)}. Nothing was charged")
+
+    def _name_lost(self, lost: Sequence[Charge]) -> str:
+        """List charges whose checkpoints are not here, and what to do."""
+        files = ", ".join(
+            f"{each.id}.safetensors ({each.stage}, paid for on {each.time[:10]})" for each in lost
+        )
+        draws = "; ".join(dict.fromkeys(each.another_draw for each in lost))
+        return (
+            f"what was paid for and is not in {self.checkpoints}: {files}. If the clone that paid "
+            "still works on it, wait; then copy these files from there (clones can share the "
+            "folder) or from a backup, or bring the results by `dvc checkout`, `dvc pull` or `dvc "
+            f"repro`; {draws}"
+        )
 
 
 def stage_of(request: Request) -> str:
     """Return the stage that a request is paid in."""
     return request.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
-
-
-def _name_lost(lost: Sequence[Charge]) -> str:
-    """List charges whose checkpoints are not here, and what to do."""
-    files = ", ".join(
-        f"{each.id}.safetensors ({each.stage}, paid for on {each.time[:10]})" for each in lost
-    )
-    draws = "; ".join(dict.fromkeys(each.another_draw for each in lost))
-    return (
-        f"what was paid for and is not in {home() / CHECKPOINTS}: {files}. If the clone that paid "
-        "still works on it, wait; then copy these files from there (clones can share the folder) "
-        "or from a backup, or bring the results "
-        f"by `dvc checkout`, `dvc pull` or `dvc repro`; {draws}"
-    )
-
-
-def _checkpoint(charge: Charge) -> Path:
-    return home() / CHECKPOINTS / f"{charge.id}.safetensors"
 
 
 def name_charges(requests: Sequence[Request]) -> str:

@@ -121,8 +121,8 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
     if not known and recorded_outputs("train_model"):
         raise PipelineError(
             f"{LOCK}: train_model has run, and the ledger is empty; restore .primorl (or the "
-            "database of ledger.url) from its backup, or delete dvc.lock if nobody was ever "
-            "charged here"
+            "database of ledger.url) from its backup; in a clone or a worktree, share the ledger "
+            "of the project that paid; only if nobody was ever charged there, delete dvc.lock"
         )
     if ledger is not None:
         ledger.check_head()

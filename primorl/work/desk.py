@@ -15,7 +15,6 @@ Asking commits when the answers are written (`Paid.commit`).
 Learning online pays for users who arrive (`Desk.open_for`), whose rows are nowhere.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ import psutil
 from primorl.base import PipelineError
 from primorl.base.dvc import REMAKE
 from primorl.base.files import CHECKPOINTS, PARTITIONS, PLAN, file_sha256, home, replaced_directory
+from primorl.base.processes import read_number
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
@@ -263,7 +263,7 @@ class Paid(Payment[S]):
 def rows_in_memory() -> int:
     """Return how many bytes of rows this process may keep: its share of half the free memory."""
     half = int(psutil.virtual_memory().available) // 2
-    return half // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return half // read_number("LOCAL_WORLD_SIZE", 1)
 
 
 def open_private(partitions: Partitions, own: slice = EVERY) -> UnitStore:

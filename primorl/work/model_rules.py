@@ -353,7 +353,7 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     why = (
         f"{fit.why}; the noise may hide a reward whose standard deviation is below "
         f"{least * (reward[1] - reward[0]) / 2:.2g}, and a column below {least / 2:.1%} of its "
-        f"declared range (yes to {_USUAL_SPREAD:.1%})"
+        f"declared range (yes to {_USUAL_SPREAD:.1%}); more, where it comes from few rows"
     )
     narrow = fit.answer == "yes" and least / 2 > _USUAL_SPREAD
     return Fit("marginal" if narrow else fit.answer, why)

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TextIO
@@ -20,7 +21,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from primorl.base import PipelineError, files
-from primorl.base.dvc import Status, changed_stages, hint
+from primorl.base.dvc import Status, advise, changed_stages, hint
 from primorl.base.files import (
     check_writable,
     finite,
@@ -31,7 +32,9 @@ from primorl.base.files import (
     sweep_leftovers,
     write_json,
 )
+from primorl.base.processes import place_among_processes
 from primorl.base.records import Hexadecimal, Line, Within, read_record, record, write_record
+from primorl.base.reporting import exit_status
 from tests.data.builders import snapshot
 
 
@@ -244,6 +247,58 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
     file.unlink()
     with pytest.raises(PipelineError, match=r"whole.json: not there; run"):
         read_record(file, Whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, 1), ("", 1), ("4", 4), ("x", None), ("-1", None)]
+)
+def test_numbers_of_the_environment_are_whole_or_named(
+    given: str | None, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedulers set them, also empty."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if given is not None:
+        monkeypatch.setenv("WORLD_SIZE", given)
+    if expected is not None:
+        assert place_among_processes() == (0, expected)
+        return
+    with pytest.raises(PipelineError, match=f"WORLD_SIZE: found '{given}' in the environment"):
+        place_among_processes()
+
+
+@pytest.mark.parametrize(("asked", "ended"), [("error", 0), ("error::DeprecationWarning", 0)])
+def test_a_warning_of_a_library_ends_no_stage(
+    asked: str, ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever PYTHONWARNINGS says; twin: pytest's own filter, which is no such option."""
+
+    def work() -> None:
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("error")
+        assert exit_status("x", work, debug=False) == 1
+        monkeypatch.setattr(sys, "warnoptions", [asked])
+        assert exit_status("x", work, debug=False) == ended
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout dvc.lock`"),
+        ("'./dvc.lock' validation failed.", "`git checkout dvc.lock`"),
+        ("'getpwuid(): uid not found: 7'", "set USER"),
+        ("/x is not a git repository", "`git init`"),
+        ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),
+        ("'dvc.lock' is busy, it is being blocked by", "a run of DVC is under way"),
+        ("anything else", ""),
+    ],
+)
+def test_an_error_of_dvc_names_the_remedy(said: str, remedy: str) -> None:
+    assert advise(said).startswith(said)
+    assert remedy in advise(said)
+    assert (advise(said) == said) == (remedy == "")
 
 
 ANOTHER = {"params.yaml": {"dataset": "modified"}, "datasets/y.yaml": {"unit": "new"}}

@@ -143,12 +143,20 @@ def begin_ledger() -> None:
         ledger.reserve(request(version("ab"), GAUSSIAN), None)
 
 
+def name_ledger(url: str) -> None:
+    content = Path("params.yaml").read_text(encoding="utf-8")
+    named = content.replace("ledger:\n  url:", f"ledger:\n  url: {url}", 1)
+    Path("params.yaml").write_text(named, encoding="utf-8")
+
+
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda: Path("params.yaml").write_text("seed: [\n", encoding="utf-8"), "params.yaml"),
         (lambda: SECRET.chmod(0o644), "chmod 600"),
+        (SECRET.unlink, "restore .primorl from its backup"),
+        (lambda: name_ledger("postgresql+psycopg://127.0.0.1:9/x"), "nothing listens there"),
         (lambda: SECRET.parent.chmod(0o755), "chmod 700"),
     ],
 )

@@ -222,6 +222,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
 REFUSED: tuple[tuple[str | bytes, str], ...] = (
     ("seed: [1", ", line 1: not valid YAML"),
     ("seed: 1\n\tx: 2", ", line 2: not valid YAML"),
+    ("seed: 1\n<<<<<<< HEAD\nx: 2\n=======\n", ": git left both sides of a merge there; keep one"),
     (b"\xff\xff", ": not readable"),
     ("[" * 1000, ": not valid YAML"),
     ("seed: !!python/object/apply:os.mkdir ['made']", ", line 1: not valid YAML"),

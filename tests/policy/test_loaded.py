@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -116,6 +117,24 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     assert numbers.dtype == np.int64
     assert numbers.tolist() == one_hot.argmax(-1).tolist()
     assert (type(one), one) == (int, numbers[2])
+
+
+TABLE = pd.DataFrame(ROWS, columns=["age", "dose", "weight"]).assign(name="x")
+TABLES: dict[str, tuple[Any, Any]] = {
+    "in another order": (TABLE[["weight", "name", "age", "dose"]], ROWS),
+    "one row": (TABLE.iloc[1], ROWS[1]),
+    "columns without names": (pd.DataFrame(ROWS), ROWS),
+    "numbers kept as objects": (TABLE.astype(object), ROWS),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_columns_of_a_table_are_found_by_their_names(tmp_path: Path, table: str) -> None:
+    policy = loaded(tmp_path, **RANGE, **NAMES)
+    given, rows = TABLES[table]
+    np.testing.assert_array_equal(policy.act(given), policy.act(rows))
+    with pytest.raises(ObservationError, match="found no dose among the columns"):
+        policy.act(TABLE.drop(columns="dose"))
 
 
 MASKED = np.ma.array([0.0, 1.0, 5.0], mask=[False, True, False])

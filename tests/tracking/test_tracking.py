@@ -117,7 +117,8 @@ def test_a_store_that_cannot_be_used_is_one_clear_error_without_credentials(
 
 REMEDIES = {
     "an older schema": ("Detected out-of-date database schema", "mlflow db upgrade"),
-    "a folder": ("The `mlflow migrate-filestore` tool migrates", "it is a folder"),
+    "a folder": ("The `mlflow migrate-filestore` tool migrates", r"a server is http://HOST:PORT"),
+    "two slashes": ("Valid SQLite URL forms are", "with three slashes"),
     "no driver": ("No module named 'psycopg2'", "driver"),
     "no place": ("unable to open database file", "its folder is not there"),
     "another's file": ("attempt to write a readonly database", "this user"),

@@ -34,6 +34,18 @@ _PROGRESS = b"primorl ledger progress 1"  # the secret keys other things as well
 _CLAIM_ATTEMPTS = 20
 
 
+_REMEDIES = {
+    "invalid connection option": "ledger.url has an option that the driver does not know",
+    "password": "no password that fits: put it into ~/.pgpass, mode 600",
+    "does not exist": "it has no such database, user or table; correct ledger.url, or make it",
+    "permission denied": "the user lacks rights on its tables (docs/how-to/postgresql.md)",
+    "read-only": "it is a copy that nobody can write; name the primary server in ledger.url",
+    "refused": "nothing listens there; start the server, or correct ledger.url",
+}
+"""What to do, by a part of the server's own words."""
+_OTHERWISE = "check that the server is up, has the database and lets you in, or ledger.url"
+
+
 def _number(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
 
@@ -247,11 +259,9 @@ class Store:
         cause = getattr(failed, "orig", None) or failed
         if self._engine.dialect.name == "sqlite":
             return str(cause)
-        # A server's own words may name its users.
-        return (
-            f"{type(cause).__name__}; check that the server is up, has the database and lets you "
-            "in, or ledger.url"
-        )
+        said = str(cause)  # which may name users, so it is not shown
+        remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
+        return f"{type(cause).__name__}; {remedy}"
 
 
 class Progress:
@@ -392,6 +402,8 @@ def _parse(url: str) -> sa.URL:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):
         raise PipelineError(f"ledger.url: not a database's URL; {_ALLOWED}") from None
+    if "@" in (parsed.host or ""):  # the rest of a password, which no message may show
+        raise PipelineError("ledger.url: found an @ in its password; leave it to ~/.pgpass, or %40")
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):

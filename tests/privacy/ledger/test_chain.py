@@ -290,9 +290,28 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 
+SAID = {
+    'database "x" does not exist': "no such database",
+    "fe_sendauth: no password supplied": "~/.pgpass",
+    'invalid connection option "foo"': "an option that the driver does not know",
+    "permission denied for table ledger_records": "lacks rights",
+    "cannot execute INSERT in a read-only transaction": "name the primary server",
+    "connection to 127.0.0.1 failed: Connection refused": "nothing listens there",
+    "anything else": "check that the server is up",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_a_server_says_becomes_a_remedy_that_quotes_nothing(said: str) -> None:
+    store = object.__new__(Store)  # which would connect
+    store._engine = sa.create_engine("postgresql+psycopg://127.0.0.1:9/x")
+    reason = store._reason(sa.exc.OperationalError("", {}, OSError(f"hush: {said}")))
+    assert SAID[said] in reason
+    assert "hush" not in reason
+
+
 SERVER = (
-    "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; check that the server "
-    "is up, "
+    "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; nothing listens there; "
 )
 ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
 
@@ -306,6 +325,7 @@ ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
             "postgresql+psycopg2://ana:hush@host/x",
             f"ledger.url: found a URL of postgresql+psycopg2{ALLOWED}",
         ),
+        ("postgresql+psycopg://ana:old@hush@host/x", "ledger.url: found an @ in its password"),
         ("sqlite://", f"ledger.url: names no plain file for SQLite{ALLOWED}"),
     ],
 )
