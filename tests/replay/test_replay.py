@@ -28,7 +28,6 @@ from examples import insulin_log
 from pipeline.runner import run_stage
 from primorl.base.files import write_json
 from primorl.commands.main import main
-from primorl.engine import linear
 from primorl.model.architecture import PublicLosses
 from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.epsilon import event_from_json
@@ -224,7 +223,6 @@ def quick() -> Iterator[None]:
         patched.setattr(PublicLosses, "diverged", False)
         patched.setattr(training, "write_model", write_as_good)
         # Computed from released things alone, and slow.
-        patched.setattr(linear, "_TEACHING_STEPS", 10)
         patched.setattr("primorl.stages.asking.ROLLOUTS", 64)
         patched.setattr(figures, "figures", _figures)
         patched.setattr(figures, "GROUP_SIZES", ())
