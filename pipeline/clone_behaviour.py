@@ -23,6 +23,7 @@ def idle(_: Params) -> bool:
 
 def body(params: Params, log: StageLog) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
+    from primorl.engine.training import TrainingState
     from primorl.privacy.composition import count_held, held_by_clone
     from primorl.stages import training
     from primorl.work.desk import Desk
@@ -33,7 +34,8 @@ def body(params: Params, log: StageLog) -> None:
         setup = training.prepare_clone(job, data, params.compute)
         training.check_before_charge(setup, BEHAVIOUR)
 
-        with training.pay(desk, job, setup) as paid:
+        begin = TrainingState.begin(setup)
+        with desk.pay(desk.request(job), begin, TrainingState.restore) as paid:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained)
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)

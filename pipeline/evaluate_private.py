@@ -11,7 +11,7 @@ from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.policy.config import PolicyConfig
-from primorl.work.jobs import RunPlan
+from primorl.work.jobs import RELEASES, RunPlan
 
 
 def idle(_: Params) -> bool:
@@ -34,6 +34,7 @@ def body(params: Params, log: StageLog) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their
     statements.
     """
+    from primorl.evaluate.private.behaviour import Asked
     from primorl.policy.exported import DeterministicPolicy
     from primorl.stages import asking
     from primorl.work.desk import Desk
@@ -46,10 +47,14 @@ def body(params: Params, log: StageLog) -> None:
         files = asking.hash_files()
         free, conduct = asking.compare_in_model(problem, params.chosen, config)
 
-        with asking.asked_for(desk, job, problem) as answered:
-            record = asking.evaluation_record(problem, data, files, answered, free, conduct)
+        mechanism = asking.QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
+        with desk.pay(desk.request(job), asking.begin(problem), Asked.restore) as paid:
+            released = asking.ask_for(paid, problem, mechanism)
+            record = asking.evaluation_record(
+                paid, problem, mechanism, released, free, conduct, files
+            )
             record.write(PRIVATE_EVALUATION)
-            answered.paid.commit(record.made())
+            paid.commit(record.made())
     for answer in record.values():
         log.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     if record.total is not None and record.total.epsilon is not None:

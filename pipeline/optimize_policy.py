@@ -21,7 +21,7 @@ from primorl.policy.config import BehaviourConfig, SacConfig
 from primorl.policy.optimisation import ReleasedModel, optimise, write
 from primorl.stages.policy import (
     PublicLog,
-    clone_reference,
+    compare_clone,
     decide_policy,
     find_ends,
     is_undecided,
@@ -55,7 +55,7 @@ def body(params: Params, log: StageLog) -> None:
     on_device = GaussianEnsemble.load(MODEL, device).with_ends(ends)
     world = PessimisticModel(on_device, uncertainty=policy.uncertainty, penalty=policy.penalty)
     starts = public.start_states(params, str(policy.starts)).to(device)
-    reference = clone_reference(params, public, model, device) if near_clone else None
+    reference = compare_clone(params, public, model, device) if near_clone else None
 
     policies = optimise(
         world, starts, config, params.policy_seeds, policy.reset_fraction, reference, log

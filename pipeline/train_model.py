@@ -7,6 +7,7 @@ from primorl.base.files import MODEL, PARTITIONS
 from primorl.base.processes import is_worker
 from primorl.base.reporting import StageLog, exit_status
 from primorl.config.params import Params, load
+from primorl.engine.training import TrainingState
 from primorl.stages import training
 from primorl.stages.training import work_for_first
 from primorl.tracking import check_store
@@ -25,7 +26,8 @@ def body(params: Params, log: StageLog) -> None:
         training.check_before_charge(setup, MODEL)
         check_store(params)  # `evaluate` would fail after all is paid for
         plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
-        with training.pay(desk, plan.model, setup) as paid:
+        begin = TrainingState.begin(setup)
+        with desk.pay(desk.request(plan.model), begin, TrainingState.restore) as paid:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained)
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)

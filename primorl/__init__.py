@@ -58,8 +58,7 @@ def __getattr__(name: str) -> Any:
             raise
         extra = f"primorl[{_EXTRAS[name]}]" if name in _EXTRAS else "primorl"
         message = (
-            f"primorl.{name} needs {missing.name}, which is not installed; run `pip install "
-            f"'{extra}'`"
+            f"primorl.{name} needs {missing.name}, which is not installed: `pip install '{extra}'`"
         )
         raise ImportError(message, name=missing.name) from None
     globals()[name] = found

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import home
 from primorl.base.processes import git_tags
 from primorl.base.reporting import RunContent
@@ -84,7 +83,7 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     with _opened(params) as (client, experiment):
         same = f"tags.`{RESULT_TAG}` = '{result}' and status = 'FINISHED'"
         if result and (known := client.search_runs([experiment], same, max_results=1)):
-            print(f"MLflow has this result already: {known[0].info.run_name}", file=sys.stderr)
+            say(f"MLflow has this result already: {known[0].info.run_name}")
             return
         run = str(client.create_run(experiment, run_name=name).info.run_id)
         for file in files:
@@ -210,13 +209,12 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
         if not files.parent.is_dir():
             remedy = f"name another, or `ln -s {home()} {files.parent}`"
             raise PipelineError(
-                f"tracking.experiment: {name!r} has its files in {files.parent}, which is not "
-                f"there, as where a project was moved; {remedy}"
+                f"tracking.experiment: {name!r} has files in {files.parent}, gone (moved?); "
+                f"{remedy}"
             )
         if own_store and files.name == ours.name and files.resolve() != ours.resolve():
             raise PipelineError(
-                f"tracking.experiment: {name!r} has its files in {files.parent}, as where a "
-                "project was copied; name another"
+                f"tracking.experiment: {name!r} has files in {files.parent} (copied?); name another"
             )
         return str(found.experiment_id)
     place = None if server else (home() / "mlruns").as_uri()
@@ -304,8 +302,8 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
     if scheme.startswith("sqlite") and not file.exists():
         named = "" if params.tracking.uri is None else "tracking.uri: "
         raise PipelineError(
-            f"{named}{file}: not there: nothing was run here yet; run `dvc repro`, or, in a "
-            "clone, set tracking.uri in params.yaml to the owner's (sqlite:////PATH/mlflow.db)"
+            f"{named}{file}: not there; run `dvc repro`, or, in a clone, set tracking.uri to the "
+            "owner's (sqlite:////PATH/mlflow.db)"
         )
     runs: Sequence[Run] = ()
     with _connected(uri) as client:

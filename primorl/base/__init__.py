@@ -1,5 +1,7 @@
 """Errors, atomic files, records, paths, DVC, processes, progress."""
 
+import sys
+
 
 class PipelineError(Exception):
     """Bad input, said in one line: the place, the value found, the values allowed, the remedy.
@@ -16,3 +18,8 @@ class PipelineError(Exception):
 
 class Busy(PipelineError):  # noqa: N818 - as `Refused`, of an outcome
     """Another living process does exactly this work; the same call succeeds when it has ended."""
+
+
+def say(line: str) -> None:
+    """Print a line to stderr, beside what is printed as a result."""
+    print(line, file=sys.stderr)

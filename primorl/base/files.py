@@ -272,8 +272,7 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
                 free = shutil.disk_usage(folder).free
         except OSError as refused:
             raise PipelineError(
-                f"{folder}: no file can be written there ({refused.strerror}); make it writable, "
-                "or free some space"
+                f"{folder}: not writable ({refused.strerror}); make it so, or free space"
             ) from None
         if free < bytes_needed:
             found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)

@@ -104,10 +104,12 @@ class FileRecord:
     """Base of records that have a file of their own.
 
     Attributes:
+        FORMAT: see `record`.
         FILE_NAME: in a folder; empty: the place is the file's own path.
         REMEDY: advice where it cannot be read.
     """
 
+    FORMAT: ClassVar[int] = 1
     FILE_NAME: ClassVar[str] = ""
     REMEDY: ClassVar[str]
 

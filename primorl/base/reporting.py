@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import STATE
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
     try:
         work()
     except KeyboardInterrupt:
-        print("error: interrupted; the next `dvc repro` resumes what was paid for", file=sys.stderr)
+        say("error: interrupted; the next `dvc repro` resumes what was paid for")
         return INTERRUPTED
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {explained(name, error)}", file=sys.stderr)
+        say(f"error: {explained(name, error)}")
         return 1
     return 0
 

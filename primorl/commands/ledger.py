@@ -1,7 +1,7 @@
 """``primorl ledger``."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def _show(
     as_json: Annotated[
-        bool, flag("--json", "Print a JSON list, oldest first, with the running total.")
+        bool, flag("--json", "Print JSON, oldest first, with running totals.")
     ] = False,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
@@ -87,8 +87,8 @@ def _move(
     target = Store(LedgerStore(url=url).address)
     Store(params.ledger.address).move(target)
     print(
-        f"moved to {target.shown}; now write that URL as ledger.url into params.yaml, here and in "
-        "every clone; back .primorl up anew, and delete older backups, which would grant again"
+        f"moved to {target.shown}; now set ledger.url to that URL in params.yaml, here and in all "
+        "clones; back .primorl up anew, and delete older backups, which would grant again"
     )
 
 
@@ -125,16 +125,16 @@ def _print_json(ledger: "Ledger", params: "Params") -> None:
         for charge, epsilon in account.running(delta):
             # of all versions that it was charged to
             totals[charge.id] = max(epsilon, totals.get(charge.id, 0.0))
-    entries = [
-        {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta}
-        for charge in ledger.charges()
+    rows = [
+        asdict(one) | {"epsilon_total": finite(totals[one.id]), "delta_total": delta}
+        for one in ledger.charges()
     ]
-    print(json.dumps(entries, indent=2, allow_nan=False))
+    print(json.dumps(rows, indent=2, allow_nan=False))
 
 
 def _print_table(ledger: "Ledger", params: "Params") -> None:
     from primorl.data.identity.membership import compare_units
-    from primorl.privacy.accounting.rounding import at_most
+    from primorl.privacy.statement import at_most
 
     charges = ledger.charges()
     if not charges:
@@ -164,13 +164,13 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
 
 def _summary(
     record: int,
-    version: "Registered",
+    of: "Registered",
     account: "Account",
-    own: "Sequence[Charge]",
+    own: "list[Charge]",
     params: "Params",
 ) -> Iterator[str]:
-    from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.history import list_budget_changes
+    from primorl.privacy.statement import at_most, left_of
 
     budget, delta = params.privacy.budget, params.privacy.delta
     spent = account.epsilon(delta)
@@ -178,8 +178,8 @@ def _summary(
     # Versions of one fingerprint differ in their units, which were declared or split otherwise.
     when = f"record {record}, first charged {own[0].time[:10]}"
     yield (
-        f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: "
-        f"{version.unit}), {len(account.entries)} charge(s)"
+        f"{dataset}, version {of.fingerprint[:12]} ({when}; {of.units} units: "
+        f"{of.unit}), {len(account.entries)} charge(s)"
     )
     if spent == float("inf"):
         yield "  spent: no finite ε: a run without a guarantee, or on another unit, is among them"

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import primorl
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained, keep_warnings
@@ -59,9 +59,7 @@ def _version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and exit."
-        ),
+        typer.Option("--version", callback=_version, is_eager=True, help="Show it."),
     ] = False,
     debug: Annotated[
         bool, flag("--debug", "Show tracebacks, which may quote private values. Goes anywhere.")
@@ -115,13 +113,13 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):  # Abort: at a question
-        print("error: interrupted", file=sys.stderr)
+        say("error: interrupted")
         return INTERRUPTED
     except typer.TyperException as wrong:
-        print(f"error: {_usage(wrong)}", file=sys.stderr)
+        say(f"error: {_usage(wrong)}")
         return _USAGE
     except Exception as wrong:
-        print(f"error: {explained(_name(given), wrong)}", file=sys.stderr)
+        say(f"error: {explained(_name(given), wrong)}")
         if debug:
             traceback.print_exception(wrong)
         return 1
@@ -129,7 +127,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _print_warning(message: Warning | str, *_: Any) -> None:
     """Print one line, without the place in the code that Python's own has."""
-    print(f"warning: {message}", file=sys.stderr)
+    say(f"warning: {message}")
 
 
 def _warn_of_a_changed_source(command: str) -> None:
@@ -142,7 +140,7 @@ def _warn_of_a_changed_source(command: str) -> None:
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
         params = load()
         if said := changed(params.dataset, params.chosen):
-            print(f"warning: {said}", file=sys.stderr)
+            say(f"warning: {said}")
 
 
 def _name(words: Sequence[str]) -> str:

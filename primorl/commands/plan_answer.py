@@ -16,8 +16,7 @@ from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import singular
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
-from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.privacy.statement import RELATION_NAME
+from primorl.privacy.statement import RELATION_NAME, at_least, at_most
 from primorl.work.bill import UNKNOWN, Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
@@ -226,8 +225,8 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
     limit = at_most(own.params.privacy.target_epsilon, 6)
     less = ", which add up to less" if len(plan.jobs) > 1 else ""
     yield (
-        f"this run costs ε {at_most(together)} at δ {at_most(delta)}, of at most {limit} "
-        f"(privacy.target_epsilon): {parts}{less}"
+        f"this run costs ε {at_most(together)} at δ {at_most(delta)} (target_epsilon {limit}): "
+        f"{parts}{less}"
     )
     yield (
         "  whoever sees all that is released, and knows everybody else, tells rightly at most "

@@ -1,12 +1,11 @@
 """``primorl predict`` and ``release``: uses of a policy."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -16,7 +15,7 @@ _AgainstAdvice = Annotated[
     bool,
     flag(
         "--against-advice",
-        "Use the policy that --policy names although its run advises against it.",
+        "Use what --policy names though its run advises against it.",
     ),
 ]
 
@@ -28,21 +27,21 @@ def predict(
     against_advice: _AgainstAdvice = False,
     keep: Annotated[
         list[str] | None,
-        option("COLUMN", "A column of the observations to carry over; may be repeated."),
+        option("COLUMN", "A column to carry over; may be repeated."),
     ] = None,
     decimal_point: Annotated[
         Literal[".", ","],
-        typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
+        typer.Option(help="A CSV's decimal mark; thousands have none."),
     ] = ".",
     carry_by: Annotated[
         str | None,
-        option("COLUMN", "Fill empty cells by earlier ones of the same trajectory (stay)."),
+        option("COLUMN", "Fill empty cells by earlier ones of a trajectory."),
     ] = None,
     carry_at: Annotated[
-        str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
+        str | None, option("COLUMN", "The times, which ages of carried numbers follow.")
     ] = None,
     age_unit: Annotated[
-        Literal["seconds", "minutes", "hours", "days"], typer.Option(help="The unit of ages.")
+        Literal["seconds", "minutes", "hours", "days"], typer.Option(help="Of ages.")
     ] = "hours",
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
@@ -71,20 +70,18 @@ def predict(
         loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
     )
     print(f"{out}: {rows} rows, actions of {folder}")
-    print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
+    say(f"abstained: {abstained} of {rows} rows, which have no action")
 
 
 def release(
     directory: Annotated[
         Path,
-        typer.Argument(
-            metavar="DIR", parser=given_path, help="The bundle's folder: new, empty or a bundle."
-        ),
+        typer.Argument(metavar="DIR", parser=given_path, help="New, empty or a bundle."),
     ],
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     policy: Annotated[
         Literal["models/policy"] | None,
-        option("FOLDER", "The policy to release: models/policy.  [default: if it is recommended]"),
+        option("FOLDER", "[default: if it is recommended]"),
     ] = None,
     against_advice: _AgainstAdvice = False,
     sign: Annotated[

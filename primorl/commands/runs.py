@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import primorl
-from primorl.base import PipelineError, files
+from primorl.base import PipelineError, files, say
 from primorl.base.files import (
     LATEST_REPORT,
     MODEL,
@@ -153,7 +153,7 @@ def plan(
         float | None,
         option(
             "Q",
-            "Probability with which each unit joins a round.",
+            "Of a unit to join a round.",
             min=1e-12,
             max=1,
         ),
@@ -168,14 +168,14 @@ def plan(
         float | None,
         option(
             "E",
-            "Solve for the noise or the rounds that spend this ε, by PLD.",
+            "Solve for this ε, by PLD.",
             min=1e-12,
             max=1e12,
         ),
     ] = None,
     solve: Annotated[
         Literal["noise-multiplier", "rounds"] | None,
-        option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
+        option("WHAT", "Solve for it.  [default: noise-multiplier]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -227,7 +227,7 @@ def run() -> None:
         _check_all(notes_alone=True)
         changed = status.changed_stages()
     if not changed and SUMMARY.exists():
-        print("nothing changed since the last run: nothing is run or charged", file=sys.stderr)
+        say("nothing changed since the last run: nothing is run or charged")
     else:
         from primorl.work.bill import preview
 
@@ -242,7 +242,7 @@ def run() -> None:
 
 def summary(
     as_json: AsJson = False,
-    links: Annotated[bool, flag("--links", "Tell where report and MLflow are.")] = False,
+    links: Annotated[bool, flag("--links", "Say where they are.")] = False,
 ) -> None:
     """Show the results of the last run.
 
@@ -258,7 +258,7 @@ def summary(
     with Status() as status:
         found = Summary.read(SUMMARY)
         if (stale := found.other_files(MODEL, POLICY)) is not None:
-            print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
+            say(f"warning: {SUMMARY}: {stale}")
         _warn_of_newer_data(status)
     content = found.to_json()
     if as_json:
@@ -286,12 +286,12 @@ def _warn_of_newer_data(status: "Status") -> None:
     from primorl.evaluate.summary import NEWER, data_changed
 
     if data_changed(status):
-        print(f"warning: {SUMMARY}: {NEWER}", file=sys.stderr)
+        say(f"warning: {SUMMARY}: {NEWER}")
 
 
 def runs(
     max_epsilon: Annotated[
-        float | None, typer.Option(help="Only private results with at most this ε, from 0.")
+        float | None, typer.Option(help="Only results with at most this ε, from 0.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -353,7 +353,7 @@ def _changes(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
     """Return the cells of a result; ``told`` are the settings to show."""
-    from primorl.privacy.accounting.rounding import at_most
+    from primorl.privacy.statement import at_most
 
     spent = {name: "–" if each[key] is None else at_most(each[key]) for key, name in _SPENT.items()}
     known = each["low"] is not None and each["high"] is not None
@@ -374,7 +374,7 @@ def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
 
 def report(
     out: Annotated[
-        Path | None, path_option("FILE", "The page to write.  [default: reports/latest.html]")
+        Path | None, path_option("FILE", "Page.  [default: reports/latest.html]")
     ] = None,
 ) -> None:
     """Write the report of the last run, with what was spent since.

@@ -3,7 +3,6 @@ must pass.
 """
 
 import itertools
-import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import WITHDRAWALS, replaced_directory
 from primorl.config.datasets import AnyDataset
 from primorl.data.identity import membership
@@ -72,7 +71,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     for other in sorted(WITHDRAWALS.glob("*.txt")):
         if other.resolve() != Path(withdrawn or "").resolve():
             why = f"not named by {key} of datasets/{name}.yaml: who is in it is not left out"
-            print(f"ingest: warning: {other}: {why}", file=sys.stderr)
+            say(f"ingest: warning: {other}: {why}")
     with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
         fingerprint = _copy_rows(reader, info, gone, writer)
         info = replace(info, dataset_fingerprint=fingerprint.keyed(membership.project_secret()))
@@ -81,7 +80,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
 
 
 def _copy_rows(
-    reader: Reader, info: DatasetInfo, gone: membership.IdList, writer: PartWriter
+    reader: Reader, info: DatasetInfo, out: membership.IdList, writer: PartWriter
 ) -> membership.Fingerprint:
     """Check all rows, write those of people who did not withdraw, and say how many people there
     are: their number is public, that of rows is not.
@@ -97,7 +96,7 @@ def _copy_rows(
             people += pc.count_distinct(everybody["unit_id"]).as_py()
             for check_spelling in spellings:
                 check_spelling(everybody)
-            table = gone.drop(everybody)
+            table = out.drop(everybody)
             if table.num_rows == 0:
                 continue
             kept += pc.count_distinct(table["unit_id"]).as_py()
@@ -112,11 +111,11 @@ def _copy_rows(
         every.finish()
     check.finish()
     check_duplicates.finish()
-    gone.check_all_met()
+    out.check_all_met()
     if kept == 0:
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
     found = f"found {people} units in {reader.files} files or datasets; kept {kept}"
-    print(f"ingest: {found}", file=sys.stderr)
+    say(f"ingest: {found}")
     if taken and (never := set(range(info.spaces.action_size)) - taken):
         names = [info.spaces.action_names[each] for each in sorted(never)]
         joined = any(", " in name for name in names)
@@ -125,7 +124,7 @@ def _copy_rows(
         shown = "; ".join([*names[:12], "…"][: len(names)])
         why = f"{drop} only where it is known beforehand that nobody gets it"
         paid = f"which training pays for, too: {shown}. That is private: {why}"
-        print(f"ingest: warning: {found}, {paid}", file=sys.stderr)
+        say(f"ingest: warning: {found}, {paid}")
     return fingerprint
 
 
@@ -201,11 +200,11 @@ class RowCheck:
         for flags, (found, remedy) in ((self._large, lost), (self._beyond, beyond)):
             if names := list(itertools.compress(self._spaces.observation_names, flags)):
                 found += f", in {', '.join(names[:12])}; {remedy}"
-                print(f"ingest: warning: {self._origin}: {found}", file=sys.stderr)
+                say(f"ingest: warning: {self._origin}: {found}")
         if self._jumped > 0:
             found = "most next observations are not the observation of the row after them"
             remedy = "if the rows follow one another, they belong to other rows"
-            print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
+            say(f"ingest: warning: {self._origin}: {found}; {remedy}")
         places = first_repeat(pa.concat_arrays(self._trajectories)) if self._mixed else None
         if places is not None:
             first, again = places

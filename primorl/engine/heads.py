@@ -39,6 +39,8 @@ SHARES = {
 """Shares of the ε that the queries take."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
+LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
+"""Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
 LOST_YES, _LOST_OF_CUBES = 0.2, 0.02
 """Features are worth their noise, before small weights are shrunk, up to a share of a target's
 variance; one for those of degree 3."""
@@ -93,13 +95,6 @@ def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:
     return BoundedSum(2 * numbers + categories, math.sqrt(2 * numbers + len(one_hot)))
 
 
-def length_contribution() -> Fractions:
-    """Return the contribution of a unit to the query of lengths: parts of the horizon, truncated
-    trajectories first.
-    """
-    return Fractions(1, 2 * PARTS)
-
-
 def contributions(
     observations: int, actions: int, one_hot: OneHot, *, discrete: bool
 ) -> dict[str, Contribution]:
@@ -112,7 +107,7 @@ def contributions(
         RESIDUALS: residual_contribution(observations + 1),
         EXPLAINED: explained_contribution(observations + 1),
         FIRST_STATES: first_state_contribution(observations, one_hot),
-        LENGTHS: length_contribution(),
+        LENGTHS: LENGTH_CONTRIBUTION,
     }
 
 

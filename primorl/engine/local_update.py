@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from primorl.engine.settings import LocalTraining
 from primorl.model.architecture import TERMINATION_GAIN, CloneNetwork, Network
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import Workspace
+from primorl.model.numerics import Workspace, relu_backward
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.sampling import Entropy, uniforms
 
@@ -31,7 +31,6 @@ LEAST_COUNT = 0.25
 _CPU = torch.device("cpu")
 _silu_into, _relu_into = torch.ops.aten.silu.out, torch.ops.aten.relu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
-_relu_backward_into = torch.ops.aten.threshold_backward.grad_input
 _sigmoid_backward_into = torch.ops.aten.sigmoid_backward.grad_input
 _tanh_backward_into = torch.ops.aten.tanh_backward.grad_input
 
@@ -67,9 +66,9 @@ def add_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
     more = units - batches.weights.shape[1]
     if more <= 0:
         return batches
+    parts = (batches.inputs, batches.targets, batches.weights)
     inputs, targets, weights = (
-        torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1)
-        for v in (batches.inputs, batches.targets, batches.weights)
+        torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1) for v in parts
     )
     counts = None if batches.counts is None else pad(batches.counts, (0, more), value=1.0)
     return LocalBatches(inputs, targets, weights, counts)
@@ -256,7 +255,7 @@ class Kernel:
             if i:
                 lower, carried = layers[i - 1], layer.carry(layer.error)
                 if rectified:
-                    _relu_backward_into(carried, lower.above, 0, grad_input=lower.error)
+                    relu_backward(carried, lower.above, 0, grad_input=lower.error)
                 else:
                     _silu_backward_into(carried, lower.above, grad_input=lower.error)
 
@@ -280,7 +279,7 @@ class _Layer:
         units: int,
         rows: int,
         workspace: Workspace,
-        number: int = 0,
+        number: int,
     ) -> None:
         self.origin = torch.cat((weight, bias), dim=1)
         members, inputs, outputs = self.origin.shape
@@ -489,12 +488,8 @@ def read_batches(
     weights = own / own.sum(-1, keepdim=True).clamp(min=1)
     weights = weights.expand(-1, epochs, -1, -1).flatten(1, 2)
     by_step = (len(units), epochs * batches, batch_size)
-    return LocalBatches(
-        inputs=_by_step(inputs, by_step),
-        targets=_by_step(targets, by_step),
-        weights=weights.transpose(0, 1).contiguous(),
-        counts=counts,
-    )
+    inputs, targets = (_by_step(rows, by_step) for rows in (inputs, targets))
+    return LocalBatches(inputs, targets, weights.transpose(0, 1).contiguous(), counts)
 
 
 def _first_order(lengths: Tensor, most: int, local: LocalTraining, entropy: Entropy) -> Tensor:

@@ -88,17 +88,15 @@ class PublicEvaluator:
         """Compare the final weights with initial ones, a constant, and what public units alone
         made.
         """
-        losses = {
-            name: float(self._losses(weights)[0].mean())
-            for name, weights in (
-                ("initial", initial),
-                ("final", final),
-                ("public_alone", public_alone),
-            )
-            if weights is not None
-        }
-        constant = constant_loss(self._network, self._targets)
-        return PublicLosses(constant=constant, **losses)
+        return PublicLosses(
+            initial=self._mean_loss(initial),
+            constant=constant_loss(self._network, self._targets),
+            final=self._mean_loss(final),
+            public_alone=None if public_alone is None else self._mean_loss(public_alone),
+        )
+
+    def _mean_loss(self, weights: Weights) -> float:
+        return float(self._losses(weights)[0].mean())
 
     def _losses(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._network.members, -1, -1)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -232,11 +232,9 @@ class ScalesAnswer:
     def narrow(self) -> ScalesQuery:
         """Make the query to be asked next: post-processing."""
         scales, half = combine_scales([self]), self.query.windows.half
-        windows = Windows(
-            scales.mean,
-            (heads.WINDOW * scales.deviation).minimum(half),
-            (_WIDEST_CHANGE * scales.change).minimum(self.query.windows.change),
-        )
+        width = (heads.WINDOW * scales.deviation).minimum(half)
+        change = (_WIDEST_CHANGE * scales.change).minimum(self.query.windows.change)
+        windows = Windows(scales.mean, width, change)
         return replace(self.query, windows=windows, finer=True)
 
 
@@ -517,11 +515,7 @@ class LengthsQuery:
     """
 
     horizon: int
-
-    @property
-    def contribution(self) -> Fractions:
-        """A unit's contribution."""
-        return heads.length_contribution()
+    contribution: ClassVar[Fractions] = heads.LENGTH_CONTRIBUTION
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""

@@ -324,10 +324,9 @@ def check_independence(kernel: local_update.Kernel, sizes: Sequence[int], rows: 
             for update, one in zip(updates, expected, strict=True)
         ):
             raise PipelineError(
-                f"compute.device: on this machine ({device.type}), the last bits of one unit's "
-                f"update differ with the units that are trained beside it (found for {units} of "
-                "them), which the guarantee does not allow; train on another machine or with "
-                "another build of torch"
+                f"compute.device: on this machine ({device.type}) one unit's update depends on the "
+                f"units beside it (found for {units}), which the guarantee does not allow; use "
+                "another machine or build of torch"
             )
 
 

@@ -114,8 +114,8 @@ class Processes(Group):
         holders[held] = 1
         if not bool((self.total(holders) == 1).all()):
             raise PipelineError(
-                "data/partitions: the processes do not hold each private unit exactly once; give "
-                "all of them the same data/partitions"
+                "data/partitions: not each private unit is with exactly one process; give all the "
+                "same"
             )
 
 
@@ -126,8 +126,7 @@ def _name_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as lost:
         raise PipelineError(
-            "train_model: another process of the training is gone, or hangs; a round that had "
-            "begun is spent, and the next run resumes the others"
+            "train_model: a process is gone or hangs; its round is spent, a new run resumes"
         ) from lost
 
 

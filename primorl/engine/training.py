@@ -52,8 +52,7 @@ class TrainingState(DataclassState):
         asked: number of the mechanism's queries that were answered, or may have been. They count as
             spent from here on.
         engine: version of the engine that began the training.
-        settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not
-            written down.
+        about: digest of the settings of the rounds (`TrainingSetup.digest`).
         answers: to the queries, by name; empty before they are known.
     """
 
@@ -69,7 +68,7 @@ class TrainingState(DataclassState):
     finished: bool = False
     asked: int = 0
     engine: int = ENGINE_VERSION
-    settings: str | None = None
+    about: str = ""
     answers: Answers = field(default_factory=dict)
 
     @property
@@ -106,7 +105,7 @@ class TrainingState(DataclassState):
         """Make the state before the first release."""
         start = flatten(setup.first_weights())
         zeros = torch.zeros_like(start)
-        return cls(start, zeros, zeros, start, settings=setup.digest)
+        return cls(start, zeros, zeros, start, about=setup.digest)
 
     def to(self, device: torch.device) -> "TrainingState":
         """Move the weights to ``device``."""
@@ -372,7 +371,7 @@ def _release(
     setup: TrainingSetup,
     evaluate: PublicEvaluator | None,
     state: TrainingState,
-    normaliser: Normaliser,
+    maps: Normaliser,
 ) -> Trained:
     """Make the result of a finished training, and compare it on the public split."""
     best, losses = setup.shrink(setup.shape(state.best)), None
@@ -384,4 +383,4 @@ def _release(
         losses = evaluate.compare(initial, best, start)
     explained = setup.explain(state.answers)
     answers, engine = state.answers, state.engine
-    return Trained(best, state.done, normaliser, answers, losses, explained, engine)
+    return Trained(best, state.done, maps, answers, losses, explained, engine)

@@ -38,8 +38,7 @@ from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.wording import guarantee, name_people, text
 from primorl.model.architecture import Variant
-from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.statement import SpentOnDataset, Statement, at_most
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -223,7 +222,6 @@ def data_changed(status: Status | None = None) -> bool:
 class Summary(PolicyResult, FileRecord):
     """The results of a run (``metrics/summary.json``)."""
 
-    FORMAT: ClassVar[int] = 1
     REMEDY: ClassVar[str] = _REMEDY
 
     variant: Variant
@@ -443,7 +441,6 @@ class OnlineSummary(FileRecord):
     Returns are of the likeliest actions.
     """
 
-    FORMAT: ClassVar[int] = 1
     REMEDY: ClassVar[str] = "run `dvc repro online`"
 
     met: bool

@@ -69,7 +69,6 @@ class ModelConfig(FileRecord):
     data.
     """
 
-    FORMAT: ClassVar[int] = 1
     FILE_NAME: ClassVar[str] = FILE
     REMEDY: ClassVar[str] = "`dvc checkout` brings the last model back; training anew spends ε"
 

@@ -151,9 +151,8 @@ def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
     size = shape.targets
     if not shape.spread:
         return output[..., :size], torch.zeros_like(output[..., :size])
-    return output[..., :size], bound_softly(
-        output[..., size : 2 * size], shape.log_variance_low, shape.log_variance_high
-    )
+    raw = output[..., size : 2 * size]
+    return output[..., :size], bound_softly(raw, shape.log_variance_low, shape.log_variance_high)
 
 
 def row_losses(
@@ -375,8 +374,7 @@ class GaussianEnsemble:
         except _BROKEN as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(
-                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one "
-                "back"
+                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings it back"
             ) from None
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+relu_backward = torch.ops.aten.threshold_backward.grad_input
 _CPU = torch.device("cpu")
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
 _USUAL: Any = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
@@ -60,21 +61,21 @@ class Adam:
     Args:
         tensors: to move.
         gradients: of each, in which they are found at every step.
-        learning_rate: step size.
-        weight_decay: decoupled (Loshchilov and Hutter 2019).
+        rate: of learning.
+        decay: of weights, decoupled (Loshchilov and Hutter 2019).
     """
 
     def __init__(
         self,
         tensors: Sequence[Tensor],
         gradients: Sequence[Tensor],
-        learning_rate: float,
-        weight_decay: float = 0.0,
+        rate: float,
+        decay: float = 0.0,
     ) -> None:
-        self._learning_rate = learning_rate
+        self._learning_rate = rate
         # a tensor, so that a step that was recorded on a GPU follows it, too
-        self._rate = torch.tensor(learning_rate, device=tensors[0].device)
-        self._settings = _USUAL | {"lr": self._rate, "weight_decay": weight_decay}
+        self._rate = torch.tensor(rate, device=tensors[0].device)
+        self._settings = _USUAL | {"lr": self._rate, "weight_decay": decay}
         self._steps = [torch.zeros((), device=tensor.device) for tensor in tensors]
         first, second = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
         self._state: Any = list(tensors), list(gradients), first, second, [], self._steps

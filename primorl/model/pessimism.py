@@ -41,11 +41,9 @@ def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
     return gaps.amax(0)
 
 
-_WITHOUT_UNIT = "standardised_difference"
 UNCERTAINTIES: dict[str, Uncertainty] = {
-    "max_aleatoric": max_aleatoric,
-    "max_pairwise_difference": max_pairwise_difference,
-    _WITHOUT_UNIT: standardised_difference,
+    each.__name__: each
+    for each in (max_aleatoric, max_pairwise_difference, standardised_difference)
 }
 
 
@@ -88,13 +86,12 @@ class PessimisticModel:
         self._ensemble = ensemble
         self.uncertainty, self.penalty = uncertainty, penalty
         self._uncertainty = UNCERTAINTIES[uncertainty]
-        self._scale = ensemble.normaliser.target_scale if uncertainty == _WITHOUT_UNIT else None
+        without_unit = self._uncertainty is standardised_difference
+        self._scale = ensemble.normaliser.target_scale if without_unit else None
         self._penalty = penalty if self._scale is None else penalty * float(self._scale[-1])
         self._rule = RULES.get(ensemble.termination)
         self.observation_size = size = ensemble.architecture.observation_size
-        bounds = ensemble.bounds
-        self.observation_low = bounds.observation_low
-        self.observation_high = bounds.observation_high
+        self.bounds = bounds = ensemble.bounds
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
         self.discrete_actions = bounds.discrete_actions
         self.observation_mean = ensemble.normaliser.input_mean[:size]
@@ -113,7 +110,7 @@ class PessimisticModel:
         known = drawn.isfinite().all(1)
         if ends is not None:
             known &= ends[member, row].isfinite()
-        bounds = self._ensemble.bounds
+        bounds = self.bounds
         predicted = observation + torch.where(known.unsqueeze(1), drawn[:, :-1], 0.0)
         following = bounds.hold(predicted, observation)
         reward = torch.where(known, mean[member, row, -1], bounds.reward_low)

@@ -78,7 +78,7 @@ class StartModel:
             return cls(**tensors, survival=survival)
         except FileNotFoundError:
             raise PipelineError(
-                f"{file}: not there: the model was trained without first states; choose another "
+                f"{file}: not there: first states were not asked for; choose another "
                 "policy.starts, or set released and run `dvc repro`, which is charged"
             ) from None
         except _BROKEN:

@@ -283,7 +283,7 @@ class OnlineState:
     Attributes:
         values: tensors by name, see `Update`.
         cohorts: how many the run has.
-        about: a digest of the start of the run, compared on resumption.
+        about: a digest of the offline policy that the run begins with.
         every: after so many cohorts, and after the last one, the parameters are kept for the curve;
             0: never.
         started: cohorts that began, or may have begun. Their users are used up.
@@ -301,6 +301,7 @@ class OnlineState:
     kept_after: tuple[int, ...] = ()
     about: str = ""
 
+    OTHER: ClassVar[str] = "another offline policy"
     lost: ClassVar[bool] = False
     """A cohort that was interrupted is left out; the run goes on with the next users."""
 
@@ -401,7 +402,7 @@ def learn(
         raise ValueError("a user is met once, and a number is in two cohorts")
     if update.releases > mechanism.rounds:
         raise ValueError(
-            f"the update takes {update.releases} releases of a cohort, and the mechanism pays for "
+            f"the update takes {update.releases} releases, the mechanism pays for "
             f"{mechanism.rounds}"
         )
     now, here = state, network.device

@@ -10,11 +10,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from primorl.model.numerics import Workspace
+from primorl.model.numerics import Workspace, relu_backward
 from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, initial_layers, mlp
+from primorl.policy.loaded import SCALES
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
-_relu_backward_into = torch.ops.aten.threshold_backward.grad_input
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,9 @@ class PolicyNetwork:
         """Return the shape of a policy that was trained offline, of which the last layer is
         learned.
         """
-        return cls(
-            hidden=(),
-            fixed=policy.layers[:-2],
-            observation_mean=policy.observation_mean,
-            observation_scale=policy.observation_scale,
-            action_low=policy.action_low,
-            action_high=policy.action_high,
-            discrete_actions=policy.discrete_actions,
-        )
+        scales = {name: getattr(policy, name) for name in SCALES}
+        discrete = policy.discrete_actions
+        return cls((), **scales, discrete_actions=discrete, fixed=policy.layers[:-2])
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -117,17 +111,10 @@ class PolicyNetwork:
 
     def export(self, parameters: Tensor) -> DeterministicPolicy:
         """Return the policy of its likeliest actions, as the rest of the project uses it."""
-        return DeterministicPolicy(
-            (
-                *self.fixed,
-                *(layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0))),
-            ),
-            self.observation_mean,
-            self.observation_scale,
-            self.action_low,
-            self.action_high,
-            self.discrete_actions,
-        )
+        learned = (layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0)))
+        scales = {name: getattr(self, name) for name in SCALES}
+        layers = (*self.fixed, *learned)
+        return DeterministicPolicy(layers, **scales, discrete_actions=self.discrete_actions)
 
     def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
         """Return f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""
@@ -254,17 +241,14 @@ class StepGradients:
             carried = torch.bmm(
                 found[-1], weight, out=self.workspace.take("error", len(found), tuple(signal.shape))
             )
-            found.append(_relu_backward_into(carried, signal, 0, grad_input=carried))
+            found.append(relu_backward(carried, signal, 0, grad_input=carried))
         return found[::-1]
 
     def sums(self, weights: Tensor) -> Tensor:
         """Compute Σ_t w_t ψ_t: ``[U, t]`` to ``[U, d]``."""
         parts = []
         for error, signal in zip(self.errors, self.signals, strict=True):
-            weighted = torch.mul(
-                error,
-                weights.unsqueeze(-1),
-                out=self.workspace.take("scratch", 0, tuple(error.shape)),
-            )
+            scratch = self.workspace.take("scratch", 0, tuple(error.shape))
+            weighted = torch.mul(error, weights.unsqueeze(-1), out=scratch)
             parts += [torch.bmm(weighted.mT, signal).flatten(1), weighted.sum(1)]
         return torch.cat([*parts, (self.spread * weights.unsqueeze(1)).sum(-1)], 1)

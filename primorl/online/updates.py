@@ -93,9 +93,8 @@ def own_baseline(
     there = _features(network, met.next_observations, time[1:])
     penalty = _RIDGE * torch.eye(here.shape[-1], dtype=torch.float64, device=here.device)
     # A user's matrix that is not finite spoils her own weights only.
-    weights, _ = torch.linalg.solve_ex(
-        here.mT @ here / counts.unsqueeze(-1) + penalty, here.mT @ targets / counts.unsqueeze(-1)
-    )
+    own = counts.unsqueeze(-1)
+    weights, _ = torch.linalg.solve_ex(here.mT @ here / own + penalty, here.mT @ targets / own)
     return mean + (here @ weights).squeeze(-1), mean + (there @ weights).squeeze(-1)
 
 

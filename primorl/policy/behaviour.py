@@ -82,8 +82,7 @@ class BehaviourPolicy:
         config = BehaviourConfig.read(folder)
         if not config.made:
             raise PipelineError(
-                f"{folder}: no clone was made; give clone a share in privacy.shares of params.yaml "
-                "(charged)"
+                f"{folder}: no clone was made; give clone a share in privacy.shares (charged)"
             )
         policy = DeterministicPolicy.load(folder, device=device)
         if policy.discrete_actions:

@@ -114,7 +114,6 @@ class PolicyConfig(records.FileRecord):
     model.
     """
 
-    FORMAT: ClassVar[int] = 1
     FILE_NAME: ClassVar[str] = FILE
     REMEDY: ClassVar[str] = GET_POLICY
 
@@ -183,7 +182,6 @@ class BehaviourConfig(records.FileRecord):
     was made.
     """
 
-    FORMAT: ClassVar[int] = 1
     FILE_NAME: ClassVar[str] = BEHAVIOUR_FILE
     REMEDY: ClassVar[str] = NO_BEHAVIOUR
 

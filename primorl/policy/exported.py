@@ -60,10 +60,9 @@ def initial_layers(sizes: Sequence[int], networks: int, generator: torch.Generat
     """
     layers: list[Tensor] = []
     for inputs, outputs in itertools.pairwise(sizes):
-        draw = torch.rand(networks * outputs * (inputs + 1), generator=generator)
-        weight, bias = torch.split(
-            (2 * draw - 1) / math.sqrt(inputs), [networks * outputs * inputs, networks * outputs]
-        )
+        counts = [networks * outputs * inputs, networks * outputs]
+        drawn = torch.rand(sum(counts), generator=generator)
+        weight, bias = torch.split((2 * drawn - 1) / math.sqrt(inputs), counts)
         layers += [weight.view(networks, outputs, inputs), bias.view(networks, 1, outputs)]
     return tuple(layers)
 

@@ -105,7 +105,7 @@ class Policy:
         """A: dimensions of an action, or the number of discrete actions."""
         return len(self.action_low)
 
-    def act(self, observation: Any) -> "int | npt.NDArray[Any]":
+    def act(self, observation: Any) -> Any:
         """Return the environment's action for one observation or for each of a batch.
 
         Args:
@@ -210,8 +210,7 @@ class Policy:
             found = np.asanyarray("")
         if found.dtype.kind not in "biuf":
             raise ObservationError(
-                "observation: not numbers; give real numbers, all rows of one width, and NaN for a "
-                "missing one"
+                "observation: not numbers; give real ones, rows of one width, NaN for a missing one"
             )
         values: Floats = np.asarray(np.ma.filled(found.astype(np.float64), np.nan))
         size = self.observation_size
@@ -248,8 +247,7 @@ class Policy:
         """Compute actions for rows that can be answered."""
         if self.drawn:
             raise PipelineError(
-                "policy: found a clone whose actions have probabilities; allowed is "
-                "policy.probabilities"
+                "policy: found a clone's probabilities of actions; use policy.probabilities"
             )
         output = self._output(values)
         if self.discrete_actions:
@@ -323,11 +321,7 @@ def _shapes(config: PolicyConfig, P: int) -> dict[str, tuple[int, ...]]:
     """Return the shape that ``config.json`` gives to every tensor, layers first and in order."""
     S, A = config.observation_size, config.action_size
     sizes = (S, *config.hidden, A)
-    layers = [
-        shape
-        for inputs, outputs in itertools.pairwise(sizes)
-        for shape in ((P, outputs, inputs), (P, 1, outputs))
-    ]
+    layers = [shape for i, o in itertools.pairwise(sizes) for shape in ((P, o, i), (P, 1, o))]
     shapes = dict(zip(layer_names(len(sizes) - 1), layers, strict=True))
     return shapes | {name: (S if name.startswith("observation") else A,) for name in SCALES}
 
@@ -388,9 +382,8 @@ def refuse_against_advice(folder: Path) -> None:
     judged = said.get("policy_sha256") == file_sha256(folder / FINAL)
     if not judged or not isinstance(advice, dict):
         raise PipelineError(
-            f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc "
-            f"repro` evaluates models/policy; to use it all the same: {AGAINST} (in Python: "
-            "against_advice=True)"
+            f"{folder}: nobody recommended this policy, which {file} does not judge; run `dvc "
+            f"repro`, or use it all the same: {AGAINST} (in Python: against_advice=True)"
         )
     answer = advice["answer"]
     # the clone is a record of practice, which goes on
@@ -415,8 +408,7 @@ def _find_advice(folder: Path, config: PolicyConfig) -> tuple[Path, dict[str, An
     project = next(known, None)
     if project is None:
         warnings.warn(
-            f"{folder}: lies in no bundle and no project, so nothing tells whether this policy is "
-            "recommended; keep a bundle's files together",
+            f"{folder}: in no bundle or project, so nothing recommends it; keep bundles whole",
             stacklevel=4,
         )
         return None

@@ -73,8 +73,8 @@ class ReleasedModel:
         config, statement = PolicyConfig.read(folder), Statement.read(folder)
         if config.variant != self.variant:
             raise PipelineError(
-                f"{folder / 'config.json'}: found variant {config.variant!r}, params.yaml asks "
-                f"for {self.variant!r}; run `dvc repro clone_behaviour`"
+                f"{folder / 'config.json'}: found variant {config.variant!r}; allowed is "
+                f"{self.variant!r}; run `dvc repro clone_behaviour`"
             )
         both = {"models/dynamics": self.statement, "models/behaviour": statement}
         return replace(self, statement=compose_statement(both))
@@ -161,14 +161,14 @@ class CandidateComparison:
         records = [
             tuple(
                 CandidateRecord(
-                    divergence=divergence,
+                    divergence=kappa,
                     gains=tuple(gains[seed, place].tolist()),
                     doubt=float(doubts[seed, place]),
-                    chosen=place == chosen,
+                    chosen=place == best,
                 )
-                for place, divergence in enumerate(self.divergences)
+                for place, kappa in enumerate(self.divergences)
             )
-            for seed, chosen in enumerate(choose(gains, doubts, error))
+            for seed, best in enumerate(choose(gains, doubts, error))
         ]
         return CandidateChoice(tuple(records), error)
 
@@ -298,7 +298,7 @@ def write(
         model: that they were trained in.
     """
     choice, seeds = policies.choice, policies.seeds
-    ends = model.observation_low, model.observation_high
+    ends = model.bounds.observation_low, model.bounds.observation_high
     finite = all(bool(side.isfinite().all()) for side in ends)
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):

@@ -12,6 +12,7 @@ from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import in_bounds
+from primorl.policy.loaded import SCALES
 
 _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
 
@@ -54,14 +55,9 @@ class Scaling:
     @classmethod
     def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
         """Return the scales of ``model``."""
-        return cls(
-            model.observation_mean,
-            model.observation_scale,
-            model.action_low,
-            model.action_high,
-            reward_scale,
-            model.discrete_actions,
-        )
+        scales = {name: getattr(model, name) for name in SCALES}
+        discrete = model.discrete_actions
+        return cls(**scales, reward_scale=reward_scale, discrete_actions=discrete)
 
     @property
     def columns(self) -> ReplayColumns:
@@ -85,8 +81,8 @@ class Scaling:
         observation: Tensor,
         action: Tensor,
         reward: Tensor,
-        next_observation: Tensor,
-        terminated: Tensor,
+        following: Tensor,
+        ended: Tensor,
     ) -> Tensor:
         """Make rows ``[B, width]`` of B transitions given in the environment's units.
 
@@ -94,9 +90,9 @@ class Scaling:
         """
         if not self.discrete_actions:
             action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
-        tail = torch.stack((reward * self.reward_scale, 1 - terminated.to(reward.dtype)), dim=1)
+        tail = torch.stack((reward * self.reward_scale, 1 - ended.to(reward.dtype)), dim=1)
         return torch.cat(
-            (self.observation(next_observation), self.observation(observation), action, tail), dim=1
+            (self.observation(following), self.observation(observation), action, tail), dim=1
         )
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from primorl.base import PipelineError
-from primorl.model.numerics import Adam, SeedGenerators, flatten, unflatten
+from primorl.model.numerics import Adam, SeedGenerators, flatten, relu_backward, unflatten
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.config import SacConfig
@@ -41,9 +41,6 @@ _CONSTRAINT_GRADIENT = 1.0
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 _SLOWER = 1 / 3  # of all updates, the last, in which learning rates fall to 0
 _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
-
-
-_relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class Networks:
@@ -124,7 +121,7 @@ class Networks:
         """Return the slope with respect to the input of the ReLU before ``layer``."""
         buffer = self._buffers(self._slopes, slope.shape[1])[layer - 1]
         torch.bmm(slope, self._parameters[2 * layer], out=buffer)
-        _relu_backward(buffer, activation, 0, grad_input=buffer)
+        relu_backward(buffer, activation, 0, grad_input=buffer)
         return buffer
 
     def _buffers(self, held: dict[int, list[Tensor]], rows: int) -> list[Tensor]:
@@ -285,12 +282,15 @@ class ActorCritic(ABC):
         self._critic_adam.slow_down(share)
         self._actor_adam.slow_down(share)
 
-    def pop_figures(self) -> tuple[dict[str, float], ...]:
-        """Return for each seed the means over the updates since the last call; waits for a GPU."""
-        means = (self._sums / self._updates).T.tolist()
+    def pop_figures(self, **others: Tensor) -> tuple[dict[str, float], ...]:
+        """Return for each seed the means over the updates since the last call, and ``others``,
+        ``[G]`` each; waits for a GPU.
+        """
+        means = torch.stack((*(self._sums / self._updates), *others.values())).T.tolist()
         self._sums.zero_()
         self._updates = 0
-        return tuple(dict(zip(self._figures, of_seed, strict=True)) for of_seed in means)
+        names = (*self._figures, *others)
+        return tuple(dict(zip(names, of_seed, strict=True)) for of_seed in means)
 
     def snapshot(self, scaling: Scaling) -> DeterministicPolicy:
         """Copy the actors' means (or their logits) to the CPU, as policies of their own."""
@@ -570,20 +570,9 @@ def train(
             for rows in sampler(buffer, updates, config.batch_size, generators):
                 sac.update(rows)
             done += updates
-        metrics = _join_figures(sac.pop_figures(), rewards, uncertainties)
+        metrics = sac.pop_figures(model_reward=rewards, model_uncertainty=uncertainties)
         _refuse_diverged(number, seeds, metrics)
         yield Epoch(number, metrics, sac.snapshot(scaling))
-
-
-def _join_figures(
-    of_policies: Sequence[dict[str, float]], rewards: Tensor, uncertainties: Tensor
-) -> tuple[dict[str, float], ...]:
-    """Join the figures of each policy's updates with those of its last rollouts, ``[G]`` each."""
-    of_model = zip(rewards.tolist(), uncertainties.tolist(), strict=True)
-    return tuple(
-        figures | {"model_reward": reward, "model_uncertainty": uncertainty}
-        for figures, (reward, uncertainty) in zip(of_policies, of_model, strict=True)
-    )
 
 
 def _refuse_diverged(epoch: int, seeds: Sequence[int], metrics: Sequence[dict[str, float]]) -> None:

@@ -86,15 +86,12 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
         for key in SHARED:
             if getattr(statement, key) != getattr(first, key):
                 raise PipelineError(
-                    f"{what}/privacy.json: {key}: differs from that of the releases it is used "
-                    "with; run `dvc repro`"
+                    f"{what}/privacy.json: {key}: not that of the other releases; run `dvc repro`"
                 )
     accounts = (statement.spent_on_dataset for statement in statements.values())
     spent = [account for account in accounts if account is not None]
-    return replace(
-        _one_after_another(first, statements, BEFOREHAND),
-        spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
-    )
+    last = max(spent, key=lambda account: account.charges, default=None)
+    return replace(_one_after_another(first, statements, BEFOREHAND), spent_on_dataset=last)
 
 
 def held_by_clone(model: Statement) -> dict[str, Statement]:
@@ -141,8 +138,7 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement | No
     found = {name: each for name, each in parts.items() if each is not None}
     if len(found) < len(parts):
         raise PipelineError(
-            f"{path}: made of {' and '.join(parts)}, and there are statements of "
-            f"{' and '.join(found) or 'none'}; run `dvc repro`"
+            f"{path}: made of {' and '.join(parts)}, found {' and '.join(found)}; run `dvc repro`"
         )
     several = len(found) > 1
     (expected,) = [compose_statement(found)] if several else found.values()
@@ -177,9 +173,7 @@ def _one_after_another(
     facts: Statement, statements: Mapping[str, Statement], assumption: str
 ) -> Statement:
     mechanisms = count_once(
-        each
-        for what, statement in statements.items()
-        for each in statement.mechanisms or (mechanism(what, statement),)
+        each for of, own in statements.items() for each in own.mechanisms or (mechanism(of, own),)
     )
     event = joint_event([each.event for each in mechanisms])
     spent = None
@@ -192,7 +186,7 @@ def _one_after_another(
         **NO_ROUNDS,
         clipping=None,
         public_assumptions=_unite(
-            [*(statement.public_assumptions for statement in statements.values()), (assumption,)]
+            [*(each.public_assumptions for each in statements.values()), (assumption,)]
         ),
         void=_unite(statement.void for statement in statements.values()),
         charge=None,
@@ -296,10 +290,8 @@ def _check_curves(path: Path, statement: Statement, event: dp_event.DpEvent, del
     own = compose([event], delta).epsilon_pld
     known = deltas(event, own, epsilons) if epsilons else []
     # δ at its own ε, which is the accountant's to the last digit, is the stated one.
-    profile = [
-        (each, min(least, delta) if each in (own, statement.epsilon) else least)
-        for each, least in zip(epsilons, known, strict=True)
-    ]
+    exact, pairs = (own, statement.epsilon), zip(epsilons, known, strict=True)
+    profile = [(each, min(least, delta) if each in exact else least) for each, least in pairs]
     for key, points in (
         ("groups", found.groups),
         ("attacks", found.attacks),
@@ -329,6 +321,5 @@ def refuse_less(
     least = math.inf if accounted is None else accounted
     if (math.inf if stated is None else stated) < least * (1 - slack) - _LEAST:
         raise PipelineError(
-            f"{path}: {key}: found {stated!r}, less than the accountant makes of the events: "
-            f"{least!r}; was it edited? `dvc repro` makes it again"
+            f"{path}: {key}: found {stated!r}, the accountant finds {least!r}; run `dvc repro`"
         )

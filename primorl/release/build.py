@@ -33,6 +33,7 @@ from primorl.release.card import DECLARED_TEXTS, render
 from primorl.run import VerifiedRun
 from primorl.work.data import read_ledger, refuse_missing_charges, version_in
 
+_OF_CHARGES = ("id", "stage", "event", "delta", "state", "unit")  # as the ledger has them
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
 
@@ -101,8 +102,7 @@ def _refuse_an_edited_summary() -> None:
     written = hashlib.md5(SUMMARY.read_bytes(), usedforsecurity=False).hexdigest()
     if recorded not in (None, written):
         raise PipelineError(
-            f"{SUMMARY}: not what {files.LOCK} says that its stage wrote: edited, or a checkout "
-            "was interrupted; run `dvc checkout`"
+            f"{SUMMARY}: not what its stage wrote, by {files.LOCK}; run `dvc checkout`"
         )
 
 
@@ -124,8 +124,7 @@ def _collect_records(run: VerifiedRun, params: Params) -> dict[str, Any]:
     left = [key for key in DECLARED_TEXTS if key not in declared]
     if summary.env_id is None and left:
         raise PipelineError(
-            f"{_entry(summary)}: {', '.join(left)}: not stated, so nobody can sign the card; state "
-            "each in a line; an edit charges nothing"
+            f"{_entry(summary)}: {', '.join(left)}: not stated; the card needs them (for free)"
         )
     asked = answers if answers.asked else None
     evaluation = _quote(summary)
@@ -177,15 +176,10 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         charges=len(account.entries),
         records=tuple(
             contents.ChargeRecord(
-                id=charge.id,
-                stage=charge.stage,
-                event=charge.event,
+                **{key: getattr(charge, key) for key in _OF_CHARGES},
                 epsilon=finite(compose([event_from_json(charge.event)], charge.delta).epsilon_pld),
-                delta=charge.delta,
-                state=charge.state,
                 day=charge.time[:10],
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
-                unit=charge.unit,
                 same_unit=same_unit,
             )
             for charge, same_unit in ((one.charge, one.same_unit) for one in account.entries)
@@ -206,6 +200,6 @@ def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
         charge = charges.get(str(statement.charge))
         if charge is None or digests not in charge.made:
             raise PipelineError(
-                f"{place}: charge {statement.charge}: by the ledger it made other files: damaged, "
-                "edited or of another run; `dvc repro -f -s STAGE` restores them for free"
+                f"{place}: not what charge {statement.charge} made, by the ledger: damaged, edited "
+                "or of another run; `dvc repro -f -s STAGE` restores it for free"
             )

@@ -95,8 +95,7 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_texts(bundle)
     if read_text(folder / contents.CARD, _NO_TEXT) != render(folder):
         raise PipelineError(
-            f"{folder / contents.CARD}: not the card that the figures of this bundle make; do not "
-            "believe it"
+            f"{folder / contents.CARD}: not made of the figures of this bundle; do not believe it"
         )
     return bundle.of_policy
 
@@ -130,8 +129,7 @@ def verify_signature(folder: Path, path: Path) -> None:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise PipelineError(
-            f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout "
-            "-out FILE`"
+            f"{path}: not a public key (Ed25519, PEM): `openssl pkey -in KEY -pubout -out FILE`"
         )
     signature, signed = folder / contents.SIGNATURE, folder / contents.MANIFEST
     if not signature.exists():
@@ -141,8 +139,8 @@ def verify_signature(folder: Path, path: Path) -> None:
         key.verify(signature.read_bytes(), signed.read_bytes())
     except InvalidSignature:
         raise PipelineError(
-            f"{signature}: not a signature of {contents.MANIFEST} by the key in {path}: changed, "
-            "or signed by somebody else; do not rely on it"
+            f"{signature}: not of {contents.MANIFEST} by the key in {path}: changed, or another's; "
+            "do not rely on it"
         ) from None
 
 
@@ -154,12 +152,12 @@ def _read_key(path: Path) -> bytes:
 
 
 def add_choice(
-    statement: Statement, evaluation: contents.ReleasedResult, answers: PrivateEvaluation | None
+    statement: Statement, result: contents.ReleasedResult, answers: PrivateEvaluation | None
 ) -> Statement:
     """Return the policy's statement for a bundle: with `CHOSEN` where answers of the private units
     decided.
     """
-    if evaluation.recommendation is None or answers is None:
+    if result.recommendation is None or answers is None:
         return statement
     return replace(statement, public_assumptions=(*statement.public_assumptions, CHOSEN))
 
@@ -242,13 +240,10 @@ def _check_configs(bundle: contents.Bundle) -> None:
     folder, loss = bundle.folder, bundle.model.public_loss
     if (loss is None and bundle.of_model.public_units) or (loss is not None and loss.diverged):
         raise PipelineError(
-            f"{folder / contents.MODEL[1]}: public_loss: the model is no better than a constant "
-            "prediction, or nothing tells though there is a public split"
+            f"{folder / contents.MODEL[1]}: public_loss: no better than a constant, or missing"
         )
-    about = {
-        "model_sha256": file_sha256(folder / contents.MODEL[0]),
-        "policy_sha256": file_sha256(folder / contents.POLICY[0]),
-    }
+    own, its = (file_sha256(folder / name[0]) for name in (contents.MODEL, contents.POLICY))
+    about = {"model_sha256": own, "policy_sha256": its}
     trained = {"policy": "models/policy", "drawn": False}
     _refuse_other(folder / contents.POLICY[1], bundle.policy, about | trained, "the files here")
     evaluated = about | {"env_id": bundle.policy.environment}
@@ -282,8 +277,8 @@ def _check_account(
 
 def _events(ledger: contents.LedgerStatement) -> list[dp_event.DpEvent]:
     return [
-        event_from_json(record.event) if record.same_unit else dp_event.NonPrivateDpEvent()
-        for record in ledger.records
+        event_from_json(each.event) if each.same_unit else dp_event.NonPrivateDpEvent()
+        for each in ledger.records
     ]
 
 

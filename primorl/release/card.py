@@ -28,8 +28,8 @@ from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.composition import count_once
+from primorl.privacy.statement import at_least, at_most, left_of, percent_at_most
 from primorl.release import contents
 
 DECLARED_TEXTS = {
@@ -72,8 +72,8 @@ def render(folder: Path) -> str:
         return write_card(_read(folder), [(name, file_sha256(folder / name)) for name in files])
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
         raise PipelineError(
-            f"{folder}: found figures, or a text with an address, that no card can state "
-            f"({type(wrong).__name__}); make the bundle again"
+            f"{folder}: found figures or an address that no card has ({type(wrong).__name__}); "
+            "make it again"
         ) from None
 
 
@@ -428,8 +428,8 @@ def _with_figures(statement: Content, spent: Cost, delta: float) -> Content:
         "profile": [{"epsilon": e, "delta": d} for e, d in profile],
         "groups": [],
         "attacks": [
-            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)}
-            for rate in rates
+            {"false_positive_rate": r, "true_positive_rate": true_positive_rate(profile, r)}
+            for r in rates
         ],
     }
 

@@ -19,8 +19,7 @@ from primorl.evaluate import wording
 from primorl.evaluate.private.results import Verdict
 from primorl.model.architecture import ModelConfig
 from primorl.privacy.accounting.privacy_filter import Cost
-from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.statement import Statement
+from primorl.privacy.statement import Statement, at_most
 from primorl.release import card
 from primorl.run import VerifiedRun
 
@@ -155,10 +154,8 @@ def write_page(facts: Facts) -> str:
     Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
     statement, training, labels = facts.statement, facts.training, facts.declared.get("labels", {})
-    summary, released, stated = (
-        wording.name_people(each, labels)
-        for each in (facts.summary, facts.released, training.to_json())
-    )
+    parts = (facts.summary, facts.released, training.to_json())
+    summary, released, stated = (wording.name_people(each, labels) for each in parts)
     unit = stated["unit"]
     units = wording.plural(unit)
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
@@ -166,6 +163,7 @@ def write_page(facts: Facts) -> str:
     promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}
     verdict, advised = Verdict.of(summary.get("model_verdict")), summary.get("recommendation")
     believed = verdict is None or verdict.believed
+    compares = believed and wording.can_compare(summary)
     today = next(
         (row for row in wording.comparable(summary, facts.discount) if not row.of_policy), None
     )
@@ -193,12 +191,7 @@ def write_page(facts: Facts) -> str:
         meaning=card.write_meaning(released, facts.counted),
         practice=card.write_practice(summary, facts.discount, believed=believed),
         conduct=card.write_conduct(
-            facts.conduct,
-            facts.model,
-            today,
-            units,
-            labels,
-            believed=believed and wording.can_compare(summary),
+            facts.conduct, facts.model, today, units, labels, believed=compares
         ),
         responsible=[(said, declared.get(key, "not stated")) for key, said in named],
         columns=card.list_columns(facts.policy, labels),
@@ -218,8 +211,6 @@ def _list_spending(facts: Facts) -> dict[str, Any]:
         return {"spent": wording.account(facts.summary), "charged": ()}
     charges = spending.charges
     spent = {"epsilon": charges[-1][2], "delta": spending.delta, "charges": len(charges)}
-    charged = [
-        (stage, day, at_most(total) if math.isfinite(total) else "no bound")
-        for stage, day, total in charges[-_MOST_CHARGES:]
-    ]
+    last = charges[-_MOST_CHARGES:]
+    charged = [(*own, at_most(of) if math.isfinite(of) else "no bound") for *own, of in last]
     return {"spent": wording.account({"spent_on_dataset": spent}), "charged": charged}

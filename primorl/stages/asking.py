@@ -3,10 +3,8 @@ answers with its statement.
 """
 
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,8 +37,8 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions
-from primorl.work.desk import Desk, Paid
-from primorl.work.jobs import RELEASES, QuestionJob
+from primorl.work.desk import Paid
+from primorl.work.jobs import QuestionJob
 
 QUESTION = Behaviour(levels=9)
 ROLLOUTS = 512
@@ -87,9 +85,9 @@ def evaluation_problem(
         problem = problem.with_return_bounds(public_return_bounds(returned, problem))
     if not problem.return_low < problem.return_high:
         raise PipelineError(
-            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: returns lie between "
-            f"{problem.return_low:g} and {problem.return_high:g}, so there is nothing to ask; "
-            "declare [low, high] of the reward"
+            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: returns lie at "
+            f"{problem.return_low:g} to {problem.return_high:g}, so there is nothing to ask; "
+            "declare [low, high]"
         )
     return problem
 
@@ -110,8 +108,8 @@ def read_paid_actions(problem: Problem) -> model_values.PaidActions | None:
 
 
 def compare_in_model(
-    problem: Problem, dataset: AnyDataset, config: PolicyConfig
-) -> tuple[tuple[Answer, ...], Conduct | None]:
+    problem: Problem, of: AnyDataset, config: PolicyConfig
+) -> tuple[Sequence[Answer], Conduct | None]:
     """Compare the policy with random actions and with the clone in the released model, for free.
 
     Returns:
@@ -126,8 +124,8 @@ def compare_in_model(
     names = config.observation_names, config.action_names
     # where rollouts do not end, nothing tells an outcome
     ends_known = problem.ensemble.termination != NONE
-    outcomes = (dataset.bounds.outcomes or ()) if ends_known else ()
-    ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
+    outcomes = (of.bounds.outcomes or ()) if ends_known else ()
+    ends = isinstance(of, TabularDataset) and of.options.end == "outcome"
     paid = read_paid_actions(problem)
     conduct = model_values.compare_actions(
         problem, own, today, names, paid, outcomes, always_ends=ends
@@ -145,96 +143,45 @@ def hash_files() -> dict[str, str | None]:
     }
 
 
-@dataclass(frozen=True)
-class Answered:
-    """A release, whose charge is open until the answers are written.
-
-    Attributes:
-        mechanism: of it.
-        released: the numbers, ``[n]``.
-        paid: for it.
+def begin(problem: Problem) -> Asked:
+    """Return the state before the first release; a paid answer is restored for the same bounds
+    only.
     """
-
-    mechanism: Mechanism
-    released: Tensor
-    paid: Paid[Asked]
-
-
-@contextmanager
-def asked_for(desk: Desk, job: QuestionJob, problem: Problem) -> Iterator[Answered]:
-    """Pay for the question and ask it; the charge stays open, so that a kill costs nothing.
-
-    Work that was paid for under the same identity is resumed or restored at no cost, after any edit
-    of code.
-
-    Args:
-        desk: where it is paid.
-        job: the question.
-        problem: its subject.
-
-    Raises:
-        PipelineError: the budget does not allow it, or the bounds are others than were paid for
-            under the same settings.
-    """
-    mechanism = QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
-    about = _describe_subject(problem)
-    begin = Asked(torch.empty(0, dtype=torch.float64), about)
-    with desk.pay(desk.request(job), begin, Asked.restore) as paid:
-        _check_state(job.name, paid, about)
-        state = paid.state
-        if not paid.finished:
-            rows = paid.open_rows(mechanism)
-            state = ask(QUESTION, problem, mechanism, rows, state, save_checkpoint=paid.save)
-        yield Answered(mechanism, state.released, paid)
-
-
-def _describe_subject(problem: Problem) -> str:
-    """Say what was asked: a paid answer is restored for the same bounds only."""
     rewards = (problem.bounds.reward_low, problem.bounds.reward_high)
     ends = (*rewards, problem.return_low, problem.return_high)
     about = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
     if problem.return_is_sum:
         about += ", sums of rewards"
-    return f"{about} {NAME} {json.dumps(vars(QUESTION), sort_keys=True)}"
+    about += f" {NAME} {json.dumps(vars(QUESTION), sort_keys=True)}"
+    return Asked(torch.empty(0, dtype=torch.float64), about)
 
 
-def _check_state(name: str, own: Paid[Asked], about: str) -> None:
-    """Check the state that is begun, resumed or restored.
-
-    Raises:
-        PipelineError: it is about other bounds, or its answer is lost.
-    """
-    state, paid = own.state, f"charge {own.charge.id} of {own.charge.time}"
-    remedy = "to pay for another answer, set evaluation.private.draw in params.yaml to a new number"
-    if state.about != about:
-        raise PipelineError(
-            f"{name}: {paid} paid for its answer with other bounds of rewards or returns, "
-            f"or by another version; {remedy}"
-        )
-    if not state.finished and state.started > state.made:
-        raise PipelineError(
-            f"{name}: {paid}: the run died after it announced this answer, and a charge pays for "
-            f"one answer only; it stays spent; {remedy}"
-        )
-    if state.finished:
-        print(f"{name}: {paid} has paid for this answer: it is restored", file=sys.stderr)
+def ask_for(paid: Paid[Asked], problem: Problem, mechanism: Mechanism) -> Tensor:
+    """Ask what a charge has left to ask, or restore what was answered; return the releases."""
+    if paid.finished:
+        return paid.state.released
+    rows = paid.open_rows(mechanism)
+    state = ask(QUESTION, problem, mechanism, rows, paid.state, save_checkpoint=paid.save)
+    return state.released
 
 
 def evaluation_record(
+    paid: Paid[Asked],
     problem: Problem,
-    partitions: Partitions,
-    files: Mapping[str, Any],
-    answered: Answered,
+    mechanism: Mechanism,
+    released: Tensor,
     free: Sequence[Answer],
-    conduct: Conduct | None = None,
+    conduct: Conduct | None,
+    files: Mapping[str, Any],
 ) -> PrivateEvaluation:
     """Make the file's content. A learned termination that rollouts do without bars a trial."""
-    statement = _state_privacy(answered)
-    noise = noise_of(answered.mechanism)
-    answers = [
-        replace(answer, epsilon=statement.epsilon, delta=statement.delta)
-        for answer in QUESTION.estimates(problem, noise, answered.released)
-    ]
+    statement, info = paid.state_privacy(mechanism), paid.desk.partitions.manifest.info
+    if not Statement.read(MODEL).sound:  # free values of the model stand beside the answer
+        why = "the model whose values stand beside the answer has no sound guarantee of its own"
+        statement = replace(statement, void=(*statement.void, why))
+    estimates = QUESTION.estimates(problem, noise_of(mechanism), released)
+    epsilon, delta = statement.epsilon, statement.delta
+    answers = [replace(each, epsilon=epsilon, delta=delta) for each in estimates]
     config = ModelConfig.read(MODEL)
     lines = [*config.warnings]
     if config.termination != problem.ensemble.termination:
@@ -244,7 +191,6 @@ def evaluation_record(
         )
     warned = [Veto(kind="warned", reason=line) for line in lines]
     vetoes = (*model_values.signs_against(problem, free), *warned)
-    info = partitions.manifest.info
     return PrivateEvaluation(
         dataset=info.dataset,
         unit=info.unit,
@@ -254,17 +200,8 @@ def evaluation_record(
         estimates=(*answers, *(each for each in free if each.finite)),
         statements={NAME: statement},
         verdict=Verdict(vetoes=vetoes),
-        total=answered.paid.spent,
+        total=paid.spent,
         conduct=conduct,
         return_bounds=(problem.return_low, problem.return_high),
         **files,
     )
-
-
-def _state_privacy(answered: Answered) -> Statement:
-    statement = answered.paid.state_privacy(answered.mechanism)
-    # Free values stand beside the answer: where the model is not private, neither is the whole.
-    if Statement.read(MODEL).sound:
-        return statement
-    why = "the model whose values stand beside the answer has no sound guarantee of its own"
-    return replace(statement, void=(*statement.void, why))

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import math
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import (
     ONLINE,
     POLICY,
@@ -142,8 +141,8 @@ def online_run(params: Params) -> OnlineRun:
     asked, environment = params.online, params.chosen.environment
     if environment is None:
         raise PipelineError(
-            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
-            f"online act in one; name a simulator, or set {_KEY}: users to null"
+            f"datasets/{params.dataset}.yaml: environment: found null; name one or empty {_KEY}: "
+            "users"
         )
     cohorts = cohorts_of(asked)
     people = simulated_people(params, len(cohorts) * asked.cohort)
@@ -152,8 +151,8 @@ def online_run(params: Params) -> OnlineRun:
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
-            f"{_KEY}: steps: found null, and neither {environment} nor "
-            f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
+            f"{_KEY}: steps: found null, and neither {environment} nor a horizon ends episodes; "
+            "set it"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     policy = DeterministicPolicy.load(POLICY)
@@ -161,12 +160,9 @@ def online_run(params: Params) -> OnlineRun:
     config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
     _check_policy(policy, offline, environments, params)
     names = config.observation_names, config.action_names
-    update = DPPG(
-        **LOCAL_UPDATE,
-        learning_rate=asked.learning_rate,
-        clipping_norm=asked.clipping_norm,
-        discount=params.policy.discount or DISCOUNT,
-    )
+    rate, norm = asked.learning_rate, asked.clipping_norm
+    discount = params.policy.discount or DISCOUNT
+    update = DPPG(**LOCAL_UPDATE, learning_rate=rate, clipping_norm=norm, discount=discount)
     mechanism = _build_mechanism(params, update, people)
     _warn_of_noise(asked.cohort, mechanism, network)
     return OnlineRun(
@@ -192,14 +188,13 @@ def _check_policy(
     needed = environments.observation_size, len(environments.action_low)
     if found != (*needed, environments.discrete_actions):
         raise PipelineError(
-            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
+            f"{POLICY}: found {found[0]} observations and {found[1]} actions, "
             f"{params.chosen.environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
         )
     if offline.delta not in (None, params.privacy.delta):
         raise PipelineError(
-            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and "
-            f"{POLICY}/privacy.json is at {offline.delta!r}: use the δ that the offline policy "
-            "was made with"
+            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, allowed: "
+            f"{offline.delta!r}, as in {POLICY}"
         )
 
 
@@ -209,12 +204,10 @@ def _warn_of_noise(cohort: int, mechanism: Mechanism, network: PolicyNetwork) ->
     noise = mechanism.noise_multiplier * math.sqrt(network.parameters) / cohort
     if noise > _MOST_NOISE:
         needed = math.ceil(cohort * noise / _MOST_NOISE)
-        print(
+        say(
             f"warning: {_KEY}: cohort: found {cohort}, at which the noise of an update is "
-            f"{noise:.2g} times as large as the largest mean of {network.parameters} "
-            f"parameters, so the policy may get worse; {needed} or more suit this ε, or a smaller "
-            "network",
-            file=sys.stderr,
+            f"{noise:.2g} times the largest mean of {network.parameters} parameters, so the policy "
+            f"may get worse; {needed} or more suit this ε, or a smaller network"
         )
 
 
@@ -246,33 +239,11 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
     """Meet the users that a charge has left, and learn; or restore what an earlier run learned.
 
     A run that was killed goes on with the users after those that it met, or may have met.
-
-    Raises:
-        PipelineError: the charge paid for learning from another offline policy.
     """
     state = paid.state
-    if state.about != run.sha256:
-        raise PipelineError(
-            f"{POLICY}: charge {paid.charge.id} of {paid.charge.time} paid for learning "
-            "that began with another offline policy of the same settings (an edit of code, or "
-            "another machine); bring that policy back, or set draw in online.yaml to a new "
-            "number to pay for another run"
-        )
     if paid.finished:
-        print(
-            f"{STAGE}: charge {paid.charge.id} of {paid.charge.time} has paid for exactly "
-            "this run: it is restored, and nobody is met. To pay for another draw of the noise, "
-            "set draw in online.yaml to a new number",
-            file=sys.stderr,
-        )
         return state.end()
     paid.check_event(run.mechanism)
-    if state.started:
-        print(
-            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met "
-            "again",
-            file=sys.stderr,
-        )
     with progress_bar(state.cohorts, STAGE, "cohort") as bar:
         bar.update(state.started)
         return learn(
@@ -343,11 +314,9 @@ def evaluate_online(
     curve = measure(policies, asked.epoch_episodes)
     before, after = measure([policies[0], policies[-1]], asked.episodes)
     if after.high < before.low:
-        print(
-            f"warning: {ONLINE}: the policy is worse than the one it began with: return "
-            f"{after.mean:.4g}, before {before.mean:.4g}; a larger cohort or a smaller "
-            "learning_rate in online.yaml may help",
-            file=sys.stderr,
+        say(
+            f"warning: {ONLINE}: the policy got worse: return {after.mean:.4g}, before "
+            f"{before.mean:.4g}; a larger cohort or a smaller learning_rate in online.yaml may help"
         )
     users = tuple(after * params.online.cohort for after in state.kept_after)
     return Returns(users, tuple(curve), before, after)
@@ -435,11 +404,6 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     statement = run.mechanism.statement(
         dataset_fingerprint=run.people.fingerprint, public_assumptions=assumptions
     )
-    protocol = OnlineProtocol(
-        algorithm=run.update.name,
-        users=run.people.units,
-        cohort=asked.cohort,
-        cohorts=len(run.cohorts),
-        releases=run.update.releases,
-    )
-    return replace(statement, online=protocol)
+    users, update = {"users": run.people.units, "cohort": asked.cohort}, run.update
+    own = {**users, "cohorts": len(run.cohorts), "releases": update.releases}
+    return replace(statement, online=OnlineProtocol(algorithm=update.name, **own))

@@ -3,14 +3,13 @@ facts.
 """
 
 import math
-import sys
 from dataclasses import dataclass, replace
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import BEHAVIOUR, MANIFEST, MODEL, PLAN, read_json
 from primorl.config.datasets import checked
 from primorl.config.params import Params, Policy
@@ -148,14 +147,14 @@ def find_ends(
         allowed = _GAP + _OF_NOISE * _noise_of_lengths()
         supported = gap <= allowed
         why = (
-            f"the share of a clone's episodes that go on differs from the people's by {gap:.2f} "
-            f"(allowed {allowed:.2f})"
+            f"a clone's episodes that go on differ from the people's by {gap:.2f} (allowed "
+            f"{allowed:.2f})"
         )
     else:
         supported, why = False, "no public rows, or no clone and released lengths, support them"
     if supported:
         return found
-    print(f"optimize_policy: the model's learned terminations are not used: {why}", file=sys.stderr)
+    say(f"optimize_policy: the model's learned terminations are not used: {why}")
     return NONE
 
 
@@ -170,14 +169,8 @@ def _fit_ends(
 
     def goes_on(offset: float) -> Tensor:
         drawn = SampledClone(behaviour, SeedGenerators.of([params.seed], cpu))
-        ended = survival_in_model(
-            model.with_ends(offset),
-            drawn,
-            starts,
-            rollouts=_ROLLOUTS,
-            horizon=len(lengths),
-            seed=params.seed,
-        )
+        shared = {"rollouts": _ROLLOUTS, "horizon": len(lengths), "seed": params.seed}
+        ended = survival_in_model(model.with_ends(offset), drawn, starts, **shared)
         return ended if cut is None else ended * cut
 
     low, high = -_LARGEST_OFFSET, _LARGEST_OFFSET
@@ -195,8 +188,8 @@ def _noise_of_lengths() -> float:
     return asked.noise_multiplier * asked.sensitivity / stated.units
 
 
-def clone_reference(
-    params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device
+def compare_clone(
+    params: Params, log: PublicLog, model: GaussianEnsemble, device: torch.device
 ) -> CandidateComparison:
     """Load the clone that policies are regularised towards, and set up the comparison of
     candidates.
@@ -223,10 +216,10 @@ def clone_reference(
         prior=BehaviourPolicy.load(BEHAVIOUR, device),
         ensemble=model,
         clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
-        starts=public.begin(params),
-        weights=public.step_shares(NONE if model.termination == NONE else None),
+        starts=log.begin(params),
+        weights=log.step_shares(NONE if model.termination == NONE else None),
         seed=params.seed,
-        observed=public.mean_return,
+        observed=log.mean_return,
         divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
     )
 

@@ -4,18 +4,17 @@ Nothing here charges; see `primorl.work.desk`.
 """
 
 import hashlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 import primorl
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import CHECKPOINTS, MODEL, PLAN, SECRET, check_writable, home
 from primorl.base.processes import choose_device, place_among_processes
 from primorl.base.reporting import StageLog, progress_bar
@@ -42,7 +41,7 @@ from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions, observation_bounds
-from primorl.work.desk import Desk, Paid, open_private
+from primorl.work.desk import Paid, open_private
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 
 S = TypeVar("S", bound=TrainingSetup)
@@ -57,20 +56,9 @@ _SURE = 2.0  # standard errors of what is explained of the reward, up to which i
 def prepare_model(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
     """Set up the training of a model on the data that the partitions describe."""
     manifest = partitions.manifest
+    facts = {"architecture": job.architecture(manifest), "horizon": manifest.info.horizon}
     assert job.normaliser != "model", "a model's scales are its own"
-    setup = TrainingSetup(
-        mechanism=job.build_mechanism(manifest),
-        architecture=job.architecture(manifest),
-        bounds=model_bounds(job.bounds, manifest, partitions.public),
-        columns=_observation_columns(manifest),
-        normaliser=job.normaliser,
-        local=job.local,
-        server=job.server,
-        seed=job.seed,
-        execution=choose_execution(compute),
-        horizon=manifest.info.horizon,
-    )
-    return _begin_with_public(setup, job, partitions.public)
+    return _set_up(TrainingSetup, job, partitions, compute, normaliser=job.normaliser, **facts)
 
 
 def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
@@ -79,39 +67,38 @@ def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> Cl
     Raises:
         PipelineError: it takes the scales of a released model, which is missing or another one.
     """
-    manifest = partitions.manifest
-    scales: Literal["public", "private"] | Normaliser
-    if job.normaliser == "model":
+    scales: str | Normaliser = job.normaliser
+    if scales == "model":
         scales = _released_scales(job.scaled_by, partitions)
-    else:
-        scales = job.normaliser
-    setup = CloningSetup(
+    facts = {"architecture": job.network(partitions.manifest), "normaliser": scales}
+    return _set_up(CloningSetup, job, partitions, compute, **facts)
+
+
+def _set_up(
+    kind: type[S], job: ModelJob | CloneJob, partitions: Partitions, compute: Compute, **facts: Any
+) -> S:
+    """Set up a training; train the weights that its rounds begin with on the public split, if the
+    job says so.
+    """
+    manifest, public = partitions.manifest, partitions.public
+    spaces = manifest.info.spaces
+    one_hot, discrete = spaces.one_hot, spaces.discrete_actions
+    setup = kind(
         mechanism=job.build_mechanism(manifest),
-        architecture=job.network(manifest),
-        bounds=model_bounds(job.bounds, manifest, partitions.public),
-        columns=_observation_columns(manifest),
-        normaliser=scales,
+        bounds=model_bounds(job.bounds, manifest, public),
+        columns=ObservationColumns(spaces.observation_size, one_hot, discrete),
         local=job.local,
         server=job.server,
         seed=job.seed,
         execution=choose_execution(compute),
+        **facts,
     )
-    return _begin_with_public(setup, job, partitions.public)
-
-
-def _begin_with_public(setup: S, job: ModelJob | CloneJob, public: UnitStore) -> S:
-    """Train the weights that rounds begin with on the public split, if the job says so."""
     if job.start != "public":
         return setup
     normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
     view, beta = setup.view(public), job.local.beta_nll
     start = make_start(setup.architecture, normaliser, view, job.seed, beta)
     return replace(setup, start=start)
-
-
-def _observation_columns(manifest: Manifest) -> ObservationColumns:
-    spaces = manifest.info.spaces
-    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
 def choose_execution(compute: Compute) -> Execution:
@@ -169,27 +156,6 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
 
 
-def pay(
-    desk: Desk, job: ModelJob | CloneJob, setup: TrainingSetup
-) -> AbstractContextManager[Paid[TrainingState]]:
-    """Pay for a training, or resume or restore one that is paid for; see `Desk.pay`.
-
-    One that another version of the code paid for, and that is another training of these numbers, is
-    refused.
-    """
-
-    def restore(tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
-        if facts.get("settings") != setup.digest:
-            raise PipelineError(
-                "what this version makes of the same numbers is another training than was paid "
-                "for; bring back the version that it was paid for with; to pay for another draw "
-                "with this one, set privacy.draw in params.yaml to a new number"
-            )
-        return TrainingState.restore(tensors, facts)
-
-    return desk.pay(desk.request(job), TrainingState.begin(setup), restore)
-
-
 # ---- the rounds
 
 
@@ -205,18 +171,11 @@ def train_for(
         PipelineError: another process was lost.
     """
     stage, charge = paid.charge.stage, paid.charge
-    if paid.finished:
-        print(
-            f"{stage}: charge {charge.id} of {charge.time} has paid for exactly this: it is "
-            "restored, and nothing is spent. To pay for another draw of the noise, set "
-            "privacy.draw to a new number",
-            file=sys.stderr,
-        )
     several, spaces = setup.execution.ranks > 1, partitions.manifest.info.spaces
     of_model = (*spaces.observation_names, "reward", "termination")
     names = spaces.action_names if isinstance(setup, CloningSetup) else of_model
     with (
-        training_report(log, setup, names, stage, paid.state.started) as report,
+        training_report(log, setup.mechanism.rounds, names, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
     ):
         rows = None
@@ -255,9 +214,8 @@ def work_for_first(params: Params, folder: Path) -> None:
             return
         if not (home() / SECRET).exists():
             raise PipelineError(
-                f"{SECRET}: not there; all processes need the project's secret and "
-                "data/partitions as the first has them: share the project's folder, or copy both "
-                "(inside the trust boundary)"
+                f"{SECRET}: not there; all processes need the secret and data/partitions of the "
+                "first: share its folder, or copy both (inside the trust boundary)"
             )
         partitions = Partitions.read(folder, None)
         job = RunPlan.read(params, partitions).model
@@ -265,8 +223,8 @@ def work_for_first(params: Params, folder: Path) -> None:
         identity = identity_of(job, partitions.identity)
         if not torch.equal(_digest_agreement(identity, setup), granted):
             raise PipelineError(
-                "data/plan.json, data/partitions or the project's code differ from those of the "
-                "first process; give all processes the same"
+                "data/plan.json, data/partitions or code differ between processes; give all the "
+                "same"
             )
         if setup.mechanism.is_private:
             check_setup(setup)
@@ -310,10 +268,10 @@ def refuse_diverged(setup: TrainingSetup, trained: Trained) -> None:
         why = f"training diverged (weights that are not finite); {remedy}"
     elif key == "dynamics" and loss is not None and loss.diverged:
         why = (
-            "the trained model is no better than a constant: its public "
-            f"loss is {loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a "
-            f"constant {loss.constant:.4g}; lower dynamics.learning_rate, raise "
-            "privacy.sampling_probability or the target ε, or train a smaller dynamics.hidden"
+            f"the trained model is no better than a constant: its public loss is {loss.final:.4g}, "
+            f"that of a constant {loss.constant:.4g}, of the initial weights {loss.initial:.4g}; "
+            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or "
+            "train a smaller dynamics.hidden"
         )
     if why is None:
         return
@@ -325,13 +283,13 @@ def refuse_diverged(setup: TrainingSetup, trained: Trained) -> None:
 
 @contextmanager
 def training_report(
-    log: StageLog, setup: TrainingSetup, names: Sequence[str], stage: str, started: int
+    log: StageLog, rounds: int, names: Sequence[str], stage: str, started: int
 ) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar, and public losses for MLflow.
 
     Args:
         log: gets the losses.
-        setup: of the training.
+        rounds: of the training.
         names: of the columns of a target row; those that it lacks stand last.
         stage: name of the stage.
         started: rounds that an earlier run began.
@@ -339,7 +297,7 @@ def training_report(
     Yields:
         A function that takes the evaluation of a round, where it had one.
     """
-    with progress_bar(setup.mechanism.rounds, stage, "round") as bar:
+    with progress_bar(rounds, stage, "round") as bar:
         bar.update(started)
 
         def on_round(evaluation: PublicEvaluation | None) -> None:
@@ -361,29 +319,27 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     """Print what a trained model lacks; return the lines that bar a trial of its policies."""
     if lost := setup.late_queries().keys() - trained.answers.keys():
         _warn(
-            f"answers to {', '.join(sorted(lost))} were lost with a process that died, and the "
-            "same charge cannot ask again: what they would tell counts as unknown; privacy.draw "
-            "pays for another draw"
+            f"answers to {', '.join(sorted(lost))} were lost with a process that died, and count "
+            "as unknown; privacy.draw pays for another draw"
         )
     spaces = manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
     if hidden := setup.find_hidden_names(trained.answers, names):
         _warn(
-            "noise hides how much these vary within their declared bounds: "
-            f"{', '.join(hidden)}; little of them is learned; narrower bounds in "
-            f"datasets/{manifest.info.dataset}.yaml help, or a larger ε"
+            f"noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
+            f"narrower bounds in datasets/{manifest.info.dataset}.yaml help, or a larger ε"
         )
     if rare := setup.find_rare_actions(trained.answers):
         actions = spaces.action_names or range(spaces.action_size)
         _warn(
             f"too few people took {'; '.join(str(actions[each]) for each in rare)} to tell them "
-            "from none beside the noise; no clone, and no policy near one, takes these"
+            "from none; neither the clone nor a policy near it takes these"
         )
     loss = trained.public_loss
     if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
         _warn(
-            f"the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
-            f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
+            f"the private rounds added nothing (public loss {loss.final:.4g}) to what public "
+            f"people alone give ({loss.public_alone:.4g}), which costs no ε"
         )
     bars = []
     if EXPLAINED in lost:
@@ -400,27 +356,24 @@ def warn_of_little(
     """Print the columns of which the model explains little; return the line that bars a trial where
     it may explain nothing of the reward.
     """
-    little = [
-        f"{name} {found.share:.0%}"
-        for name, found in zip(columns, explained, strict=False)
-        if found is not None and found.share < LITTLE_EXPLAINED
-    ]
+    shares = [(name, e.share) for name, e in zip(columns, explained, strict=False) if e is not None]
+    little = [f"{name} {share:.0%}" for name, share in shares if share < LITTLE_EXPLAINED]
     if little:
         _warn(
-            f"of how these vary the model explains little: {', '.join(little)}; the "
-            "rest is chance, noise, or more than such a model can express"
+            f"of how these vary the model explains little: {', '.join(little)}; the rest is chance "
+            "or noise"
         )
     reward = explained[-1] if explained else None
     if reward is None or reward.share > _SURE * reward.error:
         return ()
     return (
-        f"the model explains {reward.share:.0%} of how the reward varies, which may be nothing "
-        f"(standard error {reward.error:.1%}); more people, or a larger ε, may tell",
+        f"the model explains {reward.share:.0%} of the reward's variance, which may be nothing "
+        f"(error {reward.error:.1%}); more people, or a larger ε, may tell",
     )
 
 
 def _warn(line: str) -> None:
-    print(f"train_model: warning: {line}", file=sys.stderr)
+    say(f"train_model: warning: {line}")
 
 
 def write_model(

@@ -20,7 +20,6 @@ from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspac
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import spent
-from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import (
     Budget,
@@ -30,6 +29,7 @@ from primorl.privacy.ledger.history import (
     paid_identities,
 )
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.statement import at_most, left_of
 from primorl.work.data import (
     Partitions,
     budget_of,
@@ -51,8 +51,7 @@ _ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "plan", "optimize_policy", EVALUATE_PRIV
 has the policy made again: of another model or clone, its charge tells.
 """
 UNKNOWN = (
-    "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc "
-    "repro plan` charges nothing"
+    "what `dvc repro` charges is known once the data are partitioned: `dvc repro plan` is free"
 )
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 
@@ -89,8 +88,7 @@ class Bill:
         """List the unpaid charges, and ε before and after them."""
         if self.refused:
             return (
-                "the next `dvc repro` charges nothing: its stage plan stops, as these settings "
-                "cannot learn (`primorl plan`)"
+                "the next `dvc repro` charges nothing: its stage plan refuses it (`primorl plan`)"
             )
         if not self.unpaid:
             line = "the next `dvc repro` charges nothing: all of it is paid"
@@ -99,12 +97,12 @@ class Bill:
             return line + self.online
         if self.variant != "private":
             return (
-                f"the next `dvc repro` has no guarantee (variant {self.variant}): all ε then "
-                "counts as spent"
+                f"the next `dvc repro` has no guarantee (variant {self.variant}): all ε counts as "
+                "spent"
             )
         line = (
-            f"the next `dvc repro` charges {name_charges(self.unpaid)}: ε "
-            f"{at_most(self.spent)} is spent, {at_most(self.after)} afterwards"
+            f"the next `dvc repro` charges {name_charges(self.unpaid)}: ε {at_most(self.spent)} "
+            f"is spent, {at_most(self.after)} then"
         )
         if self.budget is None:
             line += ", without a budget"
@@ -153,9 +151,9 @@ class Bill:
         """
         paid = paid_identities(self.account.charges)
         return [
-            each
-            for each in self.requests
-            if each.identity not in paid or isinstance(each.event, NonPrivateDpEvent)
+            own
+            for own in self.requests
+            if own.identity not in paid or isinstance(own.event, NonPrivateDpEvent)
         ]
 
     def find_lost(self, changed: Set[str]) -> list[Charge]:

@@ -68,20 +68,15 @@ def ledger_is_begun(params: Params) -> bool:
     begun = begun or bool(Store(params.ledger.address, read_only=True).read())
     if begun and not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore "
-            ".primorl from its backup"
+            f"{home() / SECRET}: not there: needed by the ledger; restore .primorl from its backup"
         )
     return begun
 
 
 def open_ledger(params: Params, *, read_only: bool) -> Ledger:
     """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
-    return Ledger.open(
-        params.ledger.address,
-        secret=membership.project_secret(),
-        anchor=home() / LEDGER_HEAD,
-        read_only=read_only,
-    )
+    secret, head = membership.project_secret(), home() / LEDGER_HEAD
+    return Ledger.open(params.ledger.address, secret=secret, anchor=head, read_only=read_only)
 
 
 def open_to_charge(params: Params) -> Ledger:
@@ -114,9 +109,9 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
         for file, charge in find_charges(root):
             if charge not in known:
                 raise PipelineError(
-                    f"{file}: charge {charge} is not in the ledger; restore .primorl (or the "
-                    "database of ledger.url) from its backup; or, if the charge is in "
-                    "another ledger, move this file away"
+                    f"{file}: charge {charge} is not in the ledger; restore .primorl (or "
+                    "ledger.url's database) from its backup, or move this file away if another "
+                    "ledger has it"
                 )
     if not known and recorded_outputs("train_model"):
         raise PipelineError(
@@ -158,8 +153,8 @@ def budget_of(params: Params, units: int) -> Budget | None:
     epsilon, delta = params.privacy.budget.epsilon, params.privacy.delta
     if delta >= 1 / units:
         raise PipelineError(
-            f"params.yaml: privacy.delta: found {delta!r}, allowed is below 1/{units}, one over "
-            "the number of units: at it everything would seem to cost nothing"
+            f"params.yaml: privacy.delta: found {delta!r}, at which everything seems to cost "
+            f"nothing; allowed is below 1/{units}, one over the units"
         )
     return None if epsilon is None else Budget(epsilon, delta)
 
@@ -234,21 +229,18 @@ class Partitions:
         }
 
 
-def open_public(params: Params, folder: Path = PARTITIONS) -> UnitStore:
+def open_public(params: Params) -> UnitStore:
     """Read the public split, once the ledger knows of no charge for one of its units as private.
 
     Such a split can be there without a charge of its own, brought back by DVC. Outside the trust
     boundary, without the project's secret, this cannot be told.
-
-    Args:
-        params: name the ledger.
-        folder: of the partitions.
 
     Raises:
         Refused: a unit was charged for as private.
         PipelineError: a file is missing or broken, the ledger cannot be read, or the rows are not
             of the units in ``public_units.bin``.
     """
+    folder = PARTITIONS
     if not (home() / SECRET).exists():
         return UnitStore.open(folder / "public")
     manifest = Manifest.load(folder / "manifest.json")
@@ -283,14 +275,12 @@ def check_secret(manifest: Manifest, folder: Path) -> None:
     """
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and {folder} was made under it; restore .primorl "
-            "from its backup"
+            f"{home() / SECRET}: not there, and {folder} needs it; restore .primorl from its backup"
         )
     if manifest.secret_check != membership.secret_check(membership.project_secret()):
         raise PipelineError(
             f"{folder / 'manifest.json'}: secret_check: made under another secret than "
-            f"{home() / SECRET}, so the ledger would recognise nobody; restore .primorl from its "
-            f"backup, or make them anew: {REMAKE}"
+            f"{home() / SECRET}; restore .primorl from its backup, or make them anew: {REMAKE}"
         )
 
 
@@ -331,8 +321,7 @@ def _read_public(manifest: Manifest, folder: Path, public: bytes) -> UnitStore:
     if found.to_bytes() != public:
         raise PipelineError(
             f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this "
-            "project's secret; by it the ledger knows who must not be published; run "
-            f"{REMAKE} to make it again"
+            f"secret, by which the ledger knows them; run {REMAKE}"
         )
     return rows
 
@@ -348,8 +337,7 @@ def _digests(file: Path, manifest: Manifest, units: int) -> bytes:
     too_many = manifest.info.unit == "trajectory" and len(content) > least
     if len(content) < least or too_many or len(content) % membership.DIGEST_BYTES:
         raise PipelineError(
-            f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to "
-            "make it again"
+            f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE}"
         )
     return content
 
@@ -406,16 +394,13 @@ def observation_bounds(
         low, high = seen.min(0), seen.max(0)
     else:
         own = (spaces.observation_low, spaces.observation_high)
-        low, high = (
-            np.asarray(side, np.float32)
-            for side in (own if declared == "space" else (declared.low, declared.high))
-        )
+        sides = own if declared == "space" else (declared.low, declared.high)
+        low, high = (np.asarray(side, np.float32) for side in sides)
     if len(low) != size:
         raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
     if not np.isfinite((low, high)).all():
         raise PipelineError(
-            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to "
-            "public, or declare {low: [..], high: [..]}"
+            f"{key}: found an unbounded space; set public, or declare {{low: [..], high: [..]}}"
         )
     for column in (column for pair in bounds.angles for column in pair):
         place = f"datasets/{manifest.info.dataset}.yaml: bounds.angles: found column {column}"
@@ -425,7 +410,7 @@ def observation_bounds(
             low[column], high[column] = min(low[column], -1), max(high[column], 1)
         if not low[column] <= -1 <= 1 <= high[column]:
             raise PipelineError(
-                f"{place}, whose bounds are {low[column]:g} to {high[column]:g}; allowed are "
-                "bounds that hold -1 and 1"
+                f"{place}, of {low[column]:g} to {high[column]:g}; allowed: bounds that hold -1 "
+                "and 1"
             )
     return low, high

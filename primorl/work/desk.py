@@ -220,11 +220,8 @@ class Paid(Payment[S]):
             public_assumptions=list_assumptions(manifest),
             termination=termination,
         )
-        statement = replace(
-            statement,
-            public_units=manifest.public_units,
-            trajectories_per_person=manifest.info.trajectories_per_person,
-        )
+        public, most = manifest.public_units, manifest.info.trajectories_per_person
+        statement = replace(statement, public_units=public, trajectories_per_person=most)
         return statement.with_payment(self.charge.id, self.spent)
 
     @contextmanager

@@ -80,8 +80,8 @@ class MechanismNumbers:
             rounds=self.rounds,
             delta=self.delta,
             queries=tuple(
-                GaussianQuery(name, contributions[name].sensitivity, noise)
-                for name, noise in self.queries.items()
+                GaussianQuery(name, contributions[name].sensitivity, z)
+                for name, z in self.queries.items()
             ),
         )
 
@@ -453,8 +453,7 @@ class RunPlan:
         stated = [each.identity for each in found.jobs]
         if stated != [identity_of(job, known) for job in found.paid_jobs]:
             raise PipelineError(
-                f"{path}: jobs: not those of its numbers on {partitions.folder}: the file or the "
-                f"data are others since; {_REMEDY}"
+                f"{path}: jobs: not of its numbers on {partitions.folder}; {_REMEDY}"
             )
         try:
             found.events(partitions.manifest)

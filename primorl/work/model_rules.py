@@ -18,7 +18,6 @@ from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import MechanismNumbers, ModelJob, noise_of_share, solve_noise
-from primorl.work.objections import check_choices
 
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
@@ -143,8 +142,8 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     allowed = _NOISE_SOME if chosen.dynamics.start == "public" else _NOISE_YES
     if left_open and noise > allowed:
         why = (
-            f"the people have rows for a network, and its noise would be {noise:.2f} of what the "
-            f"rounds can move (allowed to {allowed})"
+            f"people have rows for a network, but its noise is {noise:.2f} of all moves (allowed: "
+            f"{allowed})"
         )
         return _of_heads(heads_instead, manifest, public, instead=why)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
@@ -279,7 +278,6 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
         common["privacy.clipping_norm"] = 1.0
     common["dynamics.max_transitions_per_unit"] = rows
     common["privacy.sampling_probability"] = round_to(share, 2)
-    check_choices(params.with_decided(common), manifest, public)
     chosen, noise = params, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
         chosen = params.with_decided(common | {"dynamics.hidden": hidden})
@@ -310,7 +308,6 @@ def _of_heads(
     """
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
     common = _LINEAR | {"privacy.sampling_probability": round_to(everybody, 2)}
-    check_choices(params.with_decided(common), manifest, public)
     chosen, lost, blurred = params, math.inf, None
     spaces = manifest.info.spaces
     sizes = spaces.observation_size + spaces.action_size, spaces.one_hot

@@ -146,7 +146,7 @@ def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
         raise PermissionError(13, "Permission denied", dir)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    with pytest.raises(PipelineError, match=r"^\S+: no file can be written there [^\n]*$"):
+    with pytest.raises(PipelineError, match=r"^\S+: not writable [^\n]*$"):
         check_writable([Path("models/dynamics")])
 
 

@@ -24,10 +24,10 @@ from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.data.identity.membership import remember_units
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
-from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Budget
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.statement import at_most, left_of
 from primorl.work.data import open_to_charge
 from tests.commands.charging import charged, partitioned, settings
 from tests.commands.conftest import Call
@@ -177,7 +177,7 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, prim
     charged(project)
     secret = Path(".primorl/secret")
     secret.unlink()
-    with pytest.raises(PipelineError, match="secret: not there, and without it"):
+    with pytest.raises(PipelineError, match="secret: not there: needed by the ledger"):
         open_to_charge(project)
     assert not secret.exists()
     secret.write_bytes(b"n" * 32)

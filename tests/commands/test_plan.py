@@ -13,7 +13,7 @@ from primorl.base.files import PARTITIONS
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
-from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import at_most
 from primorl.work.data import Partitions, open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
@@ -63,7 +63,7 @@ def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
         ("--rounds 0", "allowed is at least 1"),
         (BARE + "--target-epsilon 1 --solve rounds", "--rounds: found where the one for a target"),
         (BARE + Z + "--target-epsilon 1", "--noise-multiplier: found where the one for a target"),
-        (Q + T + "--delta 1e-9 --target-epsilon 1e-6", "found 1e-06: no noise multiplier below"),
+        (Q + T + "--delta 1e-9 --target-epsilon 1e-6", "found 1e-06: no noise below"),
         (
             Q + D + "--noise-multiplier 0.5 --target-epsilon 1 --solve rounds",
             "found 1: no round fits: one alone costs",
@@ -100,7 +100,7 @@ def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> No
 
 def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, primorl: Call) -> None:
     partitions = Partitions.open(PARTITIONS, data)
-    assert "charges nothing: its stage plan stops" in said(primorl)
+    assert "charges nothing: its stage plan refuses it" in said(primorl)
     edit("params.yaml", dynamics={"train_anyway": True})
     assert "): ε 0 is spent, " in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": 2.0}})
@@ -118,7 +118,7 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     edit("params.yaml", privacy={"budget": {"epsilon": 1e-3}})
     assert "does not fit" in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": None}})
-    assert "afterwards, without a budget" in said(primorl)
+    assert "then, without a budget" in said(primorl)
 
 
 def test_text_and_json_say_what_is_decided_and_whether_it_can_learn(

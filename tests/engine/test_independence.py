@@ -274,9 +274,9 @@ def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> 
     with pytest.raises(ValueError, match="units: found 67108865, allowed are up to 67108864"):
         mechanism_of(MOST_UNITS + 1, 1.0)
     for norm in (1e-22, 1e-7, 0.0, -1.0, math.nan, 1e7):
-        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
+        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed: 1e-06 to 1e"):
             L2Clip(norm)
-        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
+        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed: 1e-06 to 1e"):
             EnsembleClip(norm, "flat", 3, 3)
     for norm in (1e-6, 0.35, 1.0, 1e6):
         assert 2**26 <= norm / mechanism_of(3, norm).grid < 2**27

@@ -155,7 +155,7 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(
 def test_a_step_without_rows_clips_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4)
-    layer = local_update._Layer(weight, bias, 2, 8, Workspace())
+    layer = local_update._Layer(weight, bias, 2, 8, Workspace(), 0)
     layer.moved.normal_(generator=generator)
     before = layer.moved.clone()
     local_update._clip(

@@ -357,7 +357,7 @@ def test_it_holds_what_was_released_and_nothing_else(state: TrainingState, tmp_p
     assert set(about["facts"]) == counts | {
         "asked",
         "engine",
-        "settings",
+        "about",
     }
 
 
@@ -375,7 +375,7 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     charge = "d" if damage == "another charge" else "c"
     with pytest.raises(
         PipelineError,
-        match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge s",
+        match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge is spent",
     ):
         read(file, charge)
 

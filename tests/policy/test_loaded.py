@@ -252,7 +252,7 @@ def test_what_is_recommended_is_used_and_nothing_else(
     primorl.load_policy("elsewhere")
     for file in ("dvc.yaml", "metrics/summary.json"):
         Path(file).unlink()
-    with pytest.warns(UserWarning, match="nothing tells whether this policy is recommended"):
+    with pytest.warns(UserWarning, match="nothing recommends it"):
         primorl.load_policy(POLICY)
 
 
@@ -261,19 +261,19 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
     newer.
     """
     Path("metrics").mkdir()
-    with pytest.raises(PipelineError, match="nobody recommended it; `dvc repro` evaluates"):
+    with pytest.raises(PipelineError, match=r"nobody recommended this policy.*run `dvc repro`"):
         primorl.load_policy(POLICY)
     advise("trial", POLICY)
     primorl.load_policy(POLICY)
     said = read_json(Path("metrics/summary.json"))
     write_json(Path("metrics/summary.json"), said | {"policy_sha256": "0" * 64})
-    with pytest.raises(PipelineError, match="nobody recommended it"):
+    with pytest.raises(PipelineError, match="nobody recommended this policy"):
         primorl.load_policy(POLICY)
     write_json(Path("metrics/summary.json"), said)
     primorl.load_policy(POLICY)
     answers = Path("metrics/private_evaluation.json")
     write_json(answers, read_json(answers) | {"answer": "newer"})
-    with pytest.raises(PipelineError, match="nobody recommended it"):
+    with pytest.raises(PipelineError, match="nobody recommended this policy"):
         primorl.load_policy(POLICY)
     with pytest.raises(PipelineError, match="found without --policy"):
         choose(None, against_advice=True)

@@ -20,9 +20,8 @@ from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy import loaded
 from primorl.privacy.accounting.epsilon import compose, event_from_json
-from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
-from primorl.privacy.statement import Statement
+from primorl.privacy.statement import Statement, at_most
 from primorl.release import build
 from primorl.release.bundle import CHOSEN, add_choice
 from primorl.release.card import render
@@ -91,7 +90,7 @@ LIES: list[tuple[Change, str]] = [
         at(LEDGER, "records", lambda records: [each | {"state": "reserved"} for each in records]),
         "found no committed charge",
     ),
-    (lambda folder: shutil.rmtree(folder / "behaviour"), "are statements of models/dynamics;"),
+    (lambda folder: shutil.rmtree(folder / "behaviour"), "found models/dynamics;"),
 ]
 
 
@@ -168,7 +167,7 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
     for changes, says in (
         (
             {"verdict": Verdict(vetoes=(Veto(kind="warned", reason="late"),))},
-            "by the ledger it made other files",
+            ", by the ledger: damaged",
         ),
         ({"horizon": 7}, "private_evaluation.json: horizon: found 7, allowed is 200"),
         ({"policy_sha256": "0" * 64}, "not about models/policy/policy.saf"),

@@ -65,7 +65,7 @@ FORGED = [
     # Two readers of one file may see two guarantees.
     (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "and each key once"),
     (in_text(MODEL[1], "-10.0", "-1e999"), "finite number"),
-    (in_text("card.md", "trajectory", "person"), "card.md: not the card that the figures"),
+    (in_text("card.md", "trajectory", "person"), "card.md: not made of the figures"),
     (lambda folder: edit(folder / LEDGER, **{"x\nerror: well\x1b[2J": 1}), "x?error: well?[2J"),
     (lambda folder: write_json(folder / DECLARED, {"format": 1, "boss": "me"}), DECLARED),
 ]
@@ -147,7 +147,7 @@ def in_both(path: str, value: Any) -> Change:
 
 
 def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Path) -> None:
-    less = "less than the accountant makes of"
+    less = "the accountant finds"
     table: list[tuple[Change, str]] = [
         (
             in_both("queries", lambda asked: [q for q in asked if q["what"] == "first_states"]),

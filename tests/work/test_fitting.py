@@ -37,7 +37,7 @@ from primorl.work import model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
 from primorl.work.model_rules import Fit
-from primorl.work.objections import find_objections
+from primorl.work.resolve import check_choices, find_objections
 from tests.data.builders import INFO, episode, table
 from tests.model.models import plain_maps
 from tests.pipeline.training_project import (
@@ -124,9 +124,11 @@ def test_a_round_that_hardly_anybody_joins_is_refused(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise_of_model(monkeypatch, 1.0)
-    fit(automatic(data, privacy__sampling_probability=0.12))
-    with pytest.raises(PipelineError, match=r"found 0\.1, at which less than one of 9 units"):
-        fit(automatic(data, privacy__sampling_probability=0.1))
+    manifest, public = Manifest.load(MANIFEST), UnitStore.open(PUBLIC)
+    asked = [fit(automatic(data, privacy__sampling_probability=q))[0] for q in (0.12, 0.1)]
+    check_choices(asked[0], manifest, public)
+    with pytest.raises(PipelineError, match=r"found 0\.1; allowed is at least 1/9"):
+        check_choices(asked[1], manifest, public)
 
 
 def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(
@@ -273,7 +275,7 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
         for line in stops + warnings:
             share = f"{100 * beyond / 40:.3g}%"
             assert f"bounds.reward: {share} of the public values of 'reward' lie outside" in line
-            assert "maximum 3)" in line
+            assert " to 3;" in line
 
 
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)

@@ -11,7 +11,6 @@ import hmac
 import json
 import os
 import secrets
-import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import SECRET, UNITS, home, read_text, replaced_file, workspace
 from primorl.data.storage.schema import (
     IDS,
@@ -359,7 +358,7 @@ class SpellingCheck:
         if self._long >= _SEVERAL and not self._exact:
             found = "all ids of units of 16 digits and more look rounded, as by a spreadsheet"
             remedy = "different people may share one: write ids as text where they come from"
-            print(f"ingest: warning: {self._origin}: {found}; {remedy}", file=sys.stderr)
+            say(f"ingest: warning: {self._origin}: {found}; {remedy}")
         # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:

@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import shutil
-import sys
 import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -20,7 +19,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import home, replaced_file
 from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
@@ -212,7 +211,7 @@ class D4rlReader:
         cut = ~terminated[lasts] & ("next_observations" not in arrays)
         if alone := int((cut & (np.diff([0, *ends]) == 1)).sum()):
             found = f"left out {alone} episodes of one row that is cut, without a transition"
-            print(f"ingest: {self.path}: {found}", file=sys.stderr)
+            say(f"ingest: {self.path}: {found}")
         for number, (start, end) in enumerate(itertools.pairwise([0, *ends])):
             over = terminated[end - 1]
             known = end - int(cut[number])

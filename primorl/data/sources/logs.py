@@ -9,7 +9,6 @@ import csv
 import io
 import itertools
 import re
-import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.config.datasets import BoxActions, CsvFormat, TabularColumns
 from primorl.data.sources.log_paths import (
     ENDINGS,
@@ -196,7 +195,7 @@ class LogFiles:
                     yield pa.Table.from_arrays(arrays, schema=self.schema)
             if row in _SHEET_ROWS and path.suffix != ".parquet":
                 why = "where a spreadsheet ends; if it was saved from one, more are missing"
-                print(f"ingest: warning: {path}: found {row} rows, {why}", file=sys.stderr)
+                say(f"ingest: warning: {path}: found {row} rows, {why}")
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
@@ -451,7 +450,7 @@ def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> I
             _refuse_row(path, int(row) - 2, found, allowed)
         form = "Parquet" if path.suffix == ".parquet" else "CSV in UTF-8 with a header"
         raise PipelineError(
-            f"{path}: not readable as {form}: another format, truncated, corrupt or empty; {_AGAIN}"
+            f"{path}: not readable as {form}: another one, truncated or corrupt; {_AGAIN}"
         ) from None
 
 

@@ -6,7 +6,6 @@ becomes of a subject depends on nobody else's events. Times are whole microsecon
 """
 
 import itertools
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.reporting import progress_bar
 from primorl.config import datasets
 from primorl.data.sources.log_paths import record_files
@@ -87,12 +86,12 @@ class Meds:
         found += f" and are kept, with {logs.kept} of {logs.begun} trajectories"
         found += f"; values left out beyond bounds: {', '.join(left_out) or 'none'}"
         told = [f"{count} {said}" for said, count in codes.told.items() if count]
-        print(f"collect: {found}", *told, sep="; ", file=sys.stderr)
+        say("; ".join((f"collect: {found}", *told)))
         for entry in self._dataset.options.observation:
             read = sorted(codes.fitting[codes.role(entry)])
             if isinstance(entry, datasets.MedsValue) and len(read) > 1:
                 found = f"{len(read)} codes, all in one unit? {', '.join(read[:_MOST_CODES])}"
-                print(f"collect: {entry.name} is read of {found}", file=sys.stderr)
+                say(f"collect: {entry.name} is read of {found}")
         if unseen := ", ".join(map(repr, codes.unseen)):
             where = f"datasets/{self._name}.yaml: options"
             raise PipelineError(f"{where}: found {unseen}, no event's code; correct or drop it")

@@ -175,8 +175,8 @@ class MinariReader:
         self.path, self.files = path, len(folders)
         self._parts = {prefix: open_storage(folder) for prefix, folder in folders.items()}
         own = [
-            spaces_of(str(part.data_path), part.observation_space, part.action_space)
-            for part in self._parts.values()
+            spaces_of(str(p.data_path), p.observation_space, p.action_space)
+            for p in self._parts.values()
         ]
         first = next(iter(self._parts.values()))
         self.spaces, self.horizon, self._order = own[0], None, first.observation_space
@@ -207,7 +207,7 @@ class MinariReader:
             except Exception as broken:  # as in `open_storage`
                 found = f"missing, corrupt or not of the declared spaces ({type(broken).__name__})"
                 raise PipelineError(
-                    f"{part.data_path}: episode {read}: {found}; {_AGAIN}, or correct `environment`"
+                    f"{part.data_path}: episode {read}: {found}; {_AGAIN}, or mend environment"
                 ) from None
 
     def _episode(self, part: MinariStorage, name: str, raw: dict[str, Any]) -> Transitions:

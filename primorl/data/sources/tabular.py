@@ -4,7 +4,6 @@ transitions.
 
 import itertools
 import shutil
-import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.config.datasets import BoxActions, DeclaredBounds, TabularDataset
 from primorl.data.sources.log_paths import find_files, record_files
 from primorl.data.sources.logs import ROWS_PER_BATCH, LogFiles, fields_of
@@ -46,18 +45,23 @@ def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
         many = "all" if moved == 1 + int((~within).sum()) else "some"
         found = f"{many} trajectories do not lie in order in the log"
         why = "a time of day, or a number that starts anew, is no order"
-        print(f"ingest: {found}, and are sorted; {why}", file=sys.stderr)
+        say(f"ingest: {found}, and are sorted; {why}")
     if (within & (np.diff(rows["file"].to_numpy()[order]) != 0)).any():
         why = "if each numbers its own anew, make their ids unique"
-        print(f"ingest: found trajectories that go on in another file; {why}", file=sys.stderr)
+        say(f"ingest: found trajectories that go on in another file; {why}")
     if moved:
-        _refuse_moved(log, rows, keys, order)
+        _refuse_moved(log, rows, keys, order, within, moved)
     for start in range(0, len(order), ROWS_PER_BATCH):
         yield rows.take(pa.array(order[start : start + ROWS_PER_BATCH]))
 
 
 def _refuse_moved(
-    log: LogFiles, rows: pa.Table, keys: Sequence[schema.Array], order: schema.Ints
+    log: LogFiles,
+    rows: pa.Table,
+    keys: Sequence[schema.Array],
+    order: schema.Ints,
+    within: schema.Flags,
+    moved: int,
 ) -> None:
     """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
     lies in the log, if a wrong date or number or the end of summer time explains it.
@@ -67,16 +71,21 @@ def _refuse_moved(
     that lie in no order are so. Summer time can end in a night to Sunday: a step back by less than
     an hour there, of times without a zone.
 
+    Args:
+        log: of the rows.
+        rows: as they lie in it.
+        keys: order, trajectory and unit of every row.
+        order: the rows, sorted by these.
+        within: where the next row is of the same trajectory, sorted or not.
+        moved: number of trajectories that do not lie in order.
+
     Raises:
         PipelineError: names the file and the row.
     """
     time, *ids = keys
     places = np.lexsort(ids)
-    steps = np.diff(time[places])
-    within = np.logical_and.reduce([np.diff(own[places]) == 0 for own in ids])
-    trajectory = np.cumsum(~within)
+    steps, trajectory = np.diff(time[places]), np.cumsum(~within)
     back = within & (steps < 0)
-    disordered = len(np.unique(trajectory[back]))
     back &= np.bincount(trajectory, back)[trajectory] == 1
     gaps = np.where(within, np.diff(time[order]), 0)  # a trajectory has the same places there
     longest = np.zeros(len(rows), gaps.dtype)
@@ -86,7 +95,7 @@ def _refuse_moved(
     far = (longest > least) & (span <= 1.05 * longest) & (span > longest)
     far = back & far[trajectory] & (-steps >= longest[trajectory])
     far &= np.diff(rows["file"].to_numpy()[places]) == 0
-    if log.ordered_by_time or far.sum() == disordered:
+    if log.ordered_by_time or far.sum() == moved:
         found = "a time far before that of the row before (over half a year, or as -999)"
         allowed = "the true one; or, if it is true, the trajectory's rows in order"
         log.refuse(rows, places[1:][far], f"{found}, unlike all other steps", allowed)
@@ -218,16 +227,16 @@ class TabularReader:
             found = "the last row of trajectories that do not terminate has a reward"
             remedy = "set options.end: outcome, or flag true ends in columns.terminated"
             why = f"which is not used; if it is an outcome, {remedy}"
-            print(f"ingest: {hint}{found}, {why}", file=sys.stderr)
+            say(f"ingest: {hint}{found}, {why}")
         if None not in self._levels and len(self._levels) > 1:
             why = "an outcome is the reward of the last row alone"
-            print(f"ingest: warning: a trajectory's rows all earn the same; {why}", file=sys.stderr)
+            say(f"ingest: warning: a trajectory's rows all earn the same; {why}")
         earned = np.array(self._bounds.reward if self._bounds.outcomes else (), np.float32)
         for name, value in zip(self._bounds.outcomes or (), earned, strict=True):
             if value not in self._had:
                 found = f"no trajectory ends with {name!r} of bounds.outcomes ({value:g})"
                 why = f"That is private; its end must be marked as a true one ({_TRUE_ENDS})"
-                print(f"ingest: warning: {found}. {why}", file=sys.stderr)
+                say(f"ingest: warning: {found}. {why}")
 
     def _make_transitions(self, rows: pa.Table) -> pa.Table:
         starts = np.flatnonzero(

@@ -83,11 +83,10 @@ class Spaces:
 
     @classmethod
     def with_discrete_actions(
-        cls, observation_low: tuple[float, ...], observation_high: tuple[float, ...], actions: int
+        cls, low: tuple[float, ...], high: tuple[float, ...], actions: int
     ) -> Self:
-        """Spaces with ``actions`` discrete actions."""
-        low, high = (0.0,) * actions, (1.0,) * actions
-        return cls(observation_low, observation_high, low, high, discrete_actions=True)
+        """Spaces with ``actions`` discrete actions, and these bounds of observations."""
+        return cls(low, high, (0.0,) * actions, (1.0,) * actions, discrete_actions=True)
 
     @property
     def observation_size(self) -> int:
@@ -377,8 +376,8 @@ def _float32(values: Array) -> Floats:
 
 
 PUBLIC_BY: dict[str, str] = {
-    "hash": "drawn by a hash of the id, nobody was asked",
-    "file": "by consent, as a list of ids says",
+    "hash": "by a hash of the id, nobody was asked",
+    "file": "by consent, in a list of ids",
 }
 """Ways to choose public units, in words for a statement or a card."""
 

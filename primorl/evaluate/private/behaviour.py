@@ -336,11 +336,18 @@ class Asked(DataclassState):
         finished: whether all are there.
     """
 
+    OTHER = "other bounds of rewards or returns, or in another version"
+
     released: Tensor
     about: str = ""
     started: int = 0
     made: int = 0
     finished: bool = False
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]
+        """Whether a release may have been drawn and is gone: a charge pays for one alone."""
+        return not self.finished and self.started > self.made
 
 
 def noise_of(mechanism: Mechanism) -> float:

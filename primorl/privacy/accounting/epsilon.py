@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 import attrs
-import dp_accounting
 import numpy as np
-from dp_accounting import dp_event, pld, rdp
+from dp_accounting import NeighboringRelation, dp_event, pld, rdp
+from dp_accounting.dp_event import DpEvent
 from scipy import stats
 from scipy.special import log_ndtr, ndtr
 
@@ -23,7 +23,7 @@ from primorl.privacy.statement import RELATION_NAME, Relation
 
 # probability of cohorts that the accountant drops anyhow: they are counted as the largest
 _NEGLIGIBLE = 1e-30
-RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+RELATION = NeighboringRelation.REPLACE_SPECIAL
 _PRECISION = 1e-7  # of an ε in closed form
 # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 LARGEST_TIGHT = 1000.0
@@ -64,7 +64,7 @@ class Training:
     queries: tuple[float, ...] = ()
 
     @property
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> DpEvent:
         """``rounds`` Poisson-sampled Gaussian releases, after a Gaussian one for each query."""
         gaussian = dp_event.GaussianDpEvent(self.noise_multiplier)
         sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)
@@ -80,7 +80,7 @@ class Training:
 
 @lru_cache(maxsize=256)
 def spent(
-    event: dp_event.DpEvent,
+    event: DpEvent,
     delta: float,
     relation: Relation = RELATION_NAME,
     guess: float | None = None,
@@ -115,7 +115,7 @@ def spent(
     stated = loose if sound and not replaced else math.inf
     if loose > LARGEST_TIGHT:
         return Spent(stated, stated, delta)
-    neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
+    neighbours = NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
     def tight(near: float) -> float:
         return float(accountant_near(event, near, neighbours).get_epsilon(delta))
@@ -128,7 +128,7 @@ def spent(
 
 
 def compose(
-    events: Sequence[dp_event.DpEvent],
+    events: Sequence[DpEvent],
     delta: float,
     relation: Relation = RELATION_NAME,
     guess: float | None = None,
@@ -139,7 +139,7 @@ def compose(
     Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one.
     Nothing at all costs 0; one event without a guarantee makes the whole infinite.
     """
-    rounds: dict[dp_event.DpEvent, int] = {}
+    rounds: dict[DpEvent, int] = {}
     for inner, count in _releases(events):
         if isinstance(inner, dp_event.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
@@ -152,13 +152,13 @@ def compose(
     return spent(merged, delta, relation, guess)
 
 
-def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+def flat(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
     """Yield the events, and the parts of composed ones."""
     for event in events:
         yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
-def _releases(events: Iterable[dp_event.DpEvent]) -> Iterator[tuple[dp_event.DpEvent, int]]:
+def _releases(events: Iterable[DpEvent]) -> Iterator[tuple[DpEvent, int]]:
     """Yield the releases of events: the event of one, and how many there are."""
     for event in flat(events):
         repeated = isinstance(event, dp_event.SelfComposedDpEvent)
@@ -166,7 +166,7 @@ def _releases(events: Iterable[dp_event.DpEvent]) -> Iterator[tuple[dp_event.DpE
 
 
 def accountant_near(
-    event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
+    event: DpEvent, epsilon: float, relation: NeighboringRelation = RELATION
 ) -> pld.PLDAccountant:
     """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
     rounds = sum(count for _, count in _releases([event]))
@@ -174,7 +174,7 @@ def accountant_near(
     return accountant.compose(event)
 
 
-def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
+def grid_interval(event: DpEvent, epsilon: float, rounds: int) -> float:
     """Compute the width of the PLD's grid: it over-reports ε by at most 1%, unless that took over
     100,000 points.
     """
@@ -188,7 +188,7 @@ def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float
     return min(1e-2 if mixed else 1e-3, max(fine, affordable))
 
 
-def _widest_loss(event: dp_event.DpEvent) -> float:
+def _widest_loss(event: DpEvent) -> float:
     """Compute the largest privacy loss of a release that the PLD keeps: up to 10 standard
     deviations of noise.
     """
@@ -208,7 +208,7 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
     return 0.0
 
 
-def rdp_epsilon(event: dp_event.DpEvent, delta: float) -> tuple[float, bool]:
+def rdp_epsilon(event: DpEvent, delta: float) -> tuple[float, bool]:
     """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero,
     dp-accounting answers 0.
 
@@ -232,7 +232,7 @@ def rdp_epsilon(event: dp_event.DpEvent, delta: float) -> tuple[float, bool]:
         logger.removeFilter(is_news)
 
 
-def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
+def rdp_values(event: DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
     """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one
     below zero.
     """
@@ -240,7 +240,7 @@ def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, .
     return tuple(value if value >= 0 else math.inf for value in values)
 
 
-def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
+def grouped(event: DpEvent, units: int) -> DpEvent:
     """Return the event of one person with at most ``units`` units, all of which are zeroed out
     together.
 
@@ -276,9 +276,7 @@ def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
     raise ValueError(f"no group analysis for {type(event).__name__}")
 
 
-def _sample_group(
-    sampling_probability: float, noise_multiplier: float, units: int
-) -> dp_event.DpEvent:
+def _sample_group(sampling_probability: float, noise_multiplier: float, units: int) -> DpEvent:
     if sampling_probability == 1:
         return dp_event.GaussianDpEvent(noise_multiplier / units)
     counts = np.arange(units + 1)
@@ -328,7 +326,7 @@ def gaussian_mean(epsilon: float, delta: float) -> float:
 # ---- events as plain data: the JSON that ``privacy.json`` and the ledger hold
 
 
-def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
+def event_to_json(event: DpEvent) -> dict[str, Any]:
     """Convert an event to plain data: the name of each class and its fields, inner events likewise.
 
     Raises:
@@ -340,14 +338,12 @@ def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, dp_event.DpEvent):
+    if isinstance(value, DpEvent):
         return event_to_json(value)
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def event_from_json(
-    content: dict[str, Any], allowed: Collection[str] = tuple(_FIELDS)
-) -> dp_event.DpEvent:
+def event_from_json(content: dict[str, Any], allowed: Collection[str] = tuple(_FIELDS)) -> DpEvent:
     """Rebuild the event of `event_to_json`.
 
     The ``allowed`` types are checked before inner events are read, so that a stranger's file cannot
@@ -398,7 +394,6 @@ def _positive(content: dict[str, Any], key: str, most: float) -> Any:
     fits = type(value) in (int, float) and 0 < value <= most and value < math.inf
     if not fits:
         raise ValueError(
-            f"{content['type']}.{key}: found {value!r}; allowed: a finite number above 0, at most "
-            f"{most:g}"
+            f"{content['type']}.{key}: found {value!r}; allowed: finite, above 0, at most {most:g}"
         )
     return value

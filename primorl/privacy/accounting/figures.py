@@ -19,8 +19,7 @@ from scipy import optimize
 from primorl.base.files import finite
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.privacy_filter import cost, total
-from primorl.privacy.accounting.rounding import at_most, rounded_up
-from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
+from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint, at_most, rounded_up
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 GROUP_SIZES = (2, 4, 8)
@@ -213,7 +212,7 @@ def solve_noise_multiplier(
     while excess(multiplier) > 0:
         if multiplier >= _LARGEST_MULTIPLIER:
             raise ValueError(
-                f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon "
+                f"no noise below {_LARGEST_MULTIPLIER:g} reaches epsilon "
                 f"{at_most(target_epsilon, 6)}"
             )
         multiplier = rounded_up(multiplier * (1 + 10**-_DIGITS), _DIGITS)

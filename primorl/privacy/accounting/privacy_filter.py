@@ -119,8 +119,8 @@ class Cost:
     def from_json(cls, content: dict[str, Any]) -> "Cost":
         """Rebuild the cost of `to_json`."""
         numbers = [
-            math.inf if value is None else float(value)
-            for value in (content["squared_mean"], *content["renyi"])
+            math.inf if each is None else float(each)
+            for each in (content["squared_mean"], *content["renyi"])
         ]
         return cls(numbers[0], float(content["escaped"]), tuple(numbers[1:]))
 

@@ -21,7 +21,6 @@ from dp_accounting import dp_event
 from primorl.base import Busy
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.history import (
     Budget,
     BudgetExceeded,
@@ -33,6 +32,7 @@ from primorl.privacy.ledger.history import (
     Version,
 )
 from primorl.privacy.ledger.store import SIDES, Side, Store
+from primorl.privacy.statement import at_most, left_of
 
 DIGEST_BYTES = 16
 TRAJECTORY = "trajectory"
@@ -101,7 +101,7 @@ class Directory:
             for side in SIDES:
                 if self.history.chain.members_digest(stored.get(side, b"")) != digests[side]:
                     raise self.history.chain.broken(
-                        version, "the members of this dataset version were removed or edited"
+                        version, "the members of this version were removed or edited"
                     )
             heads = {side: np.frombuffer(stored.get(side, b""), "<u8") for side in SIDES}
             self._rosters[version] = Roster(heads)
@@ -207,17 +207,17 @@ def refuse_second(request: Request, history: History) -> None:
     for charge in history.charges.values():
         if request.identity and charge.identity == request.identity:
             raise Busy(
-                f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait "
-                f"for the process that works on it; {charge.another_draw}"
+                f"{charge}: pays for exactly this result; wait for its process; "
+                f"{charge.another_draw}"
             )
 
 
 def refuse_published(
-    dataset: str, own: Version, roster: Roster, directory: Directory, confirmed: str | None = None
+    dataset: str, own: Version, roster: Roster, directory: Directory, word: str | None = None
 ) -> None:
     """Refuse units that were public and are private now, or the other way round.
 
-    Units that were private and never charged for may become public where ``confirmed`` names all
+    Units that were private and never charged for may become public where ``word`` names all
     public units of this version; the error gives the name.
     """
     charged: dict[int, set[str]] = {}
@@ -230,26 +230,26 @@ def refuse_published(
         published = bool(own.public) or bool(earlier.heads["public"].size)
         if one_population and published and not same_kind(own, known):
             raise Refused(
-                f"{where}: unit: found {own.unit!r}, and an earlier run on the same population had "
-                f"{known.unit!r}; where some units are public, nobody can tell whose they are "
-                "under another unit; keep the unit"
+                f"{where}: unit: found {own.unit!r}, earlier {known.unit!r} on this population; "
+                "where some units are public, nobody can tell whose they are under another unit; "
+                "keep it"
             )
         if one_population and published and own.unit == TRAJECTORY:
             _refuse_hidden(dataset, own, roster, known, earlier, charged.get(sequence, set()))
         if sequence in charged and roster.shares("public", earlier, "private"):
             raise Refused(
-                f"{where}: the public split holds units that earlier runs were charged for as "
-                "private; put partition in params.yaml and consent back, or take other data"
+                f"{where}: the public split holds units that were charged as private; put "
+                "partition and consent back, or take other data"
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
                 f"{where}: the private split holds units that an earlier split made public; put "
-                "partition in params.yaml and consent back, leave these units out "
-                "(ingestion.exclude_units), or take other data"
+                "partition and consent back, leave them out (ingestion.exclude_units), or take "
+                "other data"
             )
     if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
         name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
-        if confirmed != name:
+        if word != name:
             raise Refused(
                 f"{where}: partition: found units that would become public and were private in an "
                 "earlier split; put partition in params.yaml and consent back; or, if it is meant, "
@@ -258,23 +258,23 @@ def refuse_published(
 
 
 def _refuse_hidden(
-    dataset: str,
+    name: str,
     own: Version,
     roster: Roster,
-    known: Registered,
+    old: Registered,
     earlier: Roster,
-    entries: set[str],
+    names: set[str],
 ) -> None:
     """Refuse trajectories that may be those of an earlier version under other ids or columns."""
-    entries = entries | {known.dataset}
+    names = names | {old.dataset}
     shared = any(roster.shares(one, earlier, its) for one in SIDES for its in SIDES)
-    fits = dataset in entries and (own.simulated or shared)
-    if own.fingerprint != known.fingerprint and not fits:
+    fits = name in names and (own.simulated or shared)
+    if own.fingerprint != old.fingerprint and not fits:
         raise Refused(
-            f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same "
-            f"population has ({', '.join(sorted(entries))}); where some units are public, other "
-            "ids may hide that they are the same people; put the entry back, set unit to the "
-            "person's column, or name another population if they are others"
+            f"dataset {name!r}: unit: found {own.unit!r}, as an earlier version of the "
+            f"population has ({', '.join(sorted(names))}); where some units are public, other "
+            "ids may hide the same people; put the entry back, set unit to the person's column, "
+            "or name another population"
         )
 
 
@@ -283,9 +283,9 @@ def refuse_other_unit(request: Request, account: Account) -> None:
     for entry in account.entries:
         if not entry.same_unit:
             raise Refused(
-                f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge "
-                f"{entry.charge.id} on the same people was made on unit {entry.charge.unit!r}; "
-                "what both reveal does not add up; keep the unit"
+                f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and "
+                f"{entry.charge} on the same people was made on {entry.charge.unit!r}, which does "
+                "not add up; keep the unit"
             )
 
 

@@ -4,7 +4,6 @@ at no cost.
 
 import re
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,9 +13,8 @@ from typing import Generic
 
 from dp_accounting import dp_event
 
-from primorl.base import Busy, PipelineError
+from primorl.base import Busy, PipelineError, say
 from primorl.base.files import finite, home, locked, sync, workspace
-from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
     Restore,
@@ -29,7 +27,7 @@ from primorl.privacy.ledger.checkpoint import (
 from primorl.privacy.ledger.history import Budget, Charge, Refused, Request, Version
 from primorl.privacy.ledger.ledger import Ledger, new_charge_id
 from primorl.privacy.ledger.store import Mark, Progress
-from primorl.privacy.statement import SpentOnDataset
+from primorl.privacy.statement import SpentOnDataset, at_most
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -104,6 +102,7 @@ def pay_or_resume(
     | it died between a query's noise and its answer | refused; the charge stays spent |
     | another living process works on it | refused; an experiment in DVC's copy waits for it |
     | its checkpoint is not here, or is an old copy | refused; the charge stays spent |
+    | it rests on another version, policy or bounds | refused; the charge stays spent |
     | two processes begin at once, here or elsewhere | one is granted, the other is refused |
     | an error while it reserved, outcome unknown | the checkpoint stays; the next call finds out |
     | the ledger lacks its charge | ignored, or refused if something was done under it |
@@ -129,7 +128,7 @@ def pay_or_resume(
         with ExitStack() as locks:
             try:
                 _refuse_lost_work(ledger, checkpoints)
-                payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
+                payment = _resumed(ledger, request.identity, checkpoints, begin, restore, locks)
                 if payment is None:
                     payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
             except Busy:
@@ -139,7 +138,7 @@ def pay_or_resume(
                 yield payment
                 return
         if not said:
-            _say(f"{request.stage}: another process pays for exactly this result; it is waited for")
+            say(f"{request.stage}: another process pays for exactly this result; it is waited for")
             said = True
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -152,7 +151,12 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
 
 
 def _resumed(
-    ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
+    ledger: Ledger,
+    identity: str,
+    checkpoints: Path,
+    begin: S,
+    restore: Restore[S],
+    locks: ExitStack,
 ) -> Payment[S] | None:
     """Find the payment to restore or resume; None if nothing was paid.
 
@@ -169,31 +173,32 @@ def _resumed(
     if not (state.finished and charge.state == "committed"):
         if not locks.enter_context(locked(file.with_suffix(".lock"))):
             raise Busy(
-                f"{file}: another process works on charge {charge.id} of {charge.time}, which "
-                f"pays for exactly this result; wait for it; {charge.another_draw}"
+                f"{file}: another process works on {charge}; wait for it; {charge.another_draw}"
             )
         # its owner may have gone on
         state, saves = read_checkpoint(file, restore, charge.id, remedy)
     # Its owner may have been killed before its rename was durable: what is read here must stay, as
     # the ledger will say that it was reached.
     sync(file.parent)
+    if state.about != begin.about:
+        raise PipelineError(
+            f"{charge} paid for this with {begin.OTHER}; bring it back; {charge.another_draw}"
+        )
     if state.finished:  # perhaps killed between the last checkpoint and the commit
+        found = "has paid for exactly this: it is restored, and nothing is spent"
+        say(f"{charge.stage}: {charge} {found}; {charge.another_draw}")
         return Payment(charge, state)
     if charge.state != "reserved" or ledger.progress.behind(charge.id, saves):
         raise _refusal(charge, file, "an old copy")
     if state.lost:
         raise PipelineError(
-            f"{file}: the run died after a query's noise and before its answer was saved, and "
-            f"charge {charge.id} of {charge.time} pays for one answer only; it stays spent; "
-            f"{charge.another_draw}"
+            f"{file}: the run died between a query's noise and its answer, and {charge} pays for "
+            f"one answer only; it stays spent; {charge.another_draw}"
         )
     mark = ledger.progress.claim(charge.id, secrets.token_hex(16), saves)
     if mark is None:
         raise _refusal(charge, file, "an old copy")
-    _say(
-        f"{charge.stage}: charge {charge.id} resumes after {state.started} of its rounds; "
-        "nothing more is spent"
-    )
+    say(f"{charge.stage}: {charge} resumes after {state.started} rounds; nothing more is spent")
     return Payment(charge, state, _writer(file, ledger.progress, mark))
 
 
@@ -222,7 +227,7 @@ def _reserved(
     cost = "no guarantee"
     if charge.epsilon is not None:
         cost = f"ε {at_most(charge.epsilon)} at δ {at_most(charge.delta)}"
-    _say(f"{request.stage}: charge {name} reserved: {cost}")
+    say(f"{request.stage}: charge {name} reserved: {cost}")
     return Payment(charge, begin, _writer(file, ledger.progress, mark))
 
 
@@ -237,9 +242,8 @@ def _refuse_lost_work(ledger: Ledger, checkpoints: Path) -> None:
     begun = [file for file in _without_charge(ledger, files) if has_begun(file)]
     for file in _without_charge(ledger, begun):
         raise PipelineError(
-            f"{file}: work was done under charge {file.stem}, which the ledger does not hold: "
-            "it has lost records, or is another one; restore its database from the backup (or "
-            "ledger.url), or move this file away if its charge is in another ledger"
+            f"{file}: its charge is not in the ledger, which has lost records or is another one; "
+            "restore its database (or ledger.url) from the backup; move it if another ledger has it"
         )
 
 
@@ -250,17 +254,8 @@ def _without_charge(ledger: Ledger, files: Sequence[Path]) -> list[Path]:
 
 
 def _refusal(charge: Charge, file: Path, found: str) -> PipelineError:
+    remedy = "go on where its newest checkpoint is, or bring that file here"
     if charge.state == "committed":
-        return PipelineError(
-            f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this "
-            "result; bring the file back from where it was paid for, or the result by `dvc "
-            f"checkout` or `dvc pull`; {charge.another_draw}"
-        )
-    return PipelineError(
-        f"{file}: {found}, and charge {charge.id} of {charge.time} pays for exactly this result; "
-        f"go on where its newest checkpoint is, or bring that file here; {charge.another_draw}"
-    )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+        remedy = "bring it back, or the result by `dvc checkout` or `dvc pull`"
+    why = f"{charge} pays for exactly this result"
+    return PipelineError(f"{file}: {found}, and {why}; {remedy}; {charge.another_draw}")

@@ -26,6 +26,13 @@ class State(Protocol):
     It holds only released values, so it may be written to disk.
     """
 
+    OTHER: ClassVar[str]
+    """What differs where two states of the same settings are not ``about`` the same."""
+
+    @property
+    def about(self) -> str:
+        """Digest of what the work rests on beside its identity: a resumed state has the same."""
+
     @property
     def started(self) -> int:
         """Number of releases that began, or may have begun.
@@ -55,6 +62,8 @@ class DataclassState:
     ``started``, ``finished``.
     """
 
+    OTHER: ClassVar[str] = "another version of the code"
+    about: str = ""
     lost: ClassVar[bool] = False
 
     def tensors(self) -> dict[str, Tensor]:
@@ -87,12 +96,10 @@ def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -
     about a unit.
     """
     # Copies: safetensors refuses tensors that share memory.
-    tensors = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in state.tensors().items()
-    }
+    form, tensors = torch.contiguous_format, state.tensors().items()
+    copies = {name: each.detach().cpu().clone(memory_format=form) for name, each in tensors}
     header = {"charge": charge, "saves": saves, "facts": dict(state.facts())}
-    content = save(tensors, {_KEY: json.dumps(header, allow_nan=False)})
+    content = save(copies, {_KEY: json.dumps(header, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
 
@@ -120,7 +127,7 @@ def read_checkpoint(
         return restore(load(content), header["facts"]), int(header["saves"])
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
-            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent{remedy}"
+            f"{path}: not a checkpoint of this run, or damaged; its charge is spent{remedy}"
         ) from None
 
 

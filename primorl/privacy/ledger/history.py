@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
 
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file, sync
-from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import at_most
 
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"
@@ -92,7 +92,7 @@ class Request:
     dataset: str
     stage: str
     identity: str
-    event: dp_event.DpEvent
+    event: DpEvent
     delta: float
 
 
@@ -133,6 +133,9 @@ class Charge:
     by: str | None
     made: tuple[dict[str, str], ...] = ()
 
+    def __str__(self) -> str:
+        return f"charge {self.id} of {self.time}"
+
     @property
     def another_draw(self) -> str:
         """Say which setting pays for another draw of the noise."""
@@ -149,9 +152,8 @@ class Charge:
             first = {earlier.get(name, digest) for earlier in self.made} - {digest}
             if name.endswith(".safetensors") and first:
                 raise PipelineError(
-                    f"charge {self.id}: {name}: found SHA-256 {digest[:12]}…, allowed is "
-                    f"{min(first)[:12]}…, which it made first; bring it back by `dvc checkout`; "
-                    f"{self.another_draw}"
+                    f"{self}: {name}: found SHA-256 {digest[:12]}…, allowed is {min(first)[:12]}…, "
+                    f"which it made first; run `dvc checkout`; {self.another_draw}"
                 )
 
 
@@ -248,8 +250,7 @@ class Chain:
     def broken(self, sequence: int, reason: str) -> PipelineError:
         """Make the error about a record."""
         return PipelineError(
-            f"ledger {self._ledger}: record {sequence}: {reason}; nothing can be charged before "
-            "the ledger is whole: restore it and .primorl from their backup"
+            f"ledger {self._ledger}: record {sequence}: {reason}; restore it and .primorl first"
         )
 
     def _check(self, record: Record, due: int, previous: str) -> dict[str, Any]:
@@ -314,8 +315,7 @@ class Anchor:
             return None
         except (OSError, ValueError, KeyError, TypeError) as broken:
             raise PipelineError(
-                f"{self.path}: not the ledger's head ({type(broken).__name__}); restore it from "
-                "its backup"
+                f"{self.path}: not the ledger's head ({type(broken).__name__}); restore it"
             ) from None
 
     def advance(self, head: Head) -> None:

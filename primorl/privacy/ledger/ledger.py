@@ -183,8 +183,7 @@ class Ledger:
             charge = self._history.charges.get(charge_id)
             if charge is None:
                 raise PipelineError(
-                    f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those "
-                    "that are"
+                    f"charge {charge_id}: not in the ledger; see `primorl ledger show`"
                 )
             if charge.state == "committed":
                 if not made or made in charge.made:
@@ -211,10 +210,8 @@ class Ledger:
         record.
         """
         self._refresh()
-        return {
-            sequence: (known, account_of(self._directory, known, self._directory.roster(sequence)))
-            for sequence, known in self._history.versions.items()
-        }
+        own, versions = self._directory, self._history.versions.items()
+        return {each: (known, account_of(own, known, own.roster(each))) for each, known in versions}
 
     def verify(self) -> int:
         """Read everything again and check it: hashes, order, the anchor, the members of every
@@ -251,9 +248,9 @@ class Ledger:
         self._refresh()
         if self._history.chain.hashes and self._anchor.read() is None:
             raise PipelineError(
-                f"{self._anchor.path}: not there, so nobody can tell whether records were cut off "
-                f"at the end of ledger {self._store.shown}; restore .primorl from its backup, or "
-                "copy the file from a project that shares the ledger"
+                f"{self._anchor.path}: not there, so a cut at the end of ledger "
+                f"{self._store.shown} would not show; restore .primorl from its backup, or copy "
+                "the file from a project that shares it"
             )
 
     def close(self) -> None:
@@ -279,15 +276,14 @@ class Ledger:
                 random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10)))
             )
         raise PipelineError(
-            f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; "
-            "try again"
+            f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times; try again"
         )
 
     def _append(
         self,
         contents: Sequence[Mapping[str, Any]],
         rosters: Mapping[int, Roster],
-        mark: Mark | None = None,
+        mark: Mark | None,
     ) -> bool:
         """Write a decision on the history as read; return False if other records were appended
         meanwhile.
@@ -318,11 +314,8 @@ class Ledger:
             return
         found = chain.hashes[: anchored.sequence]
         if len(found) < anchored.sequence or found[-1] != anchored.hash:
-            raise chain.broken(
-                min(len(found) + 1, anchored.sequence),
-                f"missing, or not the one that {self._anchor.path} knows (or ledger.url now names "
-                "another ledger)",
-            )
+            why = f"missing, or not as {self._anchor.path} says (or ledger.url names another)"
+            raise chain.broken(min(len(found) + 1, anchored.sequence), why)
 
     def _register(
         self, dataset: str, version: history.Version, roster: Roster

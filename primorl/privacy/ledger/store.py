@@ -58,12 +58,9 @@ _tables = sa.MetaData()
 _records = sa.Table(
     "ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash")
 )
+_content = sa.Column("content", sa.LargeBinary, nullable=False)
 _members = sa.Table(
-    "ledger_members",
-    _tables,
-    _number("version"),
-    _text("side", key=True),
-    sa.Column("content", sa.LargeBinary, nullable=False),
+    "ledger_members", _tables, _number("version"), _text("side", key=True), _content
 )
 _progress = sa.Table(
     "ledger_progress",
@@ -113,8 +110,7 @@ class Store:
         with self._clear_errors():
             if file is not None and self.begun and self._has(f"{_records.name}{_MOVED}"):
                 raise PipelineError(
-                    f"ledger {self.shown}: its records were moved (`primorl ledger move`); name "
-                    "their database as ledger.url in params.yaml"
+                    f"ledger {self.shown}: was moved (`primorl ledger move`); set ledger.url to it"
                 )
             if not read_only:
                 self._create_tables()
@@ -140,9 +136,9 @@ class Store:
         Return False if another process has used one of the sequences first.
         """
         rows = [
-            {"version": version, "side": side, "content": content}
-            for version, sides in members.items()
-            for side, content in sides.items()
+            {"version": v, "side": side, "content": c}
+            for v, sides in members.items()
+            for side, c in sides.items()
         ]
         with self._clear_errors():
             try:
@@ -242,8 +238,7 @@ class Store:
                 return
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
-            f"ledger {self.shown}: its tables cannot be created; the user needs the right to "
-            "create them"
+            f"ledger {self.shown}: its tables cannot be created; give its user the right to"
         )
 
     @contextmanager
@@ -339,8 +334,7 @@ class Progress:
             if self._store.replace_progress(before, after):
                 return after
         raise PipelineError(
-            f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try "
-            "again"
+            f"ledger {self._store.shown}: others changed charge {charge} meanwhile; try again"
         )
 
     def advance(self, mark: Mark) -> Mark:
@@ -359,8 +353,7 @@ class Progress:
         ):
             raise PipelineError(
                 f"charge {mark.charge}: another process has resumed it from a copy of its "
-                "checkpoint; this one stops before it reads anything more, and nothing more is "
-                "spent"
+                "checkpoint; this one stops before it reads or spends more"
             )
         return after
 
@@ -386,8 +379,8 @@ class Progress:
     def _broken(self, charge: str, what: str) -> PipelineError:
         return PipelineError(
             f"ledger {self._store.shown}: ledger_progress: the row of charge {charge} was {what}, "
-            "so nobody knows which checkpoint is the newest; restore the database from its "
-            "backup; the charge stays spent"
+            "so no checkpoint can be trusted; restore the database from its backup; the charge "
+            "stays spent"
         )
 
 
@@ -451,8 +444,7 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
         )
     except ImportError:
         raise PipelineError(
-            f"ledger {shown}: the driver for PostgreSQL is missing; pip install "
-            '"primorl[postgresql]"'
+            f"ledger {shown}: no driver for PostgreSQL; pip install 'primorl[postgresql]'"
         ) from None
     sa.event.listen(engine, "connect", _sqlite_settings if sqlite else _postgresql_settings)
     if read_only:

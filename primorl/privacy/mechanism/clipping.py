@@ -43,8 +43,8 @@ class Clip:
         found = self.clipping_norm
         if not (_LEAST_NORM <= found <= _LARGEST_NORM or found == math.inf):
             raise ValueError(
-                f"clipping_norm: found {found}, allowed are {_LEAST_NORM:g} to {_LARGEST_NORM:g}, "
-                "or infinity"
+                f"clipping_norm: found {found}, allowed: {_LEAST_NORM:g} to {_LARGEST_NORM:g}, "
+                "infinity"
             )
 
     @property
@@ -92,8 +92,7 @@ class L2Clip(Clip):
 
         if vectors.dim() != 2 or vectors.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"vectors: found {vectors.dtype} of shape {tuple(vectors.shape)}; allowed is "
-                "float32 or float64 [P, n], one row for each unit"
+                f"vectors: found {vectors.dtype} {tuple(vectors.shape)}; allowed: float [P, n]"
             )
         squares = _squares(vectors)
         norms = squares.sqrt()

@@ -112,8 +112,7 @@ class Mechanism:
             raise ValueError("noise covers only clipped contributions: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
             raise ValueError(
-                "the noise of the rounds covers no query: give every query a noise multiplier "
-                "above 0"
+                "the noise of the rounds covers no query: give each a noise multiplier above 0"
             )
         if len({query.what for query in self.queries}) < len(self.queries):
             raise ValueError("two queries have the same name: each query is answered once")
@@ -278,7 +277,7 @@ class GaussianQuery:
     def __post_init__(self) -> None:
         if not 0 <= self.standard_deviation <= _MOST_QUERY_NOISE:
             raise ValueError(
-                f"query {self.what!r}: found noise of {self.standard_deviation}, allowed are 0 to "
+                f"query {self.what!r}: found noise {self.standard_deviation}, above "
                 f"{_MOST_QUERY_NOISE:g}"
             )
 

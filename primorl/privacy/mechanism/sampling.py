@@ -143,8 +143,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     """
     if not 0 < scale < _LARGEST:
         raise ValueError(
-            f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers "
-            "are exact"
+            f"scale: found {scale}, allowed is above 0 and below {_LARGEST} (exact numbers)"
         )
     deviation = math.isqrt(math.ceil(scale) ** 2 + _SMOOTHING**2) + 1
     drawn, filled = np.empty(count), 0
@@ -169,10 +168,8 @@ def _propose(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int6
     chance = np.exp(-x * (2 * block + x) / 2) * _CELLS
     accepted = of_chance < chance
     close = (np.abs(of_chance - chance) <= _DOUBT) | (_bounds()[block] == of_block)
-    for number in np.flatnonzero(close):
-        block[number], accepted[number] = _decide(
-            entropy, of_block[number], place[number], of_chance[number], deviation
-        )
+    for i in np.flatnonzero(close):
+        block[i], accepted[i] = _decide(entropy, of_block[i], place[i], of_chance[i], deviation)
     # else some places come more often
     accepted &= words[1] <= np.uint64((1 << 64) // deviation * deviation - 1)
     value = block * deviation + place
@@ -190,10 +187,8 @@ def _decide(
     """
     with localcontext() as context:
         context.prec = _DIGITS
-        first, second = (
-            (Decimal(int(cell)) + Decimal(_more(entropy)) / (1 << _MORE_BITS)) / _CELLS
-            for cell in (of_block, of_chance)
-        )
+        cells = (Decimal(int(cell)) for cell in (of_block, of_chance))
+        first, second = ((c + Decimal(_more(entropy)) / (1 << _MORE_BITS)) / _CELLS for c in cells)
         block = sum(first >= bound for bound in _exact_bounds())
         x = Decimal(int(place)) / deviation
         return block, second < (-x * (2 * block + x) / 2).exp()

@@ -70,9 +70,9 @@ def test_two_kinds_of_units_of_the_same_people_are_refused(
     Twins: the same kind; other people.
     """
     charge(ledger, first)
-    said = f"found '{second.unit}', and charge {ledger.charges()[0].id} on the same people"
+    said = f"found '{second.unit}', and charge {ledger.charges()[0].id} of .* on the same people"
     for budget in (None, Budget(1e6, DELTA)):
-        with pytest.raises(PipelineError, match=f"{said} was made on unit '{first.unit}'"):
+        with pytest.raises(PipelineError, match=f"{said} was made on '{first.unit}'"):
             charge(ledger, second, "two", budget)
     assert ledger.account(second).epsilon(DELTA) == float("inf"), "nor can anything be promised"
     charge(ledger, replace(first, fingerprint="9" * 64), "two")
@@ -82,7 +82,9 @@ def test_two_kinds_of_units_of_the_same_people_are_refused(
 
 def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", "admission", population=CLINIC, public="xy"))
-    with pytest.raises(PipelineError, match="found 'patient', and an earlier run"):
+    with pytest.raises(
+        PipelineError, match="found 'patient', earlier 'admission' on this population"
+    ):
         charge(ledger, of("uvw", "patient", population=CLINIC), "two")
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
@@ -94,7 +96,7 @@ def test_trajectories_of_the_population_that_share_nothing_are_refused_where_som
 
     Twins: nobody public; another population; shared ones; a simulator's.
     """
-    hidden = "unit: found 'trajectory', as an earlier version of the same population has"
+    hidden = "unit: found 'trajectory', as an earlier version of the population has"
     charge(ledger, of("abc", "trajectory", population=CLINIC))
     charge(ledger, of("def", "trajectory", population=CLINIC), "again")
     other = of("uvw", "trajectory", population=CLINIC, public="xy")
@@ -190,7 +192,7 @@ def test_a_clone_joins_with_secret_and_head_of_another(
         pay(chosen)
         assert primorl("ledger", "verify")[0] == 0
     execute(ledger_url, "DELETE FROM ledger_records WHERE sequence > 3")
-    assert "missing, or not the one" in primorl("ledger", "verify")[2]
+    assert "missing, or not as" in primorl("ledger", "verify")[2]
 
 
 def test_a_lost_ledger_does_not_begin_again_where_a_model_was_trained(chosen: Params) -> None:
@@ -229,7 +231,7 @@ def test_a_ledger_moves_from_a_file_to_a_server(
     head, elsewhere = project / ".primorl/ledger.head", project / "head"
     for before_it, after in ((head, head), (head, elsewhere), (elsewhere, head)):
         before_it.rename(after)  # a clone may have none
-        with pytest.raises(PipelineError, match="its records were moved"):
+        with pytest.raises(PipelineError, match="was moved"):
             pay(chosen)
     raw["ledger"]["url"] = target
     chosen = write_settings(raw)

@@ -37,9 +37,9 @@ from tests.privacy.ledger.postgresql import Server
 KINDS = ["version", "reserved", "reserved", "committed"]
 KINDS += ["version", "reserved", "committed", "reserved"]
 EDITED = "missing, edited or moved, or .primorl/secret is not that"
-CUT = "missing, or not the one that {head} knows"
+CUT = "missing, or not as {head} says"
 NO_TEXT = "UPDATE ledger_records SET hash = CAST(x'ff00' AS TEXT)"
-MEMBERS = "the members of this dataset version were removed or edited"
+MEMBERS = "the members of this version were removed or edited"
 
 
 class Book:
