@@ -148,10 +148,10 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
             f"a gain of {compared.least_gain:.4g} is below {LEAST_GAIN:.0%} of how far people's "
             f"returns are apart ({compared.scale:.4g}): what the log does not record can make it"
         )
+    barred = [f"no trial: {'; '.join(bars)}"] if bars else []
     if small or (answers.verdict is not None and answers.verdict.vetoes):
         unknown = "what people would gain by the policy is not known"
-        why = [unknown, *(f"no trial: {bar}" for bar in bars)]
-        return Recommendation(answer="keep", policy=None, reason=_sentences(*why))
+        return Recommendation(answer="keep", policy=None, reason=_sentences(unknown, *barred))
     said = "by the model the policy gains nothing"
     if compared.gain > 0:
         said = "there may be no gain at all: its interval begins at 0 or below"
@@ -161,7 +161,7 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     return Recommendation(
         answer="trial" if tries else "keep",
         policy="models/policy" if tries else None,
-        reason=_sentences(said, *(f"no trial: {bar}" for bar in bars)),
+        reason=_sentences(said, *barred),
         gain=compared.gain,
         interval=(low, high),
     )
