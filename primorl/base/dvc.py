@@ -42,8 +42,8 @@ _BUSY = (
     "delete that file"
 )
 _DAMAGED = (
-    f"it is empty or damaged: `git checkout {LOCK}` brings it back; or delete it: all stages run "
-    "again, and what is paid for is restored"
+    f"it is empty, damaged or of a merge: `git checkout HEAD -- {LOCK}` brings one back; or delete "
+    "it: all stages run again, and what is paid for is restored"
 )
 _REMEDIES = {
     " is busy, ": _BUSY,
@@ -145,13 +145,16 @@ class Status:
         Raises:
             PipelineError: DVC cannot say.
         """
-        answer, found = self._read(), dict[str, Any]()
+        answer, edited, lists = self._read(), set[Path](), {WITHDRAWALS, CONSENT}
         for stage in MAKE_DATA & answer.keys():
             for part in answer[stage]:  # words of its own, or a mapping
-                found |= part.get("changed deps", {}) if isinstance(part, dict) else {}
-        edited = [Path(path) for path, change in found.items() if change != "deleted"]
-        people = (WITHDRAWALS, CONSENT, DATASETS)
-        return PARAMS not in edited and any({each, each.parent} & {*people} for each in edited)
+                deps = part.get("changed deps", {}) if isinstance(part, dict) else {}
+                for path in (Path(path) for path, change in deps.items() if change != "deleted"):
+                    if {path, path.parent} & lists:
+                        return True
+                    # `partition` depends on an entry's recipe as well
+                    edited |= {path, path.parent} if stage != "partition" else {path} & {PARAMS}
+        return PARAMS not in edited and DATASETS in edited
 
     def _read(self) -> dict[str, Any]:
         if self._process is None or self._answer is not None:

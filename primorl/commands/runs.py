@@ -285,7 +285,7 @@ def summary(
 def _warn_of_newer_data(status: "Status") -> None:
     from primorl.evaluate.summary import NEWER, data_changed
 
-    if data_changed(status):
+    if SUMMARY.exists() and data_changed(status):
         say(f"warning: {SUMMARY}: {NEWER}")
 
 

@@ -128,8 +128,8 @@ class Behaviour(Block):
     """The private clone of the behaviour, which is made where it has a share of ε.
 
     Attributes:
-        hidden: units of each hidden layer. Policies have the same, and begin with the clone's
-            weights, unless ``policy.hidden`` is set.
+        hidden: units of each hidden layer. Where these are the policy's, policies begin with the
+            clone's weights.
         log_variance_bounds: of actions in a box, scaled to [-1, 1].
     """
 

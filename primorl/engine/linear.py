@@ -1,11 +1,11 @@
-"""Linear heads: the ensemble made of noised weights, and the network of linear logits."""
+"""Linear heads: the ensemble that is made of noised weights."""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from primorl.model.architecture import Architecture, CloneNetwork
+from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Weights
 
 _MEMBER_SEED = 7_000_000
@@ -68,32 +68,3 @@ def raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
     wanted = (2 * deviation.clamp(min=1e-9).log()).clamp(low + margin, high - margin)
     share = torch.expm1(wanted - low).log()  # softplus(below - low) = wanted - low
     return high - torch.expm1(high - (share + low)).log()
-
-
-def widen(
-    linear: CloneNetwork, weights: Weights, hidden: tuple[int, ...], seed: int
-) -> tuple[CloneNetwork, Weights]:
-    """Write linear logits as a network of ReLU layers: post-processing.
-
-    relu(z) - relu(-z) is z, so it acts exactly as they do, and policies can begin as the clone.
-
-    Args:
-        linear: without hidden layers.
-        weights: ``[1, S, A]`` and ``[1, 1, A]``.
-        hidden: units of each hidden layer, at least 2 S. Units beyond these count for nothing yet.
-        seed: of the weights of these units.
-    """
-    S = linear.observation_size
-    shape = replace(linear, hidden=hidden)
-    layers = shape.initial_weights(seed)
-    both = torch.eye(S).repeat(1, 2)
-    both[:, S:] *= -1
-    for place, bias in enumerate(layers[1:-2:2]):
-        weight = layers[2 * place]
-        weight[..., : 2 * S] = 0.0
-        weight[:, : S if place == 0 else 2 * S, : 2 * S] = both if place == 0 else torch.eye(2 * S)
-        bias[..., : 2 * S] = 0.0
-    factors, constant = weights
-    layers[-2][:, : 2 * S] = torch.cat((factors, -factors), dim=1)
-    layers[-1].copy_(constant)
-    return shape, layers

@@ -246,11 +246,10 @@ class CloneNetwork:
     """Sizes of a cloned policy and the fixed bounds of its log-variance.
 
     An MLP from the standardised observation, of the form of the policies that SAC trains: ReLU
-    layers. Actions in a box, scaled to [-1, 1], are Gaussian:
-    mean tanh(output) and log-variance, side by side. Discrete actions have a logit each.
+    layers, or none. Actions in a box, scaled to [-1, 1], are Gaussian: mean tanh(output) and
+    log-variance, side by side. Discrete actions have a logit each.
 
     ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
-
     """
 
     observation_size: int

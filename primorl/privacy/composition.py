@@ -96,7 +96,7 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
 
 def held_by_clone(model: Statement) -> dict[str, Statement]:
     """Return the releases whose answers the files of a clone hold: those of the model, if private
-    people told it the scales that the clone acts in.
+    people told it the scales that the clone begins with and acts in.
     """
     told = any(query.what == "scales" for query in model.queries)  # `primorl.engine.heads.SCALES`
     return {str(MODEL): model} if told else {}

@@ -23,7 +23,6 @@ from primorl.config.params import Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import EXPLAINED
-from primorl.engine.linear import widen
 from primorl.engine.public import PublicEvaluation, make_start
 from primorl.engine.queries import ObservationColumns, project_to_simplex
 from primorl.engine.rounds import check_setup
@@ -427,11 +426,8 @@ def write_clone(
 ) -> None:
     """Write the files of a clone, all but its statement; see `write_model`."""
     info, bounds = manifest.info, setup.bounds
-    network, weights = setup.architecture, trained.weights
-    if job.widened:
-        network, weights = widen(network, weights, job.widened, job.seed)
     rare = () if job.scaled_by is None else ModelConfig.read(MODEL).rare_actions
-    cloned = BehaviourPolicy.of(network, weights, trained.normaliser, bounds)
+    cloned = BehaviourPolicy.of(setup.architecture, trained.weights, trained.normaliser, bounds)
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())

@@ -17,8 +17,8 @@ _CLONE_Q, _CLONE_ROUNDS = 0.1, 120
 _BEGUN_Q, _BEGUN_ROUNDS = 0.3, 40  # where the public split makes the first weights
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
-"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those
-of the public split; see `clipping_norm`."""
+"""Of an update, and of what the noise of all rounds adds up to, from random weights (there over 1 +
+s) and from those of the public split; see `clipping_norm`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their
 # mean is too sure.
 _CLONE_LOCAL = LocalTraining(
@@ -68,7 +68,6 @@ def clone_job(
         draw=params.privacy.draw,
         bounds=params.chosen.bounds,
         hidden=params.behaviour.hidden,
-        widened=(),
         log_variance_bounds=params.behaviour.log_variance_bounds,
         start="public" if begun else "random",
         normaliser="public" if params.normaliser == "public" else "model",
@@ -79,8 +78,7 @@ def clone_job(
     )
     noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
     if manifest.info.spaces.discrete_actions and noise > _NOISE_OF_HIDDEN and not begun:
-        least = 2 * manifest.info.spaces.observation_size
-        job = replace(job, hidden=(), widened=tuple(max(units, least) for units in job.hidden))
+        job = replace(job, hidden=())
         noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
     walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK / (1 + noise)
     return _with_clip(job, manifest, walk)
@@ -96,10 +94,11 @@ def _with_clip(job: CloneJob, manifest: Manifest, walk: float) -> CloneJob:
     if job.variant != "no_clip":
         norm = clipping_norm(job.build_mechanism(manifest), network.parameters, walk)
         if norm < _SMALLEST_NORM:
+            remedy = "make it smaller, or raise" if network.hidden else "raise"
             raise PipelineError(
-                f"params.yaml: behaviour.hidden: found {list(network.hidden)}, "
-                f"{network.parameters} weights, whose noise leaves a clip of {norm:g} with "
-                f"{manifest.private_units} units; make it smaller, or raise privacy.target_epsilon"
+                f"params.yaml: behaviour.hidden: found {list(network.hidden)}, with "
+                f"{network.parameters} noised weights, whose noise leaves a clip of {norm:g} with "
+                f"{manifest.private_units} units; {remedy} privacy.target_epsilon"
             )
     noise = job.mechanism.noise_multiplier if job.variant == "private" else 0.0
     mechanism = replace(job.mechanism, noise_multiplier=noise, clipping_norm=norm)

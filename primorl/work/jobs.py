@@ -177,14 +177,11 @@ class CloneJob(TrainingJob):
     """The private clone of the behaviour.
 
     Attributes:
-        widened: hidden layers of the network that linear logits are written as; empty: the clone
-            has its own.
         scaled_by: identity of the model that gives the scales; None: the public split does.
     """
 
     name = CLONE_BEHAVIOUR
 
-    widened: records.AnyHiddenSizes
     scaled_by: records.Hexadecimal | None
 
     def network(self, manifest: Manifest) -> CloneNetwork:
@@ -403,7 +400,7 @@ class RunPlan:
         settings: that the jobs were made of, by dotted key of params.yaml.
     """
 
-    FORMAT = 2
+    FORMAT = 3
 
     dataset: str
     asked: records.Hexadecimal

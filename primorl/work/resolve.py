@@ -46,29 +46,39 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
     without being asked to. The verdict and the warnings are this version's.
 
     Raises:
-        PipelineError: see `resolve`.
+        PipelineError: what was paid for is of a version that this one cannot read; see `resolve`,
+            too.
     """
-    decided = resolve(params, partitions)
-    with suppress(PipelineError):  # there is none, or one that this version cannot read
-        kept = jobs.RunPlan.read(params, partitions, jobs.paid_plan(params, partitions))
-        known = paid_identities(partitions.account.charges)
-        paid = any(job.identity in known for job in kept.jobs)
-        # One that was edited before it was paid, to cost more or to lack a job, must not come back.
-        dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
-        whole = [job.name for job in kept.jobs] == [job.name for job in decided.jobs]
-        if paid and whole and not (dear and kept.model.variant == "private"):
-            angles = params.chosen.bounds.angles  # nothing paid for depends on them
-            model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
-            return replace(
-                kept,
-                model=model,
-                can_learn=decided.can_learn,
-                reason=decided.reason,
-                warnings=decided.warnings,
-                policy=decided.policy,
-                jobs=tuple(jobs.Price.of(job, partitions) for job in kept.paid_jobs),
-            )
-    return decided
+    decided, path = resolve(params, partitions), jobs.paid_plan(params, partitions)
+    known = paid_identities(partitions.account.charges)
+    if not known or not path.exists():
+        return decided
+    try:
+        kept = jobs.RunPlan.read(params, partitions, path)
+    except PipelineError as unreadable:
+        said = str(unreadable).partition("; ")[0]
+        raise PipelineError(
+            f"{said}: what was paid for with these settings and data cannot be read; bring the "
+            "version back that paid; to pay for another draw with this one, set privacy.draw in "
+            "params.yaml to a new number"
+        ) from None
+    paid = any(job.identity in known for job in kept.jobs)
+    # One that was edited before it was paid, to cost more or to lack a job, must not come back.
+    dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
+    whole = [job.name for job in kept.jobs] == [job.name for job in decided.jobs]
+    if not paid or not whole or (dear and kept.model.variant == "private"):
+        return decided
+    angles = params.chosen.bounds.angles  # nothing paid for depends on them
+    model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
+    return replace(
+        kept,
+        model=model,
+        can_learn=decided.can_learn,
+        reason=decided.reason,
+        warnings=decided.warnings,
+        policy=_policy(params, partitions.manifest, kept.clone),
+        jobs=tuple(jobs.Price.of(job, partitions) for job in kept.paid_jobs),
+    )
 
 
 def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> jobs.RunPlan:
@@ -329,12 +339,10 @@ def _find_no_reward(
 def _policy(params: Params, manifest: Manifest, clone: jobs.CloneJob | None) -> Policy:
     """Decide the settings of the policy that need no released model; the others are None.
 
-    With a clone it has the clone's hidden layers, and begins with its weights. Without one epochs
-    are twice as many, as entropy starts high and falls slowly, or longer where trajectories are
-    long.
+    Without a clone epochs are twice as many, as entropy starts high and falls slowly, or longer
+    where trajectories are long.
     """
     long = clone is None and (manifest.info.horizon or 0) > USUAL_LENGTH
-    usual = _LONG_HIDDEN if long else _HIDDEN
     starts = "reset" if params.partition.public_fraction == 0 else "public"
     if params.asks_starts:
         starts = "released"
@@ -346,7 +354,7 @@ def _policy(params: Params, manifest: Manifest, clone: jobs.CloneJob | None) -> 
             "policy.learning_rate": 1e-3 if clone is None else 3e-4,
             "policy.epochs": 2 * _EPOCHS if clone is None and not long else _EPOCHS,
             "policy.updates_per_epoch": _LONG_UPDATES if long else _UPDATES,
-            "policy.hidden": usual if clone is None else clone.widened or clone.hidden,
+            "policy.hidden": _LONG_HIDDEN if long else _HIDDEN,
             "policy.target_entropy": -float(manifest.info.spaces.action_size),
         }
     )

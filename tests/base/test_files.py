@@ -286,8 +286,8 @@ def test_a_warning_of_a_library_ends_no_stage(
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
-        ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout dvc.lock`"),
-        ("'./dvc.lock' validation failed.", "`git checkout dvc.lock`"),
+        ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout HEAD -- dvc.lock`"),
+        ("'./dvc.lock' validation failed.", "`git checkout HEAD -- dvc.lock`"),
         ("'getpwuid(): uid not found: 7'", "set USER"),
         ("/x is not a git repository", "`git init`"),
         ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),
@@ -313,7 +313,9 @@ ANOTHER = {"params.yaml": {"dataset": "modified"}, "datasets/y.yaml": {"unit": "
         ({"ingest": ["changed command", {"changed deps": {"pipeline/x.py": "modified"}}]}, False),
         ({"ingest": [{"changed deps": {"data/withdrawals": "deleted"}}]}, False),  # a clone
         ({"report": [{"changed deps": {"datasets/x.yaml": "modified"}}]}, False),  # the card
+        ({"partition": [{"changed deps": {"datasets/x.yaml": {"recipe": "new"}}}]}, False),
         ({"ingest": [{"changed deps": ANOTHER}]}, False),
+        ({"ingest": [{"changed deps": ANOTHER | {"data/withdrawals": "modified"}}]}, True),
     ],
 )
 def test_what_people_entered_since_the_data_were_made_is_told_from_the_rest(
@@ -368,7 +370,9 @@ def test_what_changed_and_what_is_gone_are_told() -> None:
         changed_stages()
     Path("dvc.yaml").write_text(PIPELINE)
     Path("dvc.lock").write_text("")  # as a full disk may leave it
-    with pytest.raises(PipelineError, match=r"empty or damaged: `git checkout dvc\.lock`"):
+    with pytest.raises(
+        PipelineError, match=r"empty, damaged or of a merge: `git checkout HEAD -- dvc\.lock`"
+    ):
         changed_stages()
     for lock in ("", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"):
         Path("dvc.lock").write_text(lock)

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.functional import relu
 
 from primorl.engine import queries
 from primorl.engine.heads import (
@@ -22,7 +21,7 @@ from primorl.engine.heads import (
     contributions,
     least_spread,
 )
-from primorl.engine.linear import shrink_weights, widen
+from primorl.engine.linear import shrink_weights
 from primorl.engine.queries import (
     ExplainedQuery,
     FirstStatesQuery,
@@ -32,8 +31,8 @@ from primorl.engine.queries import (
     ScalesQuery,
 )
 from primorl.engine.training import TrainingState, train
-from primorl.model.architecture import Architecture, CloneNetwork, Explained
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights, outputs
+from primorl.model.architecture import Architecture, Explained
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.model.features import FARTHEST, Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -262,20 +261,6 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     assert torch.equal(members[0][0], torch.zeros_like(members[0][0]))
     spread = float(members[0][1:, :, :6].std())
     assert spread == pytest.approx(float((average / mass).std()), rel=0.03)
-
-
-def test_a_widened_network_acts_as_its_logits_and_can_learn_more() -> None:
-    linear, drawn = CloneNetwork(5, 3, True, (), -5.0, 1.0), torch.Generator().manual_seed(0)
-    weights = tuple(torch.randn(w.shape, generator=drawn) for w in linear.initial_weights(0))
-    rows = torch.randn(1, 20, 5, generator=drawn)
-    wanted = outputs(weights, rows)
-    for hidden in ((32,), (10, 16)):
-        shape, layers = widen(linear, weights, hidden, 0)
-        torch.testing.assert_close(outputs(layers, rows, relu), wanted)
-        assert shape.hidden == hidden
-        assert [part.shape[-1] for part in layers[1::2]] == [*hidden, 3]
-        unused = layers[-2][0, 10:]
-        assert torch.equal(unused, torch.zeros_like(unused))
 
 
 def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> None:

@@ -440,6 +440,5 @@ def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_row
         clone = clone_job(params, manifest, UnitStore.open(PUBLIC), "0" * 64)
         assert clone is not None
         assert clone.hidden == ((hidden,) if hidden else ())
-        assert clone.widened == (() if hidden else (32,))
         assert (clone.normaliser, clone.scaled_by) == ("model", "0" * 64)
         assert clone.local.full_rows == full

@@ -362,11 +362,11 @@ class SpellingCheck:
         # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
         if again := different[0] - different[1]:
-            found = (
-                f"found ids of {self._of} ({again}) that differ from another one in blanks, quotes,"
+            raise PipelineError(
+                f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
+                "in blanks, quotes, brackets, the form of a hyphen, zeros in front, a final `.0`, an "
+                "exponent, or the form of a UUID or of Unicode; use one spelling"
             )
-            found += " zeros in front, a final `.0`, an exponent, the form of a UUID or of Unicode"
-            raise PipelineError(f"{self._origin}: {found}; use one spelling")
 
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids

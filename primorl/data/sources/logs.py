@@ -253,7 +253,8 @@ class LogFiles:
         """
         batches = self._open_csv(path, {column: pa.string()})
         cells = (cell for batch in batches for cell in batch[column].to_pylist())
-        first = next(filter(str.strip, cells), "nan")
+        told = (cell for cell in cells if cell.strip() and not re.match(_WORD, cell, re.IGNORECASE))
+        first = next(told, "nan")
         with suppress(ValueError):
             return pa.int64() if abs(int(first)) > _EXACT else pa.float64()
         with suppress(ValueError):
@@ -396,7 +397,9 @@ def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refu
             return place
         case "flag":
             refuse(array.is_null(), "a missing end flag", "true or false (1 or 0) in every row")
-            neither = pc.invert(pc.is_in(array.cast(pa.float64()), pa.array([0.0, 1.0])))
+            neither = pc.invert(
+                pc.is_in(array.cast(pa.float64(), safe=False), pa.array([0.0, 1.0]))
+            )
             refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
             return array.cast(canonical)
     text, categories = array.cast(pa.string()), pa.array(field.categories)

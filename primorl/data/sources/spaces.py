@@ -84,6 +84,9 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             raise PipelineError(
                 f"{origin}: action space: found a Box without finite bounds; {remedy}"
             )
+        if not (action.low < action.high).all():
+            found = "found a Box whose low is not below its high in every dimension"
+            raise PipelineError(f"{origin}: action space: {found}")
         ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
         spaces = Spaces(low, high, ends[0], ends[1])
     return replace(spaces, one_hot=one_hot, observation_names=names_of(observation))

@@ -73,7 +73,7 @@ def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: 
     gone.parent.mkdir(parents=True)
     gone.write_text(f"{two[0]}\n", encoding="utf-8")
     for ingestion in ({}, {"exclude_units": str(gone)}):
-        with pytest.raises(PipelineError, match="in blanks, quotes, zeros in front") as refused:
+        with pytest.raises(PipelineError, match="in blanks, quotes, brackets") as refused:
             run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
         assert two[0] not in str(refused.value)
 
