@@ -229,8 +229,8 @@ def _cost_lines(own: OwnRun) -> Iterator[str]:
         f"{parts}{less}"
     )
     yield (
-        "  whoever sees all that this run releases, and knows everybody else, tells rightly at most "
-        f"{at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
+        "  whoever sees all that this run releases, and knows everybody else, tells rightly at "
+        f"most {at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
         f"{singular(manifest.info.unit, own.params.chosen.card.labels)} took part (a coin: 50)"
     )
     if together >= _LARGE:

@@ -364,8 +364,8 @@ class SpellingCheck:
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
-                "in blanks, quotes, brackets, the form of a hyphen, zeros in front, a final `.0`, an "
-                "exponent, or the form of a UUID or of Unicode; use one spelling"
+                "in blanks, quotes, brackets, the form of a hyphen, zeros in front, a final `.0`, "
+                "an exponent, or the form of a UUID or of Unicode; use one spelling"
             )
 
 
