@@ -273,9 +273,10 @@ def load_policy(folder: str | os.PathLike[str], *, against_advice: bool = False)
         PipelineError: a file is missing or broken, the files contradict each other, or the policy
             was advised against; one line.
     """
+    place = Path(folder).expanduser()
     if not against_advice:
-        refuse_against_advice(Path(folder))
-    return read_policy(Path(folder))
+        refuse_against_advice(place)
+    return read_policy(place)
 
 
 def read_policy(folder: Path, name: str = FINAL) -> Policy:

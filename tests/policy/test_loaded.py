@@ -92,6 +92,12 @@ def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
     return read_policy(folder)
 
 
+def test_the_folder_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(tmp_path / "policy")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    primorl.load_policy("~/policy", against_advice=True)
+
+
 def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     """Within the bounds; discrete actions are integers.
 

@@ -151,9 +151,10 @@ class D4rlReader:
 
     An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts``
     also when it has lasted for the declared horizon; the rows after the last end are an episode cut
-    short. What came after a row comes from ``next_observations``. Without that array it is the next
-    row. After the last one it is its own where the episode terminated, as nothing depends on it;
-    else the last row is left out, because its outcome was not recorded.
+    short. What came after a row comes from ``next_observations``; where that is not the next row of
+    the episode, an end is missing. Without that array it is the next row. After the last one it is
+    its own where the episode terminated, as nothing depends on it; else the last row is left out,
+    because its outcome was not recorded.
     """
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
@@ -208,6 +209,8 @@ class D4rlReader:
         after[lasts] = seen[lasts]
         # As given: a file that marks not every end has the next episode in the row after it.
         after = arrays.get("next_observations", after)
+        if "next_observations" in arrays:
+            self._check_following(seen, after, lasts, marked="timeouts" in arrays)
         cut = ~terminated[lasts] & ("next_observations" not in arrays)
         if alone := int((cut & (np.diff([0, *ends]) == 1)).sum()):
             found = f"left out {alone} episodes of one row that is cut, without a transition"
@@ -222,6 +225,25 @@ class D4rlReader:
             ends_here = last & over, last & ~over
             name = f"{number:09d}"
             yield Transitions.of_episode(name, seen[own], done, earned, after[own], *ends_here)
+
+    def _check_following(self, seen: Array, after: Array, lasts: Array, *, marked: bool) -> None:
+        """Refuse next observations that are not the next row's, for an episode ends there; warn
+        where the file marked its cuts.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            # As float32 rounds; NaN and infinity are refused later.
+            given, following = after[:-1].astype(np.float32), seen[1:].astype(np.float32)
+            far = np.abs(given - following) > 1e-6 + 1e-4 * np.abs(following)
+        places = np.setdiff1d(np.flatnonzero(far.any(axis=1)), lasts)
+        if len(places) == 0:
+            return
+        first = places[0]
+        found = f"next_observations[{first}] differs from observations[{first + 1}]"
+        if not marked:
+            remedy = "write timeouts (true where an episode was cut)"
+            raise PipelineError(f"{self.path}: {found}: an episode ends in that row; {remedy}")
+        where = f"in {len(places)} rows within episodes, as {found}"
+        say(f"ingest: warning: {self.path}: {where}; does timeouts lack an episode's end?")
 
     def _ends(self, terminated: Array, timeouts: Array | None) -> list[int]:
         """Find the row after the last one of each episode."""

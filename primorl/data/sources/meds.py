@@ -79,8 +79,10 @@ class Meds:
                 progress.update()
         everybody = np.concatenate(subjects)
         if len(np.unique(everybody)) < len(everybody):
-            found = "found a subject in two places; allowed is each in one shard"
-            raise PipelineError(f"{files[0].parent}: {found}")
+            found = "found a subject in two files, or in two places of one"
+            allowed = "all events of a subject in one file, together"
+            remedy = "join them by subject_id and time, or finish the extraction (its merge)"
+            raise PipelineError(f"{files[0].parent}: {found}; allowed: {allowed}; {remedy}")
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         found = f"{kept} of {len(everybody)} subjects in {len(files)} shards have a decision"
         found += f" and are kept, with {logs.kept} of {logs.begun} trajectories"
@@ -580,7 +582,8 @@ class Decisions:
         reward = np.zeros(len(rows.time))
         for part in self._options.reward:
             if isinstance(part, datasets.MedsRangeReward):
-                value = np.append(columns[part.observation][1:], np.nan)
+                # A float64 NaN would widen float32, in which 0.1 is above a declared 0.1.
+                value = np.append(columns[part.observation][1:], np.float32(np.nan))
                 within = (value >= part.low) & (value <= part.high)
                 reward += np.where(within, part.inside, part.outside)
                 continue
@@ -619,7 +622,9 @@ def _give(dose: datasets.MedsDose, series: Series, rows: Rows) -> pa.Array:
         given = total if dose.of == "sum" else count.astype(np.float64)
     if dose.bins is None:
         return pa.array(np.clip(given, dose.low, dose.high).astype(np.float32), mask=rows.final)
-    level = np.searchsorted(np.array(dose.bins), given).astype(np.int32)
+    # In MEDS' own type: as float64, a dose of float32(0.1) is above 0.1.
+    edges = np.array(dose.bins, np.float32)
+    level = np.searchsorted(edges, given.astype(np.float32)).astype(np.int32)
     chosen = pa.array(level, mask=rows.final)
     return pa.DictionaryArray.from_arrays(chosen, pa.array(levels(dose.bins)))
 

@@ -245,6 +245,27 @@ def test_episodes_of_one_row_that_are_left_out_are_told(
     assert told is (chosen is SINGLE)
 
 
+def test_an_episode_cut_where_nothing_says_so_is_refused_or_with_timeouts_told(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `d4rl.qlearning_dataset` writes: the last row of an episode out of time is left out."""
+    unmarked = without(FULL, "timeouts")
+    says = (
+        r"next_observations\[7\] differs from observations\[8\]: an episode ends .*write timeouts"
+    )
+    with pytest.raises(PipelineError, match=rf"^raw/data\.hdf5: {says}[^\n]*$"):
+        ingested(written(unmarked, horizon=4))
+    rounded = FULL["next_observations"] * np.float32(1 + 1e-6)
+    for content, horizon, told in (
+        (unmarked, 3, False),  # ends where it was cut
+        (FULL | {"next_observations": rounded}, None, False),
+        (UNMARKED, None, True),
+    ):
+        ingested(written(content, horizon=horizon))
+        said = capsys.readouterr().err
+        assert ("warning: raw/data.hdf5: in 1 rows within episodes, as next_obs" in said) is told
+
+
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
     with pytest.raises(PipelineError, match=r"datasets/small.yaml: environment: found null"):
         source_of("small", entry(project / "x.hdf5", environment=None))

@@ -119,6 +119,18 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert found == [([3, 1, 5], True)] * 2, "not the dose at 5 h"
 
 
+def test_declared_numbers_are_compared_in_the_type_of_the_values(project: Path) -> None:
+    """As float64, float32(0.1) is above 0.1: no dose at that edge, no value at that bound."""
+    values = {"INSULIN": 0.1, "LAB//GLUCOSE//mmol": 0.1}
+    write([(*each[:3], values.get(each[2], each[3])) for each in STAY])
+    options = {"terminates": None, "reward": [IN_RANGE | {"low": 0, "high": 0.1}]}
+    for of, level in (("sum", 2), ("last", 1)):
+        dose = DOSES | {"bins": [0, 0.1, 0.2], "of": of}
+        made = run(entry(options | {"action": [dose]}, termination="none"))
+        assert made[0]["action"] == level
+        assert [each["reward"] for each in made] == [1, 1]
+
+
 def test_collect_tells_in_one_line_whom_and_what_it_left_out(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,7 +370,7 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "row 2: found a time before"),
         ([*STAY[1:], STAY[0]], r"row 10: .*NULLS FIRST"),  # as DuckDB sorts
-        ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two places"),
+        ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two files, or .*join"),
     ):
         write(events)
         with pytest.raises(PipelineError, match=says):
