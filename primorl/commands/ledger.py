@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def _show(
     as_json: Annotated[
-        bool, flag("--json", "Print JSON, oldest first, with running totals.")
+        bool, flag("--json", "Print a JSON list, oldest first, with the running total.")
     ] = False,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
@@ -87,8 +87,8 @@ def _move(
     target = Store(LedgerStore(url=url).address)
     Store(params.ledger.address).move(target)
     print(
-        f"moved to {target.shown}; now set ledger.url to that URL in params.yaml, here and in all "
-        "clones; back .primorl up anew, and delete older backups, which would grant again"
+        f"moved to {target.shown}; now write that URL as ledger.url into params.yaml, here and in "
+        "every clone; back .primorl up anew, and delete older backups, which would grant again"
     )
 
 
@@ -164,7 +164,7 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
 
 def _summary(
     record: int,
-    of: "Registered",
+    version: "Registered",
     account: "Account",
     own: "list[Charge]",
     params: "Params",
@@ -178,8 +178,8 @@ def _summary(
     # Versions of one fingerprint differ in their units, which were declared or split otherwise.
     when = f"record {record}, first charged {own[0].time[:10]}"
     yield (
-        f"{dataset}, version {of.fingerprint[:12]} ({when}; {of.units} units: "
-        f"{of.unit}), {len(account.entries)} charge(s)"
+        f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: "
+        f"{version.unit}), {len(account.entries)} charge(s)"
     )
     if spent == float("inf"):
         yield "  spent: no finite ε: a run without a guarantee, or on another unit, is among them"

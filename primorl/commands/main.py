@@ -59,7 +59,9 @@ def _version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show it."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
     debug: Annotated[
         bool, flag("--debug", "Show tracebacks, which may quote private values. Goes anywhere.")

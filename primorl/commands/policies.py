@@ -27,21 +27,21 @@ def predict(
     against_advice: _AgainstAdvice = False,
     keep: Annotated[
         list[str] | None,
-        option("COLUMN", "A column to carry over; may be repeated."),
+        option("COLUMN", "A column of the observations to carry over; may be repeated."),
     ] = None,
     decimal_point: Annotated[
         Literal[".", ","],
-        typer.Option(help="A CSV's decimal mark; thousands have none."),
+        typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
     ] = ".",
     carry_by: Annotated[
         str | None,
-        option("COLUMN", "Fill empty cells by earlier ones of a trajectory."),
+        option("COLUMN", "Fill empty cells by earlier ones of the same trajectory (stay)."),
     ] = None,
     carry_at: Annotated[
-        str | None, option("COLUMN", "The times, which ages of carried numbers follow.")
+        str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
     ] = None,
     age_unit: Annotated[
-        Literal["seconds", "minutes", "hours", "days"], typer.Option(help="Of ages.")
+        Literal["seconds", "minutes", "hours", "days"], typer.Option(help="Unit of ages.")
     ] = "hours",
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
@@ -81,7 +81,7 @@ def release(
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     policy: Annotated[
         Literal["models/policy"] | None,
-        option("FOLDER", "[default: if it is recommended]"),
+        option("FOLDER", "The policy to release: models/policy.  [default: if it is recommended]"),
     ] = None,
     against_advice: _AgainstAdvice = False,
     sign: Annotated[

@@ -153,7 +153,7 @@ def plan(
         float | None,
         option(
             "Q",
-            "Of a unit to join a round.",
+            "Probability with which each unit joins a round.",
             min=1e-12,
             max=1,
         ),
@@ -168,14 +168,14 @@ def plan(
         float | None,
         option(
             "E",
-            "Solve for this ε, by PLD.",
+            "Solve for the noise or the rounds that spend this ε, by PLD.",
             min=1e-12,
             max=1e12,
         ),
     ] = None,
     solve: Annotated[
         Literal["noise-multiplier", "rounds"] | None,
-        option("WHAT", "Solve for it.  [default: noise-multiplier]"),
+        option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -242,7 +242,7 @@ def run() -> None:
 
 def summary(
     as_json: AsJson = False,
-    links: Annotated[bool, flag("--links", "Say where they are.")] = False,
+    links: Annotated[bool, flag("--links", "Tell where report and MLflow are.")] = False,
 ) -> None:
     """Show the results of the last run.
 
@@ -291,7 +291,7 @@ def _warn_of_newer_data(status: "Status") -> None:
 
 def runs(
     max_epsilon: Annotated[
-        float | None, typer.Option(help="Only results with at most this ε, from 0.")
+        float | None, typer.Option(help="Only private results with at most this ε, from 0.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -374,7 +374,7 @@ def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
 
 def report(
     out: Annotated[
-        Path | None, path_option("FILE", "Page.  [default: reports/latest.html]")
+        Path | None, path_option("FILE", "The page to write.  [default: reports/latest.html]")
     ] = None,
 ) -> None:
     """Write the report of the last run, with what was spent since.

@@ -80,7 +80,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
 
 
 def _copy_rows(
-    reader: Reader, info: DatasetInfo, out: membership.IdList, writer: PartWriter
+    reader: Reader, info: DatasetInfo, gone: membership.IdList, writer: PartWriter
 ) -> membership.Fingerprint:
     """Check all rows, write those of people who did not withdraw, and say how many people there
     are: their number is public, that of rows is not.
@@ -96,7 +96,7 @@ def _copy_rows(
             people += pc.count_distinct(everybody["unit_id"]).as_py()
             for check_spelling in spellings:
                 check_spelling(everybody)
-            table = out.drop(everybody)
+            table = gone.drop(everybody)
             if table.num_rows == 0:
                 continue
             kept += pc.count_distinct(table["unit_id"]).as_py()
@@ -111,7 +111,7 @@ def _copy_rows(
         every.finish()
     check.finish()
     check_duplicates.finish()
-    out.check_all_met()
+    gone.check_all_met()
     if kept == 0:
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
     found = f"found {people} units in {reader.files} files or datasets; kept {kept}"

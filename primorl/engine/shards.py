@@ -126,7 +126,8 @@ def _name_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as lost:
         raise PipelineError(
-            "train_model: a process is gone or hangs; its round is spent, a new run resumes"
+            "train_model: another process of the training is gone, or hangs; a round that had "
+            "begun is spent, and the next run resumes the others"
         ) from lost
 
 

@@ -371,7 +371,7 @@ def _release(
     setup: TrainingSetup,
     evaluate: PublicEvaluator | None,
     state: TrainingState,
-    maps: Normaliser,
+    normaliser: Normaliser,
 ) -> Trained:
     """Make the result of a finished training, and compare it on the public split."""
     best, losses = setup.shrink(setup.shape(state.best)), None
@@ -383,4 +383,4 @@ def _release(
         losses = evaluate.compare(initial, best, start)
     explained = setup.explain(state.answers)
     answers, engine = state.answers, state.engine
-    return Trained(best, state.done, maps, answers, losses, explained, engine)
+    return Trained(best, state.done, normaliser, answers, losses, explained, engine)

@@ -61,21 +61,21 @@ class Adam:
     Args:
         tensors: to move.
         gradients: of each, in which they are found at every step.
-        rate: of learning.
-        decay: of weights, decoupled (Loshchilov and Hutter 2019).
+        learning_rate: step size.
+        weight_decay: decoupled (Loshchilov and Hutter 2019).
     """
 
     def __init__(
         self,
         tensors: Sequence[Tensor],
         gradients: Sequence[Tensor],
-        rate: float,
-        decay: float = 0.0,
+        learning_rate: float,
+        weight_decay: float = 0.0,
     ) -> None:
-        self._learning_rate = rate
+        self._learning_rate = learning_rate
         # a tensor, so that a step that was recorded on a GPU follows it, too
-        self._rate = torch.tensor(rate, device=tensors[0].device)
-        self._settings = _USUAL | {"lr": self._rate, "weight_decay": decay}
+        self._rate = torch.tensor(learning_rate, device=tensors[0].device)
+        self._settings = _USUAL | {"lr": self._rate, "weight_decay": weight_decay}
         self._steps = [torch.zeros((), device=tensor.device) for tensor in tensors]
         first, second = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
         self._state: Any = list(tensors), list(gradients), first, second, [], self._steps

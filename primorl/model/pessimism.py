@@ -42,8 +42,9 @@ def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
 
 
 UNCERTAINTIES: dict[str, Uncertainty] = {
-    each.__name__: each
-    for each in (max_aleatoric, max_pairwise_difference, standardised_difference)
+    "max_aleatoric": max_aleatoric,
+    "max_pairwise_difference": max_pairwise_difference,
+    "standardised_difference": standardised_difference,
 }
 
 

@@ -105,7 +105,7 @@ class Policy:
         """A: dimensions of an action, or the number of discrete actions."""
         return len(self.action_low)
 
-    def act(self, observation: Any) -> Any:
+    def act(self, observation: Any) -> "int | npt.NDArray[Any]":
         """Return the environment's action for one observation or for each of a batch.
 
         Args:

@@ -161,14 +161,14 @@ class CandidateComparison:
         records = [
             tuple(
                 CandidateRecord(
-                    divergence=kappa,
+                    divergence=divergence,
                     gains=tuple(gains[seed, place].tolist()),
                     doubt=float(doubts[seed, place]),
-                    chosen=place == best,
+                    chosen=place == chosen,
                 )
-                for place, kappa in enumerate(self.divergences)
+                for place, divergence in enumerate(self.divergences)
             )
-            for seed, best in enumerate(choose(gains, doubts, error))
+            for seed, chosen in enumerate(choose(gains, doubts, error))
         ]
         return CandidateChoice(tuple(records), error)
 

@@ -81,8 +81,8 @@ class Scaling:
         observation: Tensor,
         action: Tensor,
         reward: Tensor,
-        following: Tensor,
-        ended: Tensor,
+        next_observation: Tensor,
+        terminated: Tensor,
     ) -> Tensor:
         """Make rows ``[B, width]`` of B transitions given in the environment's units.
 
@@ -90,9 +90,9 @@ class Scaling:
         """
         if not self.discrete_actions:
             action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
-        tail = torch.stack((reward * self.reward_scale, 1 - ended.to(reward.dtype)), dim=1)
+        tail = torch.stack((reward * self.reward_scale, 1 - terminated.to(reward.dtype)), dim=1)
         return torch.cat(
-            (self.observation(following), self.observation(observation), action, tail), dim=1
+            (self.observation(next_observation), self.observation(observation), action, tail), dim=1
         )
 
 

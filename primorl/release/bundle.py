@@ -139,8 +139,8 @@ def verify_signature(folder: Path, path: Path) -> None:
         key.verify(signature.read_bytes(), signed.read_bytes())
     except InvalidSignature:
         raise PipelineError(
-            f"{signature}: not of {contents.MANIFEST} by the key in {path}: changed, or another's; "
-            "do not rely on it"
+            f"{signature}: not a signature of {contents.MANIFEST} by the key in {path}: changed, "
+            "or signed by somebody else; do not rely on it"
         ) from None
 
 

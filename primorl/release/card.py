@@ -72,8 +72,8 @@ def render(folder: Path) -> str:
         return write_card(_read(folder), [(name, file_sha256(folder / name)) for name in files])
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
         raise PipelineError(
-            f"{folder}: found figures or an address that no card has ({type(wrong).__name__}); "
-            "make it again"
+            f"{folder}: found figures, or a text with an address, that no card can state "
+            f"({type(wrong).__name__}); make the bundle again"
         ) from None
 
 

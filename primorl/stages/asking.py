@@ -85,9 +85,9 @@ def evaluation_problem(
         problem = problem.with_return_bounds(public_return_bounds(returned, problem))
     if not problem.return_low < problem.return_high:
         raise PipelineError(
-            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: returns lie at "
-            f"{problem.return_low:g} to {problem.return_high:g}, so there is nothing to ask; "
-            "declare [low, high]"
+            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: returns lie between "
+            f"{problem.return_low:g} and {problem.return_high:g}, so there is nothing to ask; "
+            "declare [low, high] of the reward"
         )
     return problem
 
@@ -108,8 +108,8 @@ def read_paid_actions(problem: Problem) -> model_values.PaidActions | None:
 
 
 def compare_in_model(
-    problem: Problem, of: AnyDataset, config: PolicyConfig
-) -> tuple[Sequence[Answer], Conduct | None]:
+    problem: Problem, dataset: AnyDataset, config: PolicyConfig
+) -> tuple[tuple[Answer, ...], Conduct | None]:
     """Compare the policy with random actions and with the clone in the released model, for free.
 
     Returns:
@@ -124,8 +124,8 @@ def compare_in_model(
     names = config.observation_names, config.action_names
     # where rollouts do not end, nothing tells an outcome
     ends_known = problem.ensemble.termination != NONE
-    outcomes = (of.bounds.outcomes or ()) if ends_known else ()
-    ends = isinstance(of, TabularDataset) and of.options.end == "outcome"
+    outcomes = (dataset.bounds.outcomes or ()) if ends_known else ()
+    ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
     paid = read_paid_actions(problem)
     conduct = model_values.compare_actions(
         problem, own, today, names, paid, outcomes, always_ends=ends

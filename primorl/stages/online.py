@@ -141,8 +141,8 @@ def online_run(params: Params) -> OnlineRun:
     asked, environment = params.online, params.chosen.environment
     if environment is None:
         raise PipelineError(
-            f"datasets/{params.dataset}.yaml: environment: found null; name one or empty {_KEY}: "
-            "users"
+            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
+            f"online act in one; name a simulator, or set {_KEY}: users to null"
         )
     cohorts = cohorts_of(asked)
     people = simulated_people(params, len(cohorts) * asked.cohort)
@@ -151,8 +151,8 @@ def online_run(params: Params) -> OnlineRun:
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
-            f"{_KEY}: steps: found null, and neither {environment} nor a horizon ends episodes; "
-            "set it"
+            f"{_KEY}: steps: found null, and neither {environment} nor "
+            f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     policy = DeterministicPolicy.load(POLICY)
@@ -160,9 +160,10 @@ def online_run(params: Params) -> OnlineRun:
     config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
     _check_policy(policy, offline, environments, params)
     names = config.observation_names, config.action_names
-    rate, norm = asked.learning_rate, asked.clipping_norm
-    discount = params.policy.discount or DISCOUNT
-    update = DPPG(**LOCAL_UPDATE, learning_rate=rate, clipping_norm=norm, discount=discount)
+    norm, discount = asked.clipping_norm, params.policy.discount or DISCOUNT
+    update = DPPG(
+        **LOCAL_UPDATE, learning_rate=asked.learning_rate, clipping_norm=norm, discount=discount
+    )
     mechanism = _build_mechanism(params, update, people)
     _warn_of_noise(asked.cohort, mechanism, network)
     return OnlineRun(
@@ -188,7 +189,7 @@ def _check_policy(
     needed = environments.observation_size, len(environments.action_low)
     if found != (*needed, environments.discrete_actions):
         raise PipelineError(
-            f"{POLICY}: found {found[0]} observations and {found[1]} actions, "
+            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
             f"{params.chosen.environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
         )
     if offline.delta not in (None, params.privacy.delta):
@@ -404,6 +405,11 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     statement = run.mechanism.statement(
         dataset_fingerprint=run.people.fingerprint, public_assumptions=assumptions
     )
-    users, update = {"users": run.people.units, "cohort": asked.cohort}, run.update
-    own = {**users, "cohorts": len(run.cohorts), "releases": update.releases}
-    return replace(statement, online=OnlineProtocol(algorithm=update.name, **own))
+    protocol = OnlineProtocol(
+        algorithm=run.update.name,
+        users=run.people.units,
+        cohort=asked.cohort,
+        cohorts=len(run.cohorts),
+        releases=run.update.releases,
+    )
+    return replace(statement, online=protocol)

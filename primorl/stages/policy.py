@@ -147,8 +147,8 @@ def find_ends(
         allowed = _GAP + _OF_NOISE * _noise_of_lengths()
         supported = gap <= allowed
         why = (
-            f"a clone's episodes that go on differ from the people's by {gap:.2f} (allowed "
-            f"{allowed:.2f})"
+            f"a clone's share of episodes that go on differs from the people's by {gap:.2f} "
+            f"(allowed {allowed:.2f})"
         )
     else:
         supported, why = False, "no public rows, or no clone and released lengths, support them"
@@ -189,7 +189,7 @@ def _noise_of_lengths() -> float:
 
 
 def compare_clone(
-    params: Params, log: PublicLog, model: GaussianEnsemble, device: torch.device
+    params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device
 ) -> CandidateComparison:
     """Load the clone that policies are regularised towards, and set up the comparison of
     candidates.
@@ -216,10 +216,10 @@ def compare_clone(
         prior=BehaviourPolicy.load(BEHAVIOUR, device),
         ensemble=model,
         clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
-        starts=log.begin(params),
-        weights=log.step_shares(NONE if model.termination == NONE else None),
+        starts=public.begin(params),
+        weights=public.step_shares(NONE if model.termination == NONE else None),
         seed=params.seed,
-        observed=log.mean_return,
+        observed=public.mean_return,
         divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
     )
 

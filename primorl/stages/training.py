@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     Explained,
     ModelConfig,
+    Network,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
@@ -55,9 +56,9 @@ _SURE = 2.0  # standard errors of what is explained of the reward, up to which i
 def prepare_model(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
     """Set up the training of a model on the data that the partitions describe."""
     manifest = partitions.manifest
-    facts = {"architecture": job.architecture(manifest), "horizon": manifest.info.horizon}
     assert job.normaliser != "model", "a model's scales are its own"
-    return _set_up(TrainingSetup, job, partitions, compute, normaliser=job.normaliser, **facts)
+    network, horizon = job.architecture(manifest), manifest.info.horizon
+    return _set_up(TrainingSetup, job, partitions, compute, network, job.normaliser, horizon)
 
 
 def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
@@ -66,15 +67,21 @@ def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> Cl
     Raises:
         PipelineError: it takes the scales of a released model, which is missing or another one.
     """
-    scales: str | Normaliser = job.normaliser
-    if scales == "model":
-        scales = _released_scales(job.scaled_by, partitions)
-    facts = {"architecture": job.network(partitions.manifest), "normaliser": scales}
-    return _set_up(CloningSetup, job, partitions, compute, **facts)
+    network, scales = job.network(partitions.manifest), job.normaliser
+    if scales != "model":
+        return _set_up(CloningSetup, job, partitions, compute, network, scales)
+    released = _released_scales(job.scaled_by, partitions)
+    return _set_up(CloningSetup, job, partitions, compute, network, released)
 
 
 def _set_up(
-    kind: type[S], job: ModelJob | CloneJob, partitions: Partitions, compute: Compute, **facts: Any
+    kind: type[S],
+    job: ModelJob | CloneJob,
+    partitions: Partitions,
+    compute: Compute,
+    architecture: Network,
+    normaliser: Literal["public", "private"] | Normaliser,
+    horizon: int | None = None,
 ) -> S:
     """Set up a training; train the weights that its rounds begin with on the public split, if the
     job says so.
@@ -84,19 +91,21 @@ def _set_up(
     one_hot, discrete = spaces.one_hot, spaces.discrete_actions
     setup = kind(
         mechanism=job.build_mechanism(manifest),
+        architecture=architecture,
         bounds=model_bounds(job.bounds, manifest, public),
         columns=ObservationColumns(spaces.observation_size, one_hot, discrete),
+        normaliser=normaliser,
         local=job.local,
         server=job.server,
         seed=job.seed,
         execution=choose_execution(compute),
-        **facts,
+        horizon=horizon,
     )
     if job.start != "public":
         return setup
-    normaliser = setup.make_normaliser(setup.view_public(public.flat()), {})
+    scales = setup.make_normaliser(setup.view_public(public.flat()), {})
     view, beta = setup.view(public), job.local.beta_nll
-    start = make_start(setup.architecture, normaliser, view, job.seed, beta)
+    start = make_start(architecture, scales, view, job.seed, beta)
     return replace(setup, start=start)
 
 
@@ -332,13 +341,13 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
         actions = spaces.action_names or range(spaces.action_size)
         _warn(
             f"too few people took {'; '.join(str(actions[each]) for each in rare)} to tell them "
-            "from none; neither the clone nor a policy near it takes these"
+            "from none beside the noise; neither the clone nor a policy near it takes these"
         )
     loss = trained.public_loss
     if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
         _warn(
-            f"the private rounds added nothing (public loss {loss.final:.4g}) to what public "
-            f"people alone give ({loss.public_alone:.4g}), which costs no ε"
+            f"the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
+            f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none"
         )
     bars = []
     if EXPLAINED in lost:
@@ -366,8 +375,8 @@ def warn_of_little(
     if reward is None or reward.share > _SURE * reward.error:
         return ()
     return (
-        f"the model explains {reward.share:.0%} of the reward's variance, which may be nothing "
-        f"(error {reward.error:.1%}); more people, or a larger ε, may tell",
+        f"the model explains {reward.share:.0%} of how the reward varies, which may be nothing "
+        f"(standard error {reward.error:.1%}); more people, or a larger ε, may tell",
     )
 
 

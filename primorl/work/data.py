@@ -400,7 +400,8 @@ def observation_bounds(
         raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
     if not np.isfinite((low, high)).all():
         raise PipelineError(
-            f"{key}: found an unbounded space; set public, or declare {{low: [..], high: [..]}}"
+            f"{key}: found an unbounded space; set it to public, or declare "
+            "{low: [..], high: [..]}"
         )
     for column in (column for pair in bounds.angles for column in pair):
         place = f"datasets/{manifest.info.dataset}.yaml: bounds.angles: found column {column}"

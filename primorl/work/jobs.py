@@ -450,7 +450,7 @@ class RunPlan:
         stated = [each.identity for each in found.jobs]
         if stated != [identity_of(job, known) for job in found.paid_jobs]:
             raise PipelineError(
-                f"{path}: jobs: not of its numbers on {partitions.folder}; {_REMEDY}"
+                f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
             )
         try:
             found.events(partitions.manifest)

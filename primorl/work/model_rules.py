@@ -142,8 +142,8 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     allowed = _NOISE_SOME if chosen.dynamics.start == "public" else _NOISE_YES
     if left_open and noise > allowed:
         why = (
-            f"people have rows for a network, but its noise is {noise:.2f} of all moves (allowed: "
-            f"{allowed})"
+            f"people have rows for a network, but its noise is {noise:.2f} of what rounds can move "
+            f"(allowed: {allowed})"
         )
         return _of_heads(heads_instead, manifest, public, instead=why)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"

@@ -375,9 +375,22 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     charge = "d" if damage == "another charge" else "c"
     with pytest.raises(
         PipelineError,
-        match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge is spent",
+        match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge stays spent",
     ):
         read(file, charge)
+
+
+def test_one_of_another_version_of_the_code_is_told_from_a_damaged_one(
+    state: TrainingState, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.safetensors"
+    facts = state.facts() | {"a_field_of_old": "1"}
+    older: Any = SimpleNamespace(tensors=state.tensors, facts=lambda: facts)
+    write(file, older)
+    with pytest.raises(
+        PipelineError, match=r"c\.safetensors: written by another version of the code"
+    ):
+        read(file)
 
 
 @pytest.mark.parametrize("discrete", [False, True])

@@ -74,7 +74,7 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
 
     for block, change, says in (
         ("mechanism", {"delta": 0.1}, "delta: not that of"),
-        ("mechanism", {"noise_multiplier": 0.5}, "jobs: not of its numbers"),
+        ("mechanism", {"noise_multiplier": 0.5}, "jobs: not those of its numbers"),
         ("bounds", {"sensitivity": 0.0}, "sensitivity .unknown key"),
     ):
         content = json.loads(sound)
@@ -85,7 +85,7 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
     PLAN.write_bytes(sound)
     shutil.rmtree(PARTITIONS)
     write_partitions([episode(4, 50 + i) for i in range(9)], [episode(6, 100)])
-    with pytest.raises(PipelineError, match="jobs: not of its numbers"):
+    with pytest.raises(PipelineError, match="jobs: not those of its numbers"):
         train_model.body(params, StageLog())
     PLAN.unlink()
     with pytest.raises(PipelineError, match=r"data/plan\.json: .*dvc repro plan"):

@@ -97,8 +97,8 @@ def test_a_row_holds_the_transition_on_sacs_scales() -> None:
         observation=torch.tensor([[3.0, 2.0], [1.0, 6.0]]),
         action=torch.tensor([[10.0], [2.5]]),
         reward=torch.tensor([8.0, -2.0]),
-        following=torch.tensor([[1.0, -2.0], [5.0, 2.0]]),
-        ended=torch.tensor([True, False]),
+        next_observation=torch.tensor([[1.0, -2.0], [5.0, 2.0]]),
+        terminated=torch.tensor([True, False]),
     )
     assert rows.shape == (2, columns.width)
     assert rows[:, columns.next_observation].tolist() == [[0.0, -1.0], [2.0, 0.0]]

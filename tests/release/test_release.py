@@ -223,7 +223,7 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     own = public("7:primorl")
     other = next(salt for salt in map(str, range(1000)) if public(salt) == own)
     before = snapshot(Path("data/partitions"))
-    with pytest.raises(PipelineError, match="charged as private"):
+    with pytest.raises(PipelineError, match="charged for as private"):
         partition_stage.body(chosen, run)
     assert snapshot(Path("data/partitions")) == before, "nothing is half-written"
     public("7:primorl")
@@ -239,10 +239,10 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
         *(partial(stage.body, chosen, run) for stage in (train_model, evaluate, report)),
         partial(release, Path("out"), chosen),
     ):
-        with pytest.raises(PipelineError, match="charged as private"):
+        with pytest.raises(PipelineError, match="charged for as private"):
             use()
     assert cli.main(["plan", "--json"]) == 1
-    assert "charged as private" in "".join(capsys.readouterr())
+    assert "charged for as private" in "".join(capsys.readouterr())
 
 
 def write_key(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
@@ -284,16 +284,16 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
     assert cli.main(["release", "--check", "out"]) == 0
     assert f"({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
     _, stranger = write_key(tmp_path, "stranger")
-    refused(signed, stranger, "not of MANIFEST.json")
+    refused(signed, stranger, "not a signature of MANIFEST.json")
     own = (signed / SIGNATURE).read_bytes()
     (signed / SIGNATURE).write_bytes(own[:-1])
-    refused(signed, public, f"{SIGNATURE}: not of")
+    refused(signed, public, f"{SIGNATURE}: not a signature of")
     # a signed bundle is replaced as any other
     assert cli.main(["release", "out", "--sign", str(private)]) == 0
     assert (signed / SIGNATURE).read_bytes() == own
     edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])
     relist(signed)
-    refused(signed, public, f"{SIGNATURE}: not of {MANIFEST} by the key in")
+    refused(signed, public, f"{SIGNATURE}: not a signature of {MANIFEST} by the key in")
     assert cli.main(["release", "out"]) == 0
     refused(signed, public, f"{SIGNATURE}: not there: it is not signed")
     for key in (private, signed / MANIFEST):

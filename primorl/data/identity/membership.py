@@ -289,10 +289,8 @@ def _is_rounded(digits: str) -> bool:
 
 _UUID = "^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$"
 _UNSEEN = ((r"[\p{Cf}\x00]+", ""), (r"\s+", " "), (" ?/ ?", "/"), ("[\u2010-\u2015\u2212]", "-"))
-_WRAPPED = (
-    r"^[='\"{(\[ ]+|[\])}\"' ]+$",
-    "",
-)  # as ="017" and '017, which spreadsheets keep as text
+# as ="017" and '017, which spreadsheets keep as text
+_WRAPPED = (r"^[='\"{(\[ ]+|[\])}\"' ]+$", "")
 
 
 class SpellingCheck:
@@ -351,9 +349,7 @@ class SpellingCheck:
                 person.
         """
         if self._pointed and self._ids:
-            found = (
-                "all ids of units end in `.0`, as whole numbers do that were read as decimal ones"
-            )
+            found = "all ids of units end in `.0`, as whole numbers do that were read as decimal"
             raise PipelineError(f"{self._origin}: {found}; write them as they were, whole")
         if self._long >= _SEVERAL and not self._exact:
             found = "all ids of units of 16 digits and more look rounded, as by a spreadsheet"

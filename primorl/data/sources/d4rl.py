@@ -173,10 +173,11 @@ class D4rlReader:
                     raise KeyError
                 arrays = {name: np.asarray(file[named[name]][()]) for name in there}
         except KeyError:
-            found = f"found not all of {', '.join(_NEEDED)}"
-            allowed = "D4RL's flat arrays; convert d3rlpy's or others (docs/prepare-a-log.md), and "
-            allowed += "read Minari's by source: minari"
-            raise PipelineError(f"{self.path}: {found}; allowed are {allowed}") from None
+            raise PipelineError(
+                f"{self.path}: found not all of {', '.join(_NEEDED)}; allowed are D4RL's flat "
+                "arrays; convert d3rlpy's or others (docs/prepare-a-log.md), and read Minari's by "
+                "source: minari"
+            ) from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
             found = f"no HDF5 file, truncated or corrupt ({type(broken).__name__})"
             raise PipelineError(f"{self.path}: {found}; run `dvc repro collect` again") from None

@@ -107,10 +107,11 @@ def refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     if not os.access(path, os.R_OK) or not path.is_file():
         raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
     if not path.name.endswith(endings) or path.name[0] in "._":
-        found = f"found a name that is no log's; allowed are {', '.join(endings)}"
-        remedy = "rename or convert it (Excel, RLDS, LeRobot: docs/prepare-a-log.md), or move it "
-        remedy += "away, or let options.files leave it out by a pattern (FOLDER/**/*.csv)"
-        raise PipelineError(f"{path}: {found}; {remedy}")
+        raise PipelineError(
+            f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename or "
+            "convert it (Excel, RLDS, LeRobot: docs/prepare-a-log.md), or move it away, or let "
+            "options.files leave it out by a pattern (FOLDER/**/*.csv)"
+        )
 
 
 def _source_of(

@@ -207,7 +207,7 @@ class MinariReader:
             except Exception as broken:  # as in `open_storage`
                 found = f"missing, corrupt or not of the declared spaces ({type(broken).__name__})"
                 raise PipelineError(
-                    f"{part.data_path}: episode {read}: {found}; {_AGAIN}, or mend environment"
+                    f"{part.data_path}: episode {read}: {found}; {_AGAIN}, or correct `environment`"
                 ) from None
 
     def _episode(self, part: MinariStorage, name: str, raw: dict[str, Any]) -> Transitions:
@@ -220,10 +220,11 @@ class MinariReader:
         actions, steps = np.asarray(raw["actions"]), len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
-            where = f"{part.data_path}: episode {int(name[-9:])}: found {steps} rewards"
-            allowed = "at least one, as many actions and flags, and one observation more; leave it "
-            allowed += "out with Minari's filter_episodes"
-            raise PipelineError(f"{where}; allowed is {allowed}")
+            raise PipelineError(
+                f"{part.data_path}: episode {int(name[-9:])}: found {steps} rewards; allowed is at "
+                "least one, as many actions and flags, and one observation more; leave it out with "
+                "Minari's filter_episodes"
+            )
         seen, after = observations[:-1], observations[1:]  # no transition crosses an end
         return Transitions.of_episode(name, seen, actions, rewards, after, *flags)
 

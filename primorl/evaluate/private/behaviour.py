@@ -336,7 +336,7 @@ class Asked(DataclassState):
         finished: whether all are there.
     """
 
-    OTHER = "other bounds of rewards or returns, or in another version"
+    OTHER = "other bounds of rewards or returns, or another version of the code"
 
     released: Tensor
     about: str = ""

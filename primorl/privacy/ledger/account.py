@@ -213,11 +213,11 @@ def refuse_second(request: Request, history: History) -> None:
 
 
 def refuse_published(
-    dataset: str, own: Version, roster: Roster, directory: Directory, word: str | None = None
+    dataset: str, own: Version, roster: Roster, directory: Directory, confirmed: str | None = None
 ) -> None:
     """Refuse units that were public and are private now, or the other way round.
 
-    Units that were private and never charged for may become public where ``word`` names all
+    Units that were private and never charged for may become public where ``confirmed`` names all
     public units of this version; the error gives the name.
     """
     charged: dict[int, set[str]] = {}
@@ -230,26 +230,26 @@ def refuse_published(
         published = bool(own.public) or bool(earlier.heads["public"].size)
         if one_population and published and not same_kind(own, known):
             raise Refused(
-                f"{where}: unit: found {own.unit!r}, earlier {known.unit!r} on this population; "
-                "where some units are public, nobody can tell whose they are under another unit; "
-                "keep it"
+                f"{where}: unit: found {own.unit!r}, and an earlier run on the same population had "
+                f"{known.unit!r}; where some units are public, nobody can tell whose they are "
+                "under another unit; keep the unit"
             )
         if one_population and published and own.unit == TRAJECTORY:
             _refuse_hidden(dataset, own, roster, known, earlier, charged.get(sequence, set()))
         if sequence in charged and roster.shares("public", earlier, "private"):
             raise Refused(
-                f"{where}: the public split holds units that were charged as private; put "
-                "partition and consent back, or take other data"
+                f"{where}: the public split holds units that earlier runs were charged for as "
+                "private; put partition in params.yaml and consent back, or take other data"
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
                 f"{where}: the private split holds units that an earlier split made public; put "
-                "partition and consent back, leave them out (ingestion.exclude_units), or take "
-                "other data"
+                "partition in params.yaml and consent back, leave these units out "
+                "(ingestion.exclude_units), or take other data"
             )
     if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
         name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
-        if word != name:
+        if confirmed != name:
             raise Refused(
                 f"{where}: partition: found units that would become public and were private in an "
                 "earlier split; put partition in params.yaml and consent back; or, if it is meant, "
@@ -258,23 +258,23 @@ def refuse_published(
 
 
 def _refuse_hidden(
-    name: str,
+    dataset: str,
     own: Version,
     roster: Roster,
-    old: Registered,
+    known: Registered,
     earlier: Roster,
-    names: set[str],
+    entries: set[str],
 ) -> None:
     """Refuse trajectories that may be those of an earlier version under other ids or columns."""
-    names = names | {old.dataset}
+    entries = entries | {known.dataset}
     shared = any(roster.shares(one, earlier, its) for one in SIDES for its in SIDES)
-    fits = name in names and (own.simulated or shared)
-    if own.fingerprint != old.fingerprint and not fits:
+    fits = dataset in entries and (own.simulated or shared)
+    if own.fingerprint != known.fingerprint and not fits:
         raise Refused(
-            f"dataset {name!r}: unit: found {own.unit!r}, as an earlier version of the "
-            f"population has ({', '.join(sorted(names))}); where some units are public, other "
-            "ids may hide the same people; put the entry back, set unit to the person's column, "
-            "or name another population"
+            f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same "
+            f"population has ({', '.join(sorted(entries))}); where some units are public, other "
+            "ids may hide that they are the same people; put the entry back, set unit to the "
+            "person's column, or name another population if they are others"
         )
 
 
@@ -284,8 +284,8 @@ def refuse_other_unit(request: Request, account: Account) -> None:
         if not entry.same_unit:
             raise Refused(
                 f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and "
-                f"{entry.charge} on the same people was made on {entry.charge.unit!r}, which does "
-                "not add up; keep the unit"
+                f"{entry.charge} on the same people was made on unit {entry.charge.unit!r}; what "
+                "both reveal does not add up; keep the unit"
             )
 
 

@@ -182,7 +182,8 @@ def _resumed(
     sync(file.parent)
     if state.about != begin.about:
         raise PipelineError(
-            f"{charge} paid for this with {begin.OTHER}; bring it back; {charge.another_draw}"
+            f"{charge.stage}: {charge} paid for this with {begin.OTHER}; put back what it used; "
+            f"{charge.another_draw}"
         )
     if state.finished:  # perhaps killed between the last checkpoint and the commit
         found = "has paid for exactly this: it is restored, and nothing is spent"
@@ -242,8 +243,9 @@ def _refuse_lost_work(ledger: Ledger, checkpoints: Path) -> None:
     begun = [file for file in _without_charge(ledger, files) if has_begun(file)]
     for file in _without_charge(ledger, begun):
         raise PipelineError(
-            f"{file}: its charge is not in the ledger, which has lost records or is another one; "
-            "restore its database (or ledger.url) from the backup; move it if another ledger has it"
+            f"{file}: work was done under charge {file.stem}, which the ledger does not hold: "
+            "it has lost records, or is another one; restore its database from the backup (or "
+            "ledger.url), or move this file away if its charge is in another ledger"
         )
 
 

@@ -117,17 +117,24 @@ def read_checkpoint(
         remedy: end of the message where it is damaged.
 
     Raises:
-        PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit
-            ``restore``.
+        PipelineError: the checkpoint is damaged, belongs to another charge, or was written by
+            another version of the code: it does not fit ``restore``.
     """
     try:
         content, header = _content(path)
         if header["charge"] != charge:
             raise ValueError
-        return restore(load(content), header["facts"]), int(header["saves"])
+        tensors, facts, saves = load(content), header["facts"], int(header["saves"])
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
-            f"{path}: not a checkpoint of this run, or damaged; its charge is spent{remedy}"
+            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent{remedy}"
+        ) from None
+    try:
+        return restore(tensors, facts), saves
+    except (ValueError, KeyError, TypeError):  # it is whole: its digest is right
+        raise PipelineError(
+            f"{path}: written by another version of the code; go on with that version; its charge "
+            f"stays spent{remedy}"
         ) from None
 
 

@@ -110,7 +110,7 @@ class Store:
         with self._clear_errors():
             if file is not None and self.begun and self._has(f"{_records.name}{_MOVED}"):
                 raise PipelineError(
-                    f"ledger {self.shown}: was moved (`primorl ledger move`); set ledger.url to it"
+                    f"ledger {self.shown}: was moved (`primorl ledger move`); set ledger.url anew"
                 )
             if not read_only:
                 self._create_tables()

@@ -92,7 +92,8 @@ class L2Clip(Clip):
 
         if vectors.dim() != 2 or vectors.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"vectors: found {vectors.dtype} {tuple(vectors.shape)}; allowed: float [P, n]"
+                f"vectors: found {vectors.dtype} {tuple(vectors.shape)}; allowed: "
+                "float32, float64 [P, n]"
             )
         squares = _squares(vectors)
         norms = squares.sqrt()

@@ -72,7 +72,7 @@ def test_two_kinds_of_units_of_the_same_people_are_refused(
     charge(ledger, first)
     said = f"found '{second.unit}', and charge {ledger.charges()[0].id} of .* on the same people"
     for budget in (None, Budget(1e6, DELTA)):
-        with pytest.raises(PipelineError, match=f"{said} was made on '{first.unit}'"):
+        with pytest.raises(PipelineError, match=f"{said} was made on unit '{first.unit}'"):
             charge(ledger, second, "two", budget)
     assert ledger.account(second).epsilon(DELTA) == float("inf"), "nor can anything be promised"
     charge(ledger, replace(first, fingerprint="9" * 64), "two")
@@ -82,9 +82,7 @@ def test_two_kinds_of_units_of_the_same_people_are_refused(
 
 def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", "admission", population=CLINIC, public="xy"))
-    with pytest.raises(
-        PipelineError, match="found 'patient', earlier 'admission' on this population"
-    ):
+    with pytest.raises(PipelineError, match="found 'patient', and an earlier run"):
         charge(ledger, of("uvw", "patient", population=CLINIC), "two")
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
@@ -96,7 +94,7 @@ def test_trajectories_of_the_population_that_share_nothing_are_refused_where_som
 
     Twins: nobody public; another population; shared ones; a simulator's.
     """
-    hidden = "unit: found 'trajectory', as an earlier version of the population has"
+    hidden = "unit: found 'trajectory', as an earlier version of the same population has"
     charge(ledger, of("abc", "trajectory", population=CLINIC))
     charge(ledger, of("def", "trajectory", population=CLINIC), "again")
     other = of("uvw", "trajectory", population=CLINIC, public="xy")
