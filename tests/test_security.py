@@ -34,7 +34,8 @@ CANARY = "it-ran"
 
 @pytest.fixture
 def project(trained: Path, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = shutil.copytree(trained, tmp_path / "project")
+    without_runs = shutil.ignore_patterns("mlflow.db")  # they belong to the other folder
+    folder = shutil.copytree(trained, tmp_path / "project", ignore=without_runs)
     shutil.copytree(released, folder / "out")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
