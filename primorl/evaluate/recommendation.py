@@ -24,8 +24,6 @@ OF_ERROR = 0.9
 """How far the interval reaches up, in what is known to be wrong where people act as today, and down
 in half the width of today's interval.
 """
-OVERVALUED = 0.5
-"""Share of what the model adds to today's practice that it may add to the policy's gain as well."""
 DOWN, UP = 0.25, 1.0
 """And as a share of the gain: a policy finds a model's errors, and most gained more, up to twice,
 than a model said that knows little.
@@ -104,13 +102,12 @@ class Comparison:
         """The interval of the true gain over today; it holds what every member says, as far as
         returns can be so high.
 
-        There are two estimates of the gain: over the clone, and over what people were counted to
-        get. A clone that is worse in the model than people are makes the first too large, so the
-        lower end begins at the lesser one.
+        What the model is known to be wrong by, of a clone beside what people were counted to get,
+        may be in the gain as well: where the clone is worse, it makes the gain too large, and a
+        model that overvalues practice overvalues the policy too.
         """
-        size, added = abs(self.gain), self.clone - self.people
-        least = self.gain - (OVERVALUED * added if added > 0 else -added)
-        low = least - DOWN * size - OF_ERROR * self.half
+        size, wrong = abs(self.gain), abs(self.clone - self.people)
+        low = self.gain - wrong - DOWN * size - OF_ERROR * self.half
         high = self.gain + UP * size + OF_ERROR * self.error
         most = self.highest - (self.people - self.half)
         return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
