@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.machine import RESULTS_PAGE, put
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 from research.rows import FIGURES
 
 DELTAS = 1e-5, 1e-3

@@ -45,7 +45,7 @@ from primorl.online.learning import (
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG
 from primorl.privacy.accounting.figures import solve_noise_multiplier
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 from primorl.simulators import environments
 from research.classic_control import batch
 from research.paper_mode import AnnealedDPPG, CarriedCritic, CarriedUsers, loose

@@ -32,8 +32,8 @@ from primorl.online.learning import (
 from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalise, returns_to_go, within
 from primorl.privacy.accounting.epsilon import gaussian_epsilon
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.statement import at_most
 from primorl.simulators.environments import Floats
 from research.classic_control import batch
 from research.rows import Row, completed

@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.figures import Figures, deltas, figures, posterior
-from primorl.privacy.statement import at_most, percent_at_most
+from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from tests.projects import ROOT
 
 EPSILON, DELTA = 0.5, 1e-5

@@ -21,7 +21,7 @@ from primorl.privacy.accounting.figures import (
     solve_noise_multiplier,
     true_positive_rates,
 )
-from primorl.privacy.statement import at_most, percent_at_most
+from primorl.privacy.accounting.rounding import at_most, percent_at_most
 
 COMMAND = "python -m benchmarks.privacy.meaning"
 DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 1.0, 60

@@ -134,7 +134,7 @@ def _print_json(ledger: "Ledger", params: "Params") -> None:
 
 def _print_table(ledger: "Ledger", params: "Params") -> None:
     from primorl.data.identity.membership import compare_units
-    from primorl.privacy.statement import at_most
+    from primorl.privacy.accounting.rounding import at_most
 
     charges = ledger.charges()
     if not charges:
@@ -169,8 +169,8 @@ def _summary(
     own: "list[Charge]",
     params: "Params",
 ) -> Iterator[str]:
+    from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.history import list_budget_changes
-    from primorl.privacy.statement import at_most, left_of
 
     budget, delta = params.privacy.budget, params.privacy.delta
     spent = account.epsilon(delta)

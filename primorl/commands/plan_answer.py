@@ -16,7 +16,8 @@ from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import singular
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
-from primorl.privacy.statement import RELATION_NAME, at_least, at_most
+from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import UNKNOWN, Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan

@@ -353,7 +353,7 @@ def _changes(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
     """Return the cells of a result; ``told`` are the settings to show."""
-    from primorl.privacy.statement import at_most
+    from primorl.privacy.accounting.rounding import at_most
 
     spent = {name: "–" if each[key] is None else at_most(each[key]) for key, name in _SPENT.items()}
     known = each["low"] is not None and each["high"] is not None

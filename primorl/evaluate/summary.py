@@ -38,7 +38,8 @@ from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.wording import guarantee, name_people, text
 from primorl.model.architecture import Variant
-from primorl.privacy.statement import SpentOnDataset, Statement, at_most
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import SpentOnDataset, Statement
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 from primorl.evaluate.private.results import MEAN_RETURN, Verdict
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
     "trial": "Try the policy in a supervised trial",

@@ -1,13 +1,9 @@
-"""The privacy statement: the content of ``privacy.json``, whose only writer and reader this is; and
-its numbers for people, rounded to the safe side, so that no line promises more than the accountant.
+"""The privacy statement: the content of ``privacy.json``.
 
-`at_most` is for spent ε and for bounds on attacks, `at_least` for the rest of a budget and for
-the noise that a plan has. Noise that is needed for an ε, and that people type, is rounded up.
+This class is the file's only writer and reader.
 """
 
-import math
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal
@@ -251,63 +247,3 @@ class Statement(records.FileRecord):
     def with_payment(self, charge: str, spent: SpentOnDataset) -> "Statement":
         """Return the same statement with the ledger's part."""
         return replace(self, charge=charge, spent_on_dataset=spent)
-
-
-# ---- numbers for people
-
-_LEAST, _MOST = -5, 12  # powers of ten between which a number is written out
-
-
-def rounded_up(value: float, digits: int) -> float:
-    """Round a positive, finite ``value`` up to so many significant digits."""
-    return float(_round(value, digits, ROUND_CEILING))
-
-
-def at_most(value: float | None, digits: int = 3) -> str:
-    """Format ``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞
-    without a bound.
-    """
-    if value is None or not 0 <= value < math.inf:
-        return "∞"
-    return _written(_round(value, digits, ROUND_CEILING), digits) if value else "0"
-
-
-def at_least(value: float, digits: int = 3) -> str:
-    """Format ``value`` in so many significant digits, rounded down, with commas; 0 for negative
-    numbers and NaN.
-    """
-    if value == math.inf:
-        return "∞"
-    return _written(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
-
-
-def left_of(limit: float, spent: float, digits: int = 3) -> str:
-    """Return the rest of ``limit`` after ``spent``, rounded down; 0 where nothing is left."""
-    if not math.isfinite(spent):
-        return "0"
-    # In decimals: a float's difference could round to more than there is.
-    left = Decimal(repr(float(limit))) - Decimal(repr(float(spent)))
-    return (
-        _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits)
-        if left > 0
-        else "0"
-    )
-
-
-def percent_at_most(share: float) -> str:
-    """Format a share, from 0 to 1, in percent of three digits, rounded up and never above 100%."""
-    if share <= 0 or math.isnan(share):
-        return "0%"
-    # In decimals: a product by 100 in floats could fall below the share.
-    percent = min(Decimal(100), 100 * _round(share, 3, ROUND_CEILING))
-    return f"{percent.normalize():f}%"
-
-
-def _written(value: Decimal, digits: int) -> str:
-    return f"{value:,f}" if _LEAST < value.adjusted() < _MOST else f"{float(value):.{digits}g}"
-
-
-def _round(value: float, digits: int, rounding: str) -> Decimal:
-    # From its shortest decimal form, so that a number of few digits is not moved by its own
-    # rounding error.
-    return Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=rounding))

@@ -28,8 +28,8 @@ from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
+from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.composition import count_once
-from primorl.privacy.statement import at_least, at_most, left_of, percent_at_most
 from primorl.release import contents
 
 DECLARED_TEXTS = {

@@ -19,7 +19,8 @@ from primorl.evaluate import wording
 from primorl.evaluate.private.results import Verdict
 from primorl.model.architecture import ModelConfig
 from primorl.privacy.accounting.privacy_filter import Cost
-from primorl.privacy.statement import Statement, at_most
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import Statement
 from primorl.release import card
 from primorl.run import VerifiedRun
 

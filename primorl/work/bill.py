@@ -20,6 +20,7 @@ from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspac
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import spent
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import (
     Budget,
@@ -29,7 +30,6 @@ from primorl.privacy.ledger.history import (
     paid_identities,
 )
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.statement import at_most, left_of
 from primorl.work.data import (
     Partitions,
     budget_of,

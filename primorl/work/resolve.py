@@ -18,9 +18,9 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.settings import LEAST_UNITS
 from primorl.model.termination import LEARNED, NONE, RULES
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
-from primorl.privacy.statement import at_most
 from primorl.work import jobs
 from primorl.work.clone_rules import clone_job
 from primorl.work.data import Floats, Partitions, observation_bounds

@@ -24,10 +24,10 @@ from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.data.identity.membership import remember_units
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Budget
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.statement import at_most, left_of
 from primorl.work.data import open_to_charge
 from tests.commands.charging import charged, partitioned, settings
 from tests.commands.conftest import Call

@@ -13,7 +13,7 @@ from primorl.base.files import PARTITIONS
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 from primorl.work.data import Partitions, open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call

@@ -15,8 +15,8 @@ from primorl.base.files import PARTITIONS, PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import RULED, Params, plain
 from primorl.privacy.accounting.epsilon import Training, spent
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.statement import at_most
 from primorl.work import jobs, resolve
 from primorl.work.data import Partitions
 from primorl.work.desk import Desk

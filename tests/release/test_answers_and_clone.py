@@ -20,8 +20,9 @@ from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy import loaded
 from primorl.privacy.accounting.epsilon import compose, event_from_json
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
-from primorl.privacy.statement import Statement, at_most
+from primorl.privacy.statement import Statement
 from primorl.release import build
 from primorl.release.bundle import CHOSEN, add_choice
 from primorl.release.card import render

@@ -23,7 +23,8 @@ from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
-from primorl.privacy.statement import AttackPoint, ProfilePoint, at_most
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import add_account, bound_success, combine, trace_curve
 from primorl.report.page import Facts, Spending, read_facts, write_page
 from tests.data.builders import INFO

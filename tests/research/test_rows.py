@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.machine import RESULTS_PAGE, ROOT
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 from research import dptd, gaussian_budgets, online, paper_mode, riverswim
 from research.gaussian_budgets import both_sides, closed_form, exact, theorem_1, zhao
 from research.rows import Row, read

@@ -15,7 +15,7 @@ from benchmarks.quality.paper import grids
 from benchmarks.quality.paper.published import PUBLISHED
 from benchmarks.quality.paper.rows import Row, read
 from primorl.evaluate.summary import Estimate
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 
 HEAD = (
     "| runs of | row | the paper's (ε) | ε (PLD) | ε (RDP) | final: IQM [95%] | mean ± t | runs |"

@@ -200,7 +200,7 @@ def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[re
     if today is not None and chance is not None and chance.value >= today.value:
         reason = (
             f"in the model random actions are worth {chance.value:.4g}, at least as much as "
-            f"today's practice, {today.value:.4g}"
+            f"a clone of today's practice, {today.value:.4g}"
         )
         found.append(results.Veto(kind="random_as_good", reason=reason))
     return found

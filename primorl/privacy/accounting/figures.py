@@ -19,7 +19,8 @@ from scipy import optimize
 from primorl.base.files import finite
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.privacy_filter import cost, total
-from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint, at_most, rounded_up
+from primorl.privacy.accounting.rounding import at_most, rounded_up
+from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 GROUP_SIZES = (2, 4, 8)

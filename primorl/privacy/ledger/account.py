@@ -21,6 +21,7 @@ from dp_accounting import dp_event
 from primorl.base import Busy
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.history import (
     Budget,
     BudgetExceeded,
@@ -32,7 +33,6 @@ from primorl.privacy.ledger.history import (
     Version,
 )
 from primorl.privacy.ledger.store import SIDES, Side, Store
-from primorl.privacy.statement import at_most, left_of
 
 DIGEST_BYTES = 16
 TRAJECTORY = "trajectory"

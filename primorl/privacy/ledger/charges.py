@@ -15,6 +15,7 @@ from dp_accounting import dp_event
 
 from primorl.base import Busy, PipelineError, say
 from primorl.base.files import finite, home, locked, sync, workspace
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
     Restore,
@@ -27,7 +28,7 @@ from primorl.privacy.ledger.checkpoint import (
 from primorl.privacy.ledger.history import Budget, Charge, Refused, Request, Version
 from primorl.privacy.ledger.ledger import Ledger, new_charge_id
 from primorl.privacy.ledger.store import Mark, Progress
-from primorl.privacy.statement import SpentOnDataset, at_most
+from primorl.privacy.statement import SpentOnDataset
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
 _SECONDS_BETWEEN_LOOKS = 1.0

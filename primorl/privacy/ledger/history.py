@@ -19,7 +19,7 @@ from dp_accounting.dp_event import DpEvent
 
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file, sync
-from primorl.privacy.statement import at_most
+from primorl.privacy.accounting.rounding import at_most
 
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"

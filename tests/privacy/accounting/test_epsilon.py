@@ -27,7 +27,8 @@ from primorl.privacy.accounting.figures import (
     solve_noise_multiplier,
     solve_rounds,
 )
-from primorl.privacy.statement import Relation, at_least, at_most, left_of, percent_at_most
+from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
+from primorl.privacy.statement import Relation
 from tests.hostile import fft_accountant
 from tests.hostile.fft_accountant import bracket, gaussian_delta, sampled
 

@@ -12,9 +12,9 @@ from dp_accounting import dp_event
 
 from primorl.base import PipelineError
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.statement import at_most, left_of
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 
 ANA, BEN, CEM = (version(members) for members in ("abc", "bcd", "xyz"))  # the first two share units
