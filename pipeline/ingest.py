@@ -5,6 +5,7 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base import say
 from primorl.base.files import RAW, TRAJECTORIES
 from primorl.base.reporting import StageLog
 from primorl.config.datasets import TabularDataset
@@ -16,10 +17,7 @@ def body(params: Params, log: StageLog) -> None:
     """Validate and convert."""
     chosen = params.chosen
     if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
-        print(
-            "ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says",
-            file=sys.stderr,
-        )
+        say("ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says")
     ingest(RAW, TRAJECTORIES, params.dataset, chosen)
 
 

@@ -3,6 +3,7 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base import say
 from primorl.base.files import PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
@@ -14,10 +15,8 @@ def body(params: Params, log: StageLog) -> None:
     """Split; only the numbers of units are told, which are declared public."""
     manifest = split(params, PARTITIONS)
     if manifest.public_units:
-        print(
-            f"partition: {manifest.public_units} units are public, {PUBLIC_BY[manifest.public_by]}",
-            file=sys.stderr,
-        )
+        by = PUBLIC_BY[manifest.public_by]
+        say(f"partition: {manifest.public_units} units are public, {by}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base import say
 from primorl.base.files import PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
@@ -18,7 +19,7 @@ def body(params: Params, log: StageLog) -> None:
     """
     plan = decide_plan(params, Partitions.open(PARTITIONS, params))
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
-        print(f"plan: {line}", file=sys.stderr)
+        say(f"plan: {line}")
     refuse_useless(params, plan)
     plan.write()
 

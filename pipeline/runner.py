@@ -2,7 +2,6 @@
 
 import argparse
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 import primorl
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.dvc import hint
 from primorl.base.files import (
     CHECKPOINTS,
@@ -66,7 +65,7 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
     signal.signal(signal.SIGTERM, _interrupt)
     status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
     if status != 0 and (advice := hint()):
-        print(advice, file=sys.stderr)
+        say(advice)
     return status
 
 
@@ -87,7 +86,7 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     before, checked = _read_followed(listed), params.load(PARAMS)
     check_writable([*_outputs(listed), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
-        print(f"{name}: warning: {said}", file=sys.stderr)
+        say(f"{name}: warning: {said}")
     started, log = time.perf_counter(), StageLog()
     if idle is None or not idle(checked):
         body(checked, log)

@@ -145,16 +145,22 @@ class Status:
         Raises:
             PipelineError: DVC cannot say.
         """
-        answer, edited, lists = self._read(), set[Path](), {WITHDRAWALS, CONSENT}
-        for stage in MAKE_DATA & answer.keys():
-            for part in answer[stage]:  # words of its own, or a mapping
-                deps = part.get("changed deps", {}) if isinstance(part, dict) else {}
-                for path in (Path(path) for path, change in deps.items() if change != "deleted"):
-                    if {path, path.parent} & lists:
-                        return True
-                    # `partition` depends on an entry's recipe as well
-                    edited |= {path, path.parent} if stage != "partition" else {path} & {PARAMS}
-        return PARAMS not in edited and DATASETS in edited
+        answer = self._read()
+        edited = [
+            (stage, Path(path))
+            for stage in MAKE_DATA & answer.keys()
+            for part in answer[stage]
+            if isinstance(part, dict)  # else a word of its own
+            for path, change in part.get("changed deps", {}).items()
+            if change != "deleted"
+        ]
+        if any({path, path.parent} & {WITHDRAWALS, CONSENT} for _, path in edited):
+            return True
+        if any(path == PARAMS for _, path in edited):
+            return False
+        # `partition` depends on an entry's recipe as well
+        entries = [path for stage, path in edited if stage != "partition"]
+        return any(DATASETS in (path, path.parent) for path in entries)
 
     def _read(self) -> dict[str, Any]:
         if self._process is None or self._answer is not None:

@@ -322,15 +322,16 @@ class CloningSetup(TrainingSetup):
         weights = super().first_weights()
         if not isinstance(self.normaliser, Normaliser):
             return weights
-        size, shape, bounds = self.columns.observation_size, self.architecture, self.bounds
-        mean, deviation = self.normaliser.input_mean[size:], self.normaliser.input_scale[size:]
+        shape, bounds = self.architecture, self.bounds
+        _, action = self._split(self.normaliser.input_mean)
         if bounds.discrete_actions:
-            usual = mean.clamp(min=_LEAST_SHARE).log()
+            usual = action.clamp(min=_LEAST_SHARE).log()
         else:
             half = (bounds.action_high - bounds.action_low) / 2
-            centre = ((mean - bounds.action_low) / half - 1).clamp(-_FARTHEST, _FARTHEST)
+            deviation = self.normaliser.input_scale[self.columns.observation_size :] / half
             low, high = shape.log_variance_low, shape.log_variance_high
-            usual = torch.cat((centre.atanh(), raw_log_variance(deviation / half, low, high)))
+            centre = action.clamp(-_FARTHEST, _FARTHEST)
+            usual = torch.cat((centre.atanh(), raw_log_variance(deviation, low, high)))
         return (*weights[:-1], weights[-1] + usual)
 
     def view(self, store: CohortSource) -> CohortSource:

@@ -72,7 +72,7 @@ class TrainingState(DataclassState):
     answers: Answers = field(default_factory=dict)
 
     @property
-    def lost(self) -> bool:  # type: ignore[override]
+    def lost(self) -> bool:
         """Whether a query may have been answered and its answer is gone.
 
         The same charge cannot ask it again.

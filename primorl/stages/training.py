@@ -368,8 +368,8 @@ def warn_of_little(
     little = [f"{name} {share:.0%}" for name, share in shares if share < LITTLE_EXPLAINED]
     if little:
         _warn(
-            f"of how these vary the model explains little: {', '.join(little)}; the rest is chance "
-            "or noise"
+            f"of how these vary the model explains little: {', '.join(little)}; the rest is "
+            "chance, noise, or more than such a model can express"
         )
     reward = explained[-1] if explained else None
     if reward is None or reward.share > _SURE * reward.error:

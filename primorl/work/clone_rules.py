@@ -1,6 +1,5 @@
 """How the clone of the behaviour is decided: its class, clip and noise."""
 
-import math
 from dataclasses import replace
 
 from primorl.base import PipelineError
@@ -8,7 +7,6 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
-from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import CloneJob, MechanismNumbers, solve_noise
 from primorl.work.model_rules import count_rows, epsilon_of, noise_share
 
@@ -18,7 +16,7 @@ _BEGUN_Q, _BEGUN_ROUNDS = 0.3, 40  # where the public split makes the first weig
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
 """Of an update, and of what the noise of all rounds adds up to, from random weights (there over 1 +
-s) and from those of the public split; see `clipping_norm`."""
+s) and from those of the public split; see `_with_clip`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their
 # mean is too sure.
 _CLONE_LOCAL = LocalTraining(
@@ -81,18 +79,30 @@ def clone_job(
         job = replace(job, hidden=())
         noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
     walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK / (1 + noise)
-    return _with_clip(job, manifest, walk)
+    return _with_clip(job, manifest, noise, walk)
 
 
-def _with_clip(job: CloneJob, manifest: Manifest, walk: float) -> CloneJob:
-    """Give a clone the clip that its noise leaves room for, or those of its variant.
+def _with_clip(job: CloneJob, manifest: Manifest, noise: float, walk: float) -> CloneJob:
+    """Give a clone the clip that its noise leaves room for, or that of its variant.
+
+    C is the largest, up to 0.2, at which the noise of all rounds moves the weights by at most
+    ``walk``. T rounds of noise z C √d / (qK), each carried on by the momentum β, end
+    z C √(dT) / (qK (1 - β)) = s C T / (1 - β) away from where they began. K is public.
+
+    Args:
+        job: with the noise of its rounds.
+        manifest: of the data.
+        noise: s, see `noise_share`.
+        walk: the norm of the noise of all rounds.
 
     Raises:
-        PipelineError: the noise leaves none.
+        PipelineError: the noise leaves no clip.
     """
     network, norm = job.network(manifest), None
     if job.variant != "no_clip":
-        norm = clipping_norm(job.build_mechanism(manifest), network.parameters, walk)
+        carried = 1 / (1 - job.server.server_momentum)
+        largest = walk / (noise * job.mechanism.rounds * carried)
+        norm = float(f"{min(_LARGEST_NORM, largest):.4g}")
         if norm < _SMALLEST_NORM:
             remedy = "make it smaller, or raise" if network.hidden else "raise"
             raise PipelineError(
@@ -100,24 +110,6 @@ def _with_clip(job: CloneJob, manifest: Manifest, walk: float) -> CloneJob:
                 f"{network.parameters} noised weights, whose noise leaves a clip of {norm:g} with "
                 f"{manifest.private_units} units; {remedy} privacy.target_epsilon"
             )
-    noise = job.mechanism.noise_multiplier if job.variant == "private" else 0.0
-    mechanism = replace(job.mechanism, noise_multiplier=noise, clipping_norm=norm)
+    multiplier = job.mechanism.noise_multiplier if job.variant == "private" else 0.0
+    mechanism = replace(job.mechanism, noise_multiplier=multiplier, clipping_norm=norm)
     return replace(job, mechanism=mechanism)
-
-
-def clipping_norm(mechanism: Mechanism, parameters: int, walk: float) -> float:
-    """Choose a clone's C: the largest at which the noise of all rounds moves the weights by at most
-    ``walk``, up to 0.2.
-
-    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β))
-    away from where they began. K, the number of units, is public.
-
-    Args:
-        mechanism: of the rounds, with any C.
-        parameters: d, of the network.
-        walk: the norm of the noise of all rounds.
-    """
-    carried = 1 / (1 - _CLONE_SERVER.server_momentum)
-    of_round = mechanism.noise_multiplier * math.sqrt(parameters) / mechanism.expected_cohort
-    of_all = of_round * math.sqrt(mechanism.rounds) * carried
-    return float(f"{min(_LARGEST_NORM, walk / of_all):.4g}")

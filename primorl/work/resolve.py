@@ -76,7 +76,7 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
         can_learn=decided.can_learn,
         reason=decided.reason,
         warnings=decided.warnings,
-        policy=_policy(params, partitions.manifest, kept.clone),
+        policy=decided.policy,
         jobs=tuple(jobs.Price.of(job, partitions) for job in kept.paid_jobs),
     )
 
@@ -148,7 +148,7 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
         model=model,
         clone=clone,
         question=question,
-        policy=_policy(params, manifest, clone),
+        policy=_policy(params, manifest),
         jobs=tuple(jobs.Price.of(job, partitions) for job in (model, *beside)),
         settings=_settings(chosen, params.privacy.target_epsilon),
     )
@@ -336,13 +336,13 @@ def _find_no_reward(
 # ---- the policy
 
 
-def _policy(params: Params, manifest: Manifest, clone: jobs.CloneJob | None) -> Policy:
+def _policy(params: Params, manifest: Manifest) -> Policy:
     """Decide the settings of the policy that need no released model; the others are None.
 
     Without a clone epochs are twice as many, as entropy starts high and falls slowly, or longer
     where trajectories are long.
     """
-    long = clone is None and (manifest.info.horizon or 0) > USUAL_LENGTH
+    long = not params.clones and (manifest.info.horizon or 0) > USUAL_LENGTH
     starts = "reset" if params.partition.public_fraction == 0 else "public"
     if params.asks_starts:
         starts = "released"
@@ -351,8 +351,8 @@ def _policy(params: Params, manifest: Manifest, clone: jobs.CloneJob | None) -> 
             "policy.uncertainty": "standardised_difference",
             "policy.penalty": 1.0,
             "policy.starts": starts,
-            "policy.learning_rate": 1e-3 if clone is None else 3e-4,
-            "policy.epochs": 2 * _EPOCHS if clone is None and not long else _EPOCHS,
+            "policy.learning_rate": 3e-4 if params.clones else 1e-3,
+            "policy.epochs": _EPOCHS if params.clones or long else 2 * _EPOCHS,
             "policy.updates_per_epoch": _LONG_UPDATES if long else _UPDATES,
             "policy.hidden": _LONG_HIDDEN if long else _HIDDEN,
             "policy.target_entropy": -float(manifest.info.spaces.action_size),

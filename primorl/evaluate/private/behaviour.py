@@ -345,7 +345,7 @@ class Asked(DataclassState):
     finished: bool = False
 
     @property
-    def lost(self) -> bool:  # type: ignore[override]
+    def lost(self) -> bool:
         """Whether a release may have been drawn and is gone: a charge pays for one alone."""
         return not self.finished and self.started > self.made
 

@@ -64,7 +64,11 @@ class DataclassState:
 
     OTHER: ClassVar[str] = "another version of the code"
     about: str = ""
-    lost: ClassVar[bool] = False
+
+    @property
+    def lost(self) -> bool:
+        """See `State.lost`: a release that began is drawn again, or left out."""
+        return False
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are tensors."""
