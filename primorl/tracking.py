@@ -207,14 +207,14 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
         if address.scheme != "file" or server:
             return str(found.experiment_id)
         if not files.parent.is_dir():
-            remedy = f"name another, or `ln -s {home()} {files.parent}`"
             raise PipelineError(
-                f"tracking.experiment: {name!r} has files in {files.parent}, gone (moved?); "
-                f"{remedy}"
+                f"tracking.experiment: {name!r} keeps its files in {files.parent}, which is gone; "
+                f"if the project was moved, run `ln -s {home()} {files.parent}`; or name another"
             )
         if own_store and files.name == ours.name and files.resolve() != ours.resolve():
             raise PipelineError(
-                f"tracking.experiment: {name!r} has files in {files.parent} (copied?); name another"
+                f"tracking.experiment: {name!r} keeps its files in {files.parent}, of which this "
+                "project seems to be a copy; name another experiment"
             )
         return str(found.experiment_id)
     place = None if server else (home() / "mlruns").as_uri()

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from primorl.model.numerics import Workspace, relu_backward
 from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, initial_layers, mlp
-from primorl.policy.loaded import SCALES
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -57,9 +56,15 @@ class PolicyNetwork:
         """Return the shape of a policy that was trained offline, of which the last layer is
         learned.
         """
-        scales = {name: getattr(policy, name) for name in SCALES}
-        discrete = policy.discrete_actions
-        return cls((), **scales, discrete_actions=discrete, fixed=policy.layers[:-2])
+        return cls(
+            hidden=(),
+            observation_mean=policy.observation_mean,
+            observation_scale=policy.observation_scale,
+            action_low=policy.action_low,
+            action_high=policy.action_high,
+            discrete_actions=policy.discrete_actions,
+            fixed=policy.layers[:-2],
+        )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -112,9 +117,14 @@ class PolicyNetwork:
     def export(self, parameters: Tensor) -> DeterministicPolicy:
         """Return the policy of its likeliest actions, as the rest of the project uses it."""
         learned = (layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0)))
-        scales = {name: getattr(self, name) for name in SCALES}
-        layers = (*self.fixed, *learned)
-        return DeterministicPolicy(layers, **scales, discrete_actions=self.discrete_actions)
+        return DeterministicPolicy(
+            layers=(*self.fixed, *learned),
+            observation_mean=self.observation_mean,
+            observation_scale=self.observation_scale,
+            action_low=self.action_low,
+            action_high=self.action_high,
+            discrete_actions=self.discrete_actions,
+        )
 
     def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
         """Return f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""

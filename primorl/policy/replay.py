@@ -12,7 +12,6 @@ from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import in_bounds
-from primorl.policy.loaded import SCALES
 
 _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
 
@@ -55,9 +54,14 @@ class Scaling:
     @classmethod
     def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
         """Return the scales of ``model``."""
-        scales = {name: getattr(model, name) for name in SCALES}
-        discrete = model.discrete_actions
-        return cls(**scales, reward_scale=reward_scale, discrete_actions=discrete)
+        return cls(
+            observation_mean=model.observation_mean,
+            observation_scale=model.observation_scale,
+            action_low=model.action_low,
+            action_high=model.action_high,
+            reward_scale=reward_scale,
+            discrete_actions=model.discrete_actions,
+        )
 
     @property
     def columns(self) -> ReplayColumns:

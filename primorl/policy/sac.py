@@ -30,7 +30,6 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import DeterministicPolicy, Layers, initial_layers, side_by_side
-from primorl.policy.loaded import SCALES
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler, Scaling
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
@@ -298,8 +297,14 @@ class ActorCritic(ABC):
         A = self._columns.action_size
         parts = (*hidden, weight[:, :A], bias[..., :A])
         layers = tuple(part.cpu().clone(memory_format=torch.contiguous_format) for part in parts)
-        scales = {name: getattr(scaling, name).cpu() for name in SCALES}
-        policy = DeterministicPolicy(layers, **scales, discrete_actions=scaling.discrete_actions)
+        policy = DeterministicPolicy(
+            layers,
+            observation_mean=scaling.observation_mean.cpu(),
+            observation_scale=scaling.observation_scale.cpu(),
+            action_low=scaling.action_low.cpu(),
+            action_high=scaling.action_high.cpu(),
+            discrete_actions=scaling.discrete_actions,
+        )
         return policy if self._constraint is None else policy.without(self._constraint.prior.rare)
 
     def _both_states(self, rows: Tensor) -> Tensor:

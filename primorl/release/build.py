@@ -33,7 +33,6 @@ from primorl.release.card import DECLARED_TEXTS, render
 from primorl.run import VerifiedRun
 from primorl.work.data import read_ledger, refuse_missing_charges, version_in
 
-_OF_CHARGES = ("id", "stage", "event", "delta", "state", "unit")  # as the ledger has them
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
 
@@ -176,7 +175,12 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         charges=len(account.entries),
         records=tuple(
             contents.ChargeRecord(
-                **{key: getattr(charge, key) for key in _OF_CHARGES},
+                id=charge.id,
+                stage=charge.stage,
+                event=charge.event,
+                delta=charge.delta,
+                state=charge.state,
+                unit=charge.unit,
                 epsilon=finite(compose([event_from_json(charge.event)], charge.delta).epsilon_pld),
                 day=charge.time[:10],
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,

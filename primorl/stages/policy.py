@@ -169,8 +169,14 @@ def _fit_ends(
 
     def goes_on(offset: float) -> Tensor:
         drawn = SampledClone(behaviour, SeedGenerators.of([params.seed], cpu))
-        shared = {"rollouts": _ROLLOUTS, "horizon": len(lengths), "seed": params.seed}
-        ended = survival_in_model(model.with_ends(offset), drawn, starts, **shared)
+        ended = survival_in_model(
+            model.with_ends(offset),
+            drawn,
+            starts,
+            rollouts=_ROLLOUTS,
+            horizon=len(lengths),
+            seed=params.seed,
+        )
         return ended if cut is None else ended * cut
 
     low, high = -_LARGEST_OFFSET, _LARGEST_OFFSET

@@ -19,7 +19,7 @@ from primorl.base.dvc import MAKE_DATA, changed_stages
 from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
-from primorl.privacy.accounting.epsilon import spent
+from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import (
@@ -249,7 +249,7 @@ def name_charges(requests: Sequence[Request]) -> str:
     """List names of charges, with the ε of their events."""
     names = []
     for each in requests:
-        epsilon = spent(each.event, each.delta).epsilon_pld
+        epsilon = compose([each.event], each.delta).epsilon_pld
         price = f" ({at_most(epsilon)})" if math.isfinite(epsilon) else ""
         names.append(f"{each.stage}{price}")
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

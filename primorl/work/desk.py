@@ -117,8 +117,12 @@ class Desk:
             PipelineError: see `RunPlan.read` and `Bill.of`; or a job is of another δ.
         """
         plan = RunPlan.read(params, self.partitions)
-        if any(job.delta != self.delta for job in plan.paid_jobs):
-            raise PipelineError(f"{PLAN}: delta: not that of params.yaml; run `dvc repro plan`")
+        for job in plan.paid_jobs:
+            if job.delta != self.delta:
+                raise PipelineError(
+                    f"{PLAN}: delta: found {job.delta!r}, allowed is privacy.delta of params.yaml, "
+                    f"{self.delta!r}; run `dvc repro plan`"
+                )
         self.bill = Bill.of(params, plan, self.partitions, self.ledger)
         return plan
 

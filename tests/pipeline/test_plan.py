@@ -73,7 +73,7 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
     sound = PLAN.read_bytes()
 
     for block, change, says in (
-        ("mechanism", {"delta": 0.1}, "delta: not that of"),
+        ("mechanism", {"delta": 0.1}, r"delta: found 0\.1, allowed is privacy\.delta"),
         ("mechanism", {"noise_multiplier": 0.5}, "jobs: not those of its numbers"),
         ("bounds", {"sensitivity": 0.0}, "sensitivity .unknown key"),
     ):

@@ -208,6 +208,7 @@ def _widest_loss(event: DpEvent) -> float:
     return 0.0
 
 
+@lru_cache(maxsize=256)
 def rdp_epsilon(event: DpEvent, delta: float) -> tuple[float, bool]:
     """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero,
     dp-accounting answers 0.

@@ -250,7 +250,8 @@ class Chain:
     def broken(self, sequence: int, reason: str) -> PipelineError:
         """Make the error about a record."""
         return PipelineError(
-            f"ledger {self._ledger}: record {sequence}: {reason}; restore it and .primorl first"
+            f"ledger {self._ledger}: record {sequence}: {reason}; allowed is the chain as it was "
+            "written; restore this database and the folder .primorl from one backup"
         )
 
     def _check(self, record: Record, due: int, previous: str) -> dict[str, Any]:
@@ -315,7 +316,8 @@ class Anchor:
             return None
         except (OSError, ValueError, KeyError, TypeError) as broken:
             raise PipelineError(
-                f"{self.path}: not the ledger's head ({type(broken).__name__}); restore it"
+                f"{self.path}: found no head of a ledger ({type(broken).__name__}), allowed is "
+                "the JSON that the ledger wrote; restore the file from its backup"
             ) from None
 
     def advance(self, head: Head) -> None:
@@ -337,7 +339,8 @@ class Anchor:
                     fresh.write_text(json.dumps(vars(head)) + "\n", encoding="utf-8")
         except OSError as refused:
             raise PipelineError(
-                f"{self.path}: the ledger's head cannot be written ({refused.strerror})"
+                f"{self.path}: the ledger's head cannot be written ({refused.strerror}); let this "
+                "user write its folder, or free space"
             ) from None
 
 

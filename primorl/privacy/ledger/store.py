@@ -110,7 +110,8 @@ class Store:
         with self._clear_errors():
             if file is not None and self.begun and self._has(f"{_records.name}{_MOVED}"):
                 raise PipelineError(
-                    f"ledger {self.shown}: was moved (`primorl ledger move`); set ledger.url anew"
+                    f"ledger {self.shown}: its charges were moved to another database (`primorl "
+                    "ledger move`); set ledger.url in params.yaml to that one"
                 )
             if not read_only:
                 self._create_tables()
@@ -202,8 +203,10 @@ class Store:
             PipelineError: this is no SQLite file, or the target has other rows.
         """
         if self._engine.dialect.name != "sqlite" or target.shown == self.shown:
-            found = "only a SQLite file can be moved, to another database"
-            raise PipelineError(f"ledger {self.shown}: {found}")
+            raise PipelineError(
+                f"ledger {self.shown}: found no SQLite file, or the same database twice; allowed "
+                "is to move a SQLite file to another database; name one"
+            )
         with self._clear_errors(), self._engine.connect() as old:
             old.exec_driver_sql("BEGIN EXCLUSIVE")
             rows = {table: _all_rows(old, table) for table in _tables.sorted_tables}
@@ -253,7 +256,7 @@ class Store:
     def _reason(self, failed: SQLAlchemyError) -> str:
         cause = getattr(failed, "orig", None) or failed
         if self._engine.dialect.name == "sqlite":
-            return str(cause)
+            return f"{cause}; end what holds it, free space, or restore its backup"
         said = str(cause)  # which may name users, so it is not shown
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
         return f"{type(cause).__name__}; {remedy}"
@@ -423,7 +426,10 @@ def _make_file(file: Path) -> None:
         with suppress(FileExistsError):
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as refused:
-        raise PipelineError(f"ledger {file}: cannot be created ({refused.strerror})") from None
+        raise PipelineError(
+            f"ledger {file}: cannot be created ({refused.strerror}); let this user write its "
+            "folder, free space, or set ledger.url in params.yaml to another place"
+        ) from None
 
 
 def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:

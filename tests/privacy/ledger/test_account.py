@@ -229,7 +229,7 @@ def test_a_ledger_moves_from_a_file_to_a_server(
     head, elsewhere = project / ".primorl/ledger.head", project / "head"
     for before_it, after in ((head, head), (head, elsewhere), (elsewhere, head)):
         before_it.rename(after)  # a clone may have none
-        with pytest.raises(PipelineError, match="was moved"):
+        with pytest.raises(PipelineError, match="were moved to another database"):
             pay(chosen)
     raw["ledger"]["url"] = target
     chosen = write_settings(raw)

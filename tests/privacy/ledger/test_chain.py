@@ -212,7 +212,7 @@ def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) ->
     uses = (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
     for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", "[]"), uses):
         path.write_text(content, encoding="utf-8", errors="surrogateescape")
-        with pytest.raises(PipelineError, match=f"^{path}: not the ledger's head"):
+        with pytest.raises(PipelineError, match=f"^{path}: found no head of a ledger"):
             use(ledger)
 
 
@@ -264,7 +264,7 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_whole(
     assert ledger.verify() == 2  # it can still be read
     said = refused(lambda: ledger.reserve(request(many), None))
     assert said.startswith(f"ledger {tmp_path / 'ledger.db'}: cannot be used: ")
-    assert said.endswith((": attempt to write a readonly database", ": database or disk is full"))
+    assert "readonly database; end what holds" in said or "disk is full; end what holds" in said
     assert opened(url, tmp_path).verify() == 2
 
 
