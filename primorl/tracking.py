@@ -141,7 +141,7 @@ def store_uri(params: Params) -> str:
         return f"sqlite:///{quote(str(home() / 'mlflow.db'))}"
     scheme, separator, path = uri.partition(":///")
     if separator and scheme.startswith("sqlite"):
-        return f"{scheme}:///{Path(quote(str(home()))) / path}"
+        return f"{scheme}:///{Path(quote(str(home()))) / Path(path).expanduser()}"
     return uri
 
 
@@ -239,6 +239,7 @@ def _redact(text: str) -> str:
 def viewer(params: Params) -> str:
     """Give the command that shows a store on this machine; empty: it is elsewhere."""
     uri = params.tracking.uri or "sqlite:///mlflow.db"
+    uri = uri.replace("///~/", f"///{Path.home()}/")  # MLflow has no ~
     if not uri.startswith("sqlite"):
         return ""
     if Path("Makefile").exists():

@@ -11,15 +11,16 @@ from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA, Status
 from primorl.base.files import MANIFEST, PARAMS, PARTITIONS, finite
 from primorl.config.params import PUBLIC, RULE, Params, load
+from primorl.data.sources.log_paths import changed
 from primorl.data.storage.schema import Manifest
-from primorl.engine.heads import LENGTHS
+from primorl.engine.heads import LENGTHS, least_spread
 from primorl.evaluate.wording import singular
 from primorl.privacy.accounting.epsilon import Spent, Training, compose
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import UNKNOWN, Bill
-from primorl.work.data import Partitions, read_ledger
+from primorl.work.data import Partitions, observation_bounds, read_ledger
 from primorl.work.jobs import RunPlan
 from primorl.work.resolve import cost_of, next_plan
 
@@ -199,9 +200,13 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     with read_ledger(own.params) as ledger:
         bill = Bill.of(own.params, plan, own.partitions, ledger, own.changed)
     yield from _cost_lines(own)
-    yield f"  {UNKNOWN if own.changed & MAKE_DATA else bill}"
+    older = "as the log was collected, " * bool(changed(own.params.dataset, own.params.chosen))
+    yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"
     if plan.can_learn is not None:
-        yield f"can it learn? {plan.can_learn}: {plan.reason}"
+        first, *more = plan.reason.split("; ")
+        yield f"can it learn? {plan.can_learn}: {first}"
+        yield from (f"  {each}" for each in more)
+        yield from _column_lines(own)
     for each in plan.warnings:
         if each != plan.reason:
             yield f"  warning, which bars a trial: {each}"
@@ -219,6 +224,19 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     for key, setting in plan.settings.items():
         if setting.origin in (RULE, PUBLIC):  # that no file gives
             yield f"  {key}: {json.dumps(setting.value)} ({setting.origin})"
+
+
+def _column_lines(own: OwnRun) -> Iterator[str]:
+    """Say how much each column must vary to be seen beside the noise, in its own unit."""
+    manifest, public = own.partitions.manifest, own.partitions.public
+    least, spaces = least_spread(own.plan.model.build_mechanism(manifest)), manifest.info.spaces
+    if least is None or not spaces.observation_names:
+        return
+    ends = observation_bounds(own.params.chosen.bounds, manifest, public)
+    hot = {begin + place for begin, size in spaces.one_hot for place in range(size)}
+    rows = enumerate(zip(spaces.observation_names, *ends, strict=True))
+    seen = [f"{n} {at_most(least * (b - a) / 2, 2)}" for i, (n, a, b) in rows if i not in hot]
+    yield f"  least standard deviations that are surely seen: {', '.join(seen[:12])}"
 
 
 def _cost_lines(own: OwnRun) -> Iterator[str]:

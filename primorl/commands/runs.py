@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -77,7 +78,7 @@ def _check_all(notes_alone: bool = False) -> "Params":
 
     check_version(primorl.__version__)
     params, problems = load(), []
-    for part in (_settings, _log, _python, _secrets):
+    for part in (_settings, partial(_log, cells=not notes_alone), _python, _secrets):
         try:
             for line in part(params):
                 if line.startswith("note: ") or not notes_alone:
@@ -101,8 +102,8 @@ def _settings(params: "Params") -> Iterator[str]:
     yield "params.yaml and the datasets are valid"
 
 
-def _log(params: "Params") -> Iterator[str]:
-    """Check the files of a log: as they were collected, and with the columns of the entry."""
+def _log(params: "Params", *, cells: bool) -> Iterator[str]:
+    """Check a log's files: as they were collected, with the entry's columns, no cell empty."""
     from primorl.config.datasets import TabularDataset
     from primorl.data.sources.log_paths import changed
 
@@ -111,9 +112,7 @@ def _log(params: "Params") -> Iterator[str]:
     if isinstance(params.chosen, TabularDataset):
         from primorl.data.sources.tabular import Tabular
 
-        there = Tabular(params.dataset, params.chosen).check_columns()
-        found = "has the columns of the entry" if there else "not there yet"
-        yield f"{params.chosen.options.files}: {found}"
+        yield from Tabular(params.dataset, params.chosen).check_log(cells=cells)
 
 
 def _python(_: "Params") -> Iterator[str]:
@@ -332,7 +331,8 @@ def runs(
     changes = _changes(found)
     for row in rows:
         row["units"] += changes.get(row["data"], "")
-    print(format_table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=_NUMBERS))
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    print(format_table(names, [[row[name] for name in names] for row in rows], right=_NUMBERS))
 
 
 _SPENT = {"epsilon": "ε of policy", "delta": "δ", "spent": "ε by then"}

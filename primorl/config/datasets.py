@@ -344,7 +344,7 @@ class MedsOptions(Block):
         folder: with ``data/**/*.parquet``.
         begins: codes that begin a trajectory; None: it is all of a person's record.
         ends: codes that end it; None, or where none comes: the next one begins, or the record ends.
-        terminates: of these codes, those that end it for good, such as death; None: there are none.
+        terminates: codes that end it for good, such as death; None: there are none.
         decision: when an action is chosen.
         observation: dimensions, in order.
         action: dimensions; those with ``bins`` are one discrete action together.

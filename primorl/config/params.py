@@ -255,7 +255,8 @@ class LedgerStore(Block):
         plain = url.get_backend_name() == "sqlite" and url.database and not url.query
         if not plain or url.database == ":memory:":
             return self.url
-        return URL.create("sqlite", database=str(home() / str(url.database))).render_as_string()
+        path = home() / Path(str(url.database)).expanduser()
+        return URL.create("sqlite", database=str(path)).render_as_string()
 
 
 class Tracking(Block):

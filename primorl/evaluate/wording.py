@@ -290,12 +290,18 @@ def text(summary: Mapping[str, Any]) -> str:
     ]
     if advice is not None:
         rows.append(("gain", f"{gain(advice)} over today's practice"))
-        rows.append(("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}"))
+        rows.append(("advice", f"{ADVICE[advice['answer']]}."))
+        rows += [("", part) for part in in_lines(advice["reason"])]
     if summary["normalized_score"] is not None:
         rows.append(("score", f"{summary['normalized_score']:.1f}"))
     stages = ", ".join(f"{name} {took:.0f}" for name, took in seconds.items())
     rows.append(("time", f"{sum(seconds.values()):.0f} s: {stages}"))
     return "\n".join(f"{name:<8} {value}" for name, value in rows)
+
+
+def in_lines(text: str) -> list[str]:
+    """Split a text where a sentence or a part of one ends."""
+    return re.split(r"(?<=\.) (?=[A-Z])|(?<=;) ", text)
 
 
 def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -196,7 +196,12 @@ class Policy:
         if missing := [printable(each) for each in wanted if each not in there]:
             raise ObservationError(f"observation: found no {', '.join(missing)} among the columns")
         own = observation[wanted] if wanted else observation
-        return own.infer_objects() if hasattr(own, "infer_objects") else own  # pandas: of one row
+        if not hasattr(own, "infer_objects"):
+            return own
+        own = own.infer_objects()  # of pandas, as is one row; its nullable numbers become plain
+        if not hasattr(own, "columns"):
+            return own.astype(float) if own.dtype.kind in "biuf" else own
+        return own.astype({name: float for name, each in own.dtypes.items() if each.kind in "biuf"})
 
     def _matrix(self, observation: Any) -> tuple[Floats, bool]:
         """Return ``[n, S]`` in float64, and whether one observation was given and no batch.

@@ -510,6 +510,7 @@ def environment(package: str, **options: Any) -> Environment:
         "inf": math.inf,
         "gain": wording.gain,
         "gain_note": wording.GAIN_NOTE,
+        "in_lines": wording.in_lines,
         "with_interval": wording.value,
         "advice_words": wording.ADVICE,
         "whose": wording.WHOSE,

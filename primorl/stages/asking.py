@@ -186,8 +186,8 @@ def evaluation_record(
     lines = [*config.warnings]
     if config.termination != problem.ensemble.termination:
         lines.append(
-            "how the model ends episodes is not supported, so its rollouts do not end by it; "
-            "where they end at a time, the time since their beginning has to be observed"
+            "how the model ends episodes is not supported: its rollouts have no such ends, and no "
+            "outcomes; ends at a time need a column of the time since the beginning"
         )
     warned = [Veto(kind="warned", reason=line) for line in lines]
     vetoes = (*model_values.signs_against(problem, free), *warned)

@@ -340,6 +340,12 @@ def _of_heads(
     return chosen, Fit(answer, why)
 
 
+def least_share(mechanism: Mechanism) -> float:
+    """Return the share of rows at which the rarer of two values is told from none 9 times in 10."""
+    # it is cut at the edge of the second answer's window, where its variance is that share
+    return 2 * (heads.noise_in_scales(mechanism) or 0.0) / heads.WINDOW**2
+
+
 def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     """Say how much numbers must vary to be seen beside the noise, and doubt a training that sees
     few; where public rows tell scales, nothing hides.
@@ -352,8 +358,16 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
         f"{least * (reward[1] - reward[0]) / 2:.2g}, and a column below {least / 2:.1%} of its "
         f"declared range (yes to {_USUAL_SPREAD:.1%}); more, where it comes from few rows"
     )
-    narrow = fit.answer == "yes" and least / 2 > _USUAL_SPREAD
-    return Fit("marginal" if narrow else fit.answer, why)
+    narrow, horizon = least / 2 > _USUAL_SPREAD, params.chosen.horizon
+    if horizon is not None and params.chosen.bounds.before_end == (0, 0):
+        share = least_share(mechanism)
+        narrow = narrow or share * horizon > 0.5  # as the rarer one cannot have more
+        why += (
+            f"; an outcome at the end is surely seen where {share:.1%} of all rows have the rarer "
+            f"one, as {share * horizon:.0%} of trajectories of {horizon} steps; where noise hides "
+            "it, no trial is recommended"
+        )
+    return Fit("marginal" if narrow and fit.answer == "yes" else fit.answer, why)
 
 
 def round_to(number: float, digits: int) -> float:

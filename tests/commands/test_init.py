@@ -2,8 +2,10 @@
 but names.
 """
 
+import ast
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -85,6 +87,22 @@ def test_a_new_project_has_the_repositorys_stages_and_an_upgrade_leaves_what_is_
     assert primorl("init", ".")[:2] == (0, brought)
     assert (load().dataset, load().seed) == ("pendulum-replay", 7)
     assert primorl("check")[0] == 0
+
+
+def test_nothing_points_to_a_page_that_a_project_lacks(primorl: Call) -> None:
+    """Neither its files nor what the commands say: the documentation lies in the repository."""
+    assert init("--csv", "log.csv") == 0
+    Path("ward/data").mkdir(parents=True)
+    assert primorl("init", "project", "--meds", "ward")[0] == 0
+    files = [path for path in Path("project").rglob("*.*") if ".git/" not in str(path)]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
+    for path in (ROOT / "primorl").rglob("*.py"):
+        parts = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        literals = [one.value for one in parts if isinstance(one, ast.Constant)]
+        # a docstring has several lines, and others are no messages
+        texts += [one for one in literals if isinstance(one, str) and "\n" not in one]
+    assert len(texts) > 1000
+    assert [text for text in texts if re.search(r"docs/[\w/-]+\.md", text)] == []
 
 
 def filled(content: Any) -> Any:

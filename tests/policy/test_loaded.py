@@ -125,12 +125,15 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     assert (type(one), one) == (int, numbers[2])
 
 
-TABLE = pd.DataFrame(ROWS, columns=["age", "dose", "weight"]).assign(name="x")
+NUMBERS = pd.DataFrame(ROWS, columns=["age", "dose", "weight"])
+TABLE = NUMBERS.assign(name="x")
 TABLES: dict[str, tuple[Any, Any]] = {
     "in another order": (TABLE[["weight", "name", "age", "dose"]], ROWS),
     "one row": (TABLE.iloc[1], ROWS[1]),
     "columns without names": (pd.DataFrame(ROWS), ROWS),
     "numbers kept as objects": (TABLE.astype(object), ROWS),
+    "nullable numbers": (TABLE.astype({"age": "Float64", "dose": "Float64"}), ROWS),
+    "a row of Arrow's numbers": (NUMBERS.astype("double[pyarrow]").iloc[1], ROWS[1]),
 }
 
 
@@ -141,6 +144,10 @@ def test_columns_of_a_table_are_found_by_their_names(tmp_path: Path, table: str)
     np.testing.assert_array_equal(policy.act(given), policy.act(rows))
     with pytest.raises(ObservationError, match="found no dose among the columns"):
         policy.act(TABLE.drop(columns="dose"))
+    for kind, says in (("Float64", "dose is not a finite"), ("string", "not numbers")):
+        lacking = TABLE.assign(dose=TABLE.dose.astype(kind).where([True, False, True]))
+        with pytest.raises(ObservationError, match=says):
+            policy.act(lacking)
 
 
 MASKED = np.ma.array([0.0, 1.0, 5.0], mask=[False, True, False])

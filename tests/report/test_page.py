@@ -117,12 +117,13 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     answer: str, interval: list[float] | None, gain: str
 ) -> None:
     """In page and summary alike; then today's return, in people's words."""
-    said = log_of(answer=answer, reason="So.", gain=2.5, interval=interval)
+    reason = "So. No trial: the first; 2.5 is small."
+    said = log_of(answer=answer, reason=reason, gain=2.5, interval=interval)
     words = {"reward_meaning": "10 points are a death avoided"}
     facts = replace(FACTS, summary=said, declared=words)
     page, text = html.unescape(plain(write_page(facts))), wording.text(said)
     places = [
-        page.index(f"<b>{wording.ADVICE[answer]}.</b> So."),
+        page.index(f"<b>{wording.ADVICE[answer]}.</b> So.<br> No trial: the first;<br> 2.5 is"),
         page.index(f"today's practice</h3><b>{gain}</b>"),
         page.index("today</h3><b>3.375 (3 to 3.75)</b>"),
         page.index("10 points are a death avoided"),
@@ -131,6 +132,8 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     ]
     assert places == sorted(places)
     assert f"{gain} over today" in text
+    lines = (f"advice   {wording.ADVICE[answer]}.", "So.", "No trial: the first;", "2.5 is small.")
+    assert f"\n{' ' * 9}".join(lines) in text
     stop = "below 3, the lower end of the interval of today's mean return"
     assert (stop in page) == (answer == "trial")
     # 2 (2.8016 * 5.75 / 2.5631 / gain)^2, for 80% of returns within 5.75
@@ -221,7 +224,10 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
             replace(FACTS, summary=said, conduct=conduct | {"outcomes": ends, "always_ends": False})
         )
     )
-    assert "died: 20 under the policy and 30 if all goes on as today" in page
+    assert (
+        "died: 20 under the policy and 30 if all goes on as today, by the model; "
+        in page
+    )
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
     assert "no such end by the last step: 60 under the policy and 40 if all goes on" in page
     category = conduct | {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}

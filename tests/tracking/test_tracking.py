@@ -14,8 +14,8 @@ from sqlalchemy import create_engine
 from primorl import tracking
 from primorl.base import PipelineError
 from primorl.base.reporting import RunContent
-from primorl.config.params import Params
-from primorl.tracking import RESULT_TAG, check_store, log_run, store_uri
+from primorl.config.params import LedgerStore, Params
+from primorl.tracking import RESULT_TAG, check_store, log_run, store_uri, viewer
 from tests.privacy.ledger.ledgers import at_once
 from tests.projects import from_plain, project_settings
 
@@ -167,6 +167,19 @@ def test_the_store_lies_in_the_project_whatever_its_name(
     for uri, file in ((store_uri(chosen), "mlflow.db"), (own, "own.db")):
         create_engine(uri).connect().close()
         assert (folder / file).exists()
+
+
+def test_a_home_that_no_shell_filled_in_is_found(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of MLflow's store and of the ledger: not a folder `~` in each project."""
+    monkeypatch.setenv("HOME", str(project / "me"))
+    (project / "me").mkdir()
+    shared = with_uri(chosen, "sqlite:///~/mlflow.db")
+    assert store_uri(shared) in viewer(shared)
+    for uri in (store_uri(shared), LedgerStore(url="sqlite:///~/ledger.db").address):
+        create_engine(uri).connect().close()
+    assert {path.name for path in (project / "me").iterdir()} == {"mlflow.db", "ledger.db"}
 
 
 @pytest.fixture

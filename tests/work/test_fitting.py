@@ -222,23 +222,27 @@ def test_several_continuous_actions_over_long_trajectories_are_doubted(small: Pa
 
 
 def test_a_model_that_sees_few_columns_beside_the_noise_is_doubted(small: Params) -> None:
-    """Twins: more people; scales that public people tell."""
+    """Or none of an outcome at the end. Twins: more people; scales that public people tell."""
     write_partitions([episode(9, i) for i in range(12)])
     asked = {"partition__public_fraction": 0, "privacy__target_epsilon": 1.0}
     params = automatic(small, **asked, dynamics__model="linear", dynamics__degree=1)
-    cases: list[tuple[int, Any, str]] = [
-        (150, (-1.0, 1.0), "marginal"),
-        (3000, (-1.0, 1.0), "yes"),
-        (150, "public", "yes"),
+    cases: list[tuple[int, Any, Any, str]] = [
+        (150, (-1.0, 1.0), None, "marginal"),
+        (3000, (-1.0, 1.0), None, "yes"),
+        (2000, (-1.0, 1.0), (0.0, 0.0), "marginal"),  # at the end of 50 steps
+        (30_000, (-1.0, 1.0), (0.0, 0.0), "yes"),
+        (150, "public", None, "yes"),
     ]
-    for units, reward, answer in cases:
-        bounds = replace(params.chosen.bounds, reward=reward)
-        chosen = replace(fit(params, units)[0], chosen=replace(params.chosen, bounds=bounds))
+    for units, reward, before_end, answer in cases:
+        bounds = replace(params.chosen.bounds, reward=reward, before_end=before_end)
+        own = replace(params.chosen, bounds=bounds, horizon=50)
+        chosen = replace(fit(params, units)[0], chosen=own)
         manifest = replace(Manifest.load(MANIFEST), private_units=units)
         mechanism = model_rules.model_job(chosen, manifest).build_mechanism(manifest)
         doubted = model_rules.doubt_scales(Fit("yes", "because"), chosen, mechanism)
         assert doubted.answer == answer
         assert ("the noise may hide a reward" in doubted.reason) == (reward != "public")
+        assert ("have the rarer one" in doubted.reason) == (before_end is not None)
 
 
 def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False, private: float = 0.0) -> None:

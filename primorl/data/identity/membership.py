@@ -335,8 +335,9 @@ class SpellingCheck:
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1\2")
         as_uuid = pc.match_substring_regex(plain, _UUID, ignore_case=True)
         plain = pc.if_else(as_uuid, pc.utf8_lower(pc.replace_substring(plain, "-", "")), plain)
-        short = pc.match_substring_regex(plain, r"^[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}$")
-        whole = [format(Decimal(each).normalize(), "f") for each in plain.filter(short).to_pylist()]
+        short = pc.match_substring_regex(plain, r"(^|/)[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}$")
+        parts = (each.rpartition("/") for each in plain.filter(short).to_pylist())
+        whole = [f"{unit}{bar}{Decimal(own).normalize():f}" for unit, bar, own in parts]
         plain = pc.replace_with_mask(plain, short, pa.array(whole, plain.type))
         self._ids.extend(map(hash, ids.to_pylist()))
         self._plain.extend(map(hash, plain.to_pylist()))

@@ -175,7 +175,7 @@ class D4rlReader:
         except KeyError:
             raise PipelineError(
                 f"{self.path}: found not all of {', '.join(_NEEDED)}; allowed are D4RL's flat "
-                "arrays; convert d3rlpy's or others (docs/prepare-a-log.md), and read Minari's by "
+                "arrays; convert d3rlpy's or others to a table, and read Minari's by "
                 "source: minari"
             ) from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
@@ -211,7 +211,8 @@ class D4rlReader:
         # As given: a file that marks not every end has the next episode in the row after it.
         after = arrays.get("next_observations", after)
         if "next_observations" in arrays:
-            self._check_following(seen, after, lasts, marked="timeouts" in arrays)
+            marked = bool(np.any(arrays.get("timeouts", False)))  # all false, it marks nothing
+            self._check_following(seen, after, lasts, marked=marked)
         cut = ~terminated[lasts] & ("next_observations" not in arrays)
         if alone := int((cut & (np.diff([0, *ends]) == 1)).sum()):
             found = f"left out {alone} episodes of one row that is cut, without a transition"

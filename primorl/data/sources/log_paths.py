@@ -109,7 +109,7 @@ def refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     if not path.name.endswith(endings) or path.name[0] in "._":
         raise PipelineError(
             f"{path}: found a name that is no log's; allowed are {', '.join(endings)}; rename or "
-            "convert it (Excel, RLDS, LeRobot: docs/prepare-a-log.md), or move it away, or let "
+            "convert it (pandas reads Excel, SAS and Stata), or move it away, or let "
             "options.files leave it out by a pattern (FOLDER/**/*.csv)"
         )
 
@@ -147,7 +147,7 @@ def record_files(
         if (other := first.setdefault(digest, file)) != file and has_rows(file):
             raise PipelineError(f"{file}: found the same content as in {other}; remove one of them")
         known[str(file.relative_to(folder))] = {**_stamp(file), "digest": digest}
-    write_json(raw / COPIES.name, {"dataset": name, "files": known})
+    write_json(raw / COPIES.name, {"dataset": name, "named": named, "files": known})
     return folder, files
 
 
@@ -167,8 +167,8 @@ def has_rows(file: Path) -> bool:
 def changed(name: str, dataset: AnyDataset) -> str | None:
     """Say how the files of a log differ from those that ``data/raw`` was made of.
 
-    None: they do not; or nothing of this dataset was collected; or no file is where the entry says,
-    as with a log that was moved away; or one cannot be read.
+    None: they do not; or nothing of this entry was collected; or no file is where it says, as with
+    a log that was moved away; or one cannot be read.
     """
     if not isinstance(dataset, TabularDataset | MedsDataset) or not COPIES.exists():
         return None
@@ -176,7 +176,8 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     try:
         copied = read_json(COPIES)
         folder, files = find_files(named, endings)
-        if copied["dataset"] != name or not files:
+        others = copied["dataset"] != name or copied.get("named", named) != named
+        if others or not files:
             return None
         before, now = copied["files"], {str(file.relative_to(folder)): file for file in files}
         edited = {

@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -196,6 +197,20 @@ class LogFiles:
             if row in _SHEET_ROWS and path.suffix != ".parquet":
                 why = "where a spreadsheet ends; if it was saved from one, more are missing"
                 say(f"ingest: warning: {path}: found {row} rows, {why}")
+
+    def count_empty(self) -> dict[str, int]:
+        """Count the empty cells of each mapped column that has some; raises as `batches` does."""
+        kinds, found = {each.column: each.kind for each in self._fields}, Counter[str]()
+        for path, types in zip(self.paths, self._types, strict=True):
+            for batch in self._read(path, types):
+                for column, kind in kinds.items():
+                    cells = batch.column(column)
+                    empty = cells.is_null(nan_is_null=True)
+                    if kind in ("id", "name", "category"):
+                        text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+                        empty = pc.equal(text, "").fill_null(True)
+                    found[column] += pc.sum(empty).as_py() or 0
+        return dict(+found)
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.

@@ -4,7 +4,7 @@ transitions.
 
 import itertools
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,17 +130,28 @@ class Tabular:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
 
-    def check_columns(self) -> bool:
-        """Compare the columns of the files with the entry; False where there are no files yet.
+    def check_log(self, *, cells: bool) -> Iterator[str]:
+        """Compare the files where they are with the entry: their columns and, if asked, whether
+        ``cells`` are empty, as those of a last row's action and reward may be.
 
         Raises:
-            PipelineError: a column is missing, there twice or of a wrong type.
+            PipelineError: a column is missing, there twice or of a wrong type; or cells are empty,
+                or not of their type, that ingest refuses.
         """
-        options = self.dataset.options
+        options, fields = self.dataset.options, fields_of(self.dataset.options.columns)
         folder, files = find_files(options.files)
-        if files:
-            LogFiles(folder, fields_of(options.columns), options.csv, files)
-        return bool(files)
+        if not files:
+            yield f"{options.files}: not there yet"
+            return
+        log = LogFiles(folder, fields, options.csv, files)
+        yield f"{options.files}: has the columns of the entry"
+        counts, begin = log.count_empty() if cells else {}, f"{options.files}: found empty cells: "
+        last = {each.column for each in fields if each.name.startswith(("action", "reward"))}
+        told = {column: f"{column!r} in {count:,} rows" for column, count in counts.items()}
+        if lacking := ", ".join(told[column] for column in told if column in last):
+            yield f"{begin}{lacking}; ingest takes a cut trajectory's last, and refuses others"
+        if refused := ", ".join(told[column] for column in told if column not in last):
+            raise PipelineError(f"{begin}{refused}, which ingest refuses; {FILL_IN}")
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""
@@ -180,6 +191,7 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int
     return replace(spaces, one_hot=one_hot, observation_names=names, action_names=actions), horizon
 
 
+FILL_IN = "carry the trajectory's last value forward, or drop the row"
 _TRUE_ENDS = "columns.terminated, in MEDS options.terminates"
 ZONE = "times with their zone, as a local hour comes twice when summer time ends"
 
@@ -440,7 +452,7 @@ class TabularReader:
                 rows,
                 np.flatnonzero(~finite.all(axis=1)),
                 f"a missing, NaN or infinite {what} (in {bad})",
-                "finite float32 numbers; fill it in (docs/prepare-a-log.md), or drop it"
+                f"finite float32 numbers; {FILL_IN}"
                 + ("; or, if rows have the reward of the row before, move all" * (key == "reward")),
             )
         declared = getattr(self._bounds, key, "space")

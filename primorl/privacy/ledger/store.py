@@ -38,7 +38,7 @@ _REMEDIES = {
     "invalid connection option": "ledger.url has an option that the driver does not know",
     "password": "no password that fits: put it into ~/.pgpass, mode 600",
     "does not exist": "it has no such database, user or table; correct ledger.url, or make it",
-    "permission denied": "the user lacks rights on its tables (docs/how-to/postgresql.md)",
+    "permission denied": "the user lacks rights on its tables; let their owner grant them",
     "read-only": "it is a copy that nobody can write; name the primary server in ledger.url",
     "refused": "nothing listens there; start the server, or correct ledger.url",
 }

@@ -253,8 +253,10 @@ def test_an_episode_cut_where_nothing_says_so_is_refused_or_with_timeouts_told(
     says = (
         r"next_observations\[7\] differs from observations\[8\]: an episode ends .*write timeouts"
     )
-    with pytest.raises(PipelineError, match=rf"^raw/data\.hdf5: {says}[^\n]*$"):
-        ingested(written(unmarked, horizon=4))
+    nothing = FULL | {"timeouts": np.zeros_like(FULL["timeouts"])}
+    for content in (unmarked, nothing):
+        with pytest.raises(PipelineError, match=rf"^raw/data\.hdf5: {says}[^\n]*$"):
+            ingested(written(content, horizon=4))
     rounded = FULL["next_observations"] * np.float32(1 + 1e-6)
     for content, horizon, told in (
         (unmarked, 3, False),  # ends where it was cut

@@ -63,6 +63,20 @@ SPELLINGS = [
 ]
 
 
+@pytest.mark.parametrize(("other", "refused"), [("1000", True), ("1001", False)])
+def test_a_trajectory_in_two_spellings_is_not_two(
+    project: Path, other: str, *, refused: bool
+) -> None:
+    """Also where its id stands behind its person's. Twin: another trajectory."""
+    for number, visit in enumerate(("1e3", other)):
+        text(f"{HEADER}7,{visit},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    chosen = entry(sorted=False, ingestion={"duplicates": "allow"})
+    if refused:
+        assert "found ids of trajectories (1) that differ" in refusal(chosen)
+    else:
+        assert run(chosen).num_rows == 2
+
+
 @pytest.mark.parametrize("spellings", SPELLINGS)
 def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: str) -> None:
     """Neither where one of them withdrew: the other would stay."""
