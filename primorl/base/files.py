@@ -59,21 +59,10 @@ UNITS = STATE / "units"
 CHECKPOINTS = STATE / "checkpoints"
 PAID_PLANS = STATE / "plans"
 
-PARENTS = (
-    *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
-    PARTITIONS,
-    MODELS,
-    MODEL,
-    POLICY,
-    BEHAVIOUR,
-    ONLINE,
-    STAGES,
-    REPORTS,
-    STATE,
-    UNITS,
-    CHECKPOINTS,
-    PAID_PLANS,
-)
+_OF_MODELS = (MODELS, MODEL, POLICY, BEHAVIOUR, ONLINE)
+_OF_STATE = (STATE, UNITS, CHECKPOINTS, PAID_PLANS)
+_OTHERS = (Path(), Path("data"), Path("metrics"), Path("plots"), Path(".dvc/tmp"))
+PARENTS = (*_OTHERS, PARTITIONS, STAGES, REPORTS, *_OF_MODELS, *_OF_STATE)
 """Folders that outputs are written into, and so the folders in which a killed process leaves
 temporary files.
 """

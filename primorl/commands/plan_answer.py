@@ -15,7 +15,7 @@ from primorl.data.sources.log_paths import changed
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS, least_spread
 from primorl.evaluate.wording import singular
-from primorl.privacy.accounting.epsilon import Spent, Training, compose
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
@@ -144,17 +144,11 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _spent(training: Training, delta: float) -> tuple[Spent, Spent]:
-    """Compute ε of a run if one unit is zeroed out, and if it is replaced."""
-    events = [training.event]
-    return compose(events, delta), compose(events, delta, "replace_one")
-
-
 def _as_json(training: Training, delta: float) -> dict[str, Any]:
     private = training.noise_multiplier > 0
     found: list[float | None] = [None] * 3
     if private:
-        spent, replaced = _spent(training, delta)
+        spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
         found = list(map(finite, (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)))
     return {
         "private": private,
@@ -166,7 +160,7 @@ def _as_json(training: Training, delta: float) -> dict[str, Any]:
 
 
 def _mechanism_lines(training: Training, delta: float) -> Iterator[str]:
-    spent, replaced = _spent(training, delta)
+    spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
     q, z = at_most(training.sampling_probability, 6), at_least(training.noise_multiplier, 6)
     yield (
         f"sampling probability {q}, noise multiplier {z}, {training.rounds} rounds, at δ "

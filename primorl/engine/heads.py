@@ -119,16 +119,13 @@ def _gain(rounds: int, momentum: float, averaging: float, rate: float) -> float:
     whitened features have curvature 1, so that each of these takes a share ``rate`` of the error
     back that it finds.
     """
-    total = 0.0
-    for noisy in range(rounds):
-        error, velocity, average, mass = 0.0, 0.0, 0.0, 0.0
-        for number in range(rounds):
-            velocity = momentum * velocity + float(number == noisy) - rate * error
-            error += velocity
-            average = averaging * average + (1 - averaging) * error
-            mass = averaging * mass + 1 - averaging
-        total += (average / mass) ** 2
-    return total
+    total, error, velocity, average = 0.0, 0.0, 0.0, 0.0
+    for number in range(rounds):  # after noise in one round; in the others it is the same, later
+        velocity = momentum * velocity + float(number == 0) - rate * error
+        error += velocity
+        average = averaging * average + (1 - averaging) * error
+        total += average**2
+    return total / (1 - averaging**rounds) ** 2
 
 
 def noise_in_weights(mechanism: Mechanism, server: ServerTraining, rate: float) -> float:

@@ -56,15 +56,9 @@ class PolicyNetwork:
         """Return the shape of a policy that was trained offline, of which the last layer is
         learned.
         """
-        return cls(
-            hidden=(),
-            observation_mean=policy.observation_mean,
-            observation_scale=policy.observation_scale,
-            action_low=policy.action_low,
-            action_high=policy.action_high,
-            discrete_actions=policy.discrete_actions,
-            fixed=policy.layers[:-2],
-        )
+        mean, scale = policy.observation_mean, policy.observation_scale
+        low, high, discrete = policy.action_low, policy.action_high, policy.discrete_actions
+        return cls((), mean, scale, low, high, discrete, fixed=policy.layers[:-2])
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -117,14 +111,9 @@ class PolicyNetwork:
     def export(self, parameters: Tensor) -> DeterministicPolicy:
         """Return the policy of its likeliest actions, as the rest of the project uses it."""
         learned = (layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0)))
-        return DeterministicPolicy(
-            layers=(*self.fixed, *learned),
-            observation_mean=self.observation_mean,
-            observation_scale=self.observation_scale,
-            action_low=self.action_low,
-            action_high=self.action_high,
-            discrete_actions=self.discrete_actions,
-        )
+        layers, low, high = (*self.fixed, *learned), self.action_low, self.action_high
+        mean, scale = self.observation_mean, self.observation_scale
+        return DeterministicPolicy(layers, mean, scale, low, high, self.discrete_actions)
 
     def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
         """Return f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""

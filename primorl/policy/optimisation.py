@@ -173,8 +173,10 @@ class CandidateComparison:
         return CandidateChoice(tuple(records), error)
 
     def _measure(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
-        shared = {"rollouts": _ROLLOUTS, "weights": self.weights, "seed": self.seed}
-        return measure(self.ensemble, policy, self.starts, **shared)
+        model, weights = self.ensemble, self.weights
+        return measure(
+            model, policy, self.starts, rollouts=_ROLLOUTS, weights=weights, seed=self.seed
+        )
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,8 @@ class Scaling:
     @classmethod
     def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
         """Return the scales of ``model``."""
-        return cls(
-            observation_mean=model.observation_mean,
-            observation_scale=model.observation_scale,
-            action_low=model.action_low,
-            action_high=model.action_high,
-            reward_scale=reward_scale,
-            discrete_actions=model.discrete_actions,
-        )
+        mean, scale, low = model.observation_mean, model.observation_scale, model.action_low
+        return cls(mean, scale, low, model.action_high, reward_scale, model.discrete_actions)
 
     @property
     def columns(self) -> ReplayColumns:

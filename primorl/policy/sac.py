@@ -297,14 +297,9 @@ class ActorCritic(ABC):
         A = self._columns.action_size
         parts = (*hidden, weight[:, :A], bias[..., :A])
         layers = tuple(part.cpu().clone(memory_format=torch.contiguous_format) for part in parts)
-        policy = DeterministicPolicy(
-            layers,
-            observation_mean=scaling.observation_mean.cpu(),
-            observation_scale=scaling.observation_scale.cpu(),
-            action_low=scaling.action_low.cpu(),
-            action_high=scaling.action_high.cpu(),
-            discrete_actions=scaling.discrete_actions,
-        )
+        mean, scale = scaling.observation_mean.cpu(), scaling.observation_scale.cpu()
+        low, high = scaling.action_low.cpu(), scaling.action_high.cpu()
+        policy = DeterministicPolicy(layers, mean, scale, low, high, scaling.discrete_actions)
         return policy if self._constraint is None else policy.without(self._constraint.prior.rare)
 
     def _both_states(self, rows: Tensor) -> Tensor:

@@ -49,13 +49,6 @@ from primorl.work.jobs import digest, solve_noise
 STAGE = "online"
 STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
-LOCAL_UPDATE: dict[str, Any] = {
-    "local_learning_rate": 1.0,
-    "epochs": 4,
-    "minibatches": 1,
-    "decay": 0.97,
-}
-"""Settings of a user's own steps, as they were measured (benchmarks/results.md)."""
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
 _KEY = "online.yaml"
@@ -162,7 +155,14 @@ def online_run(params: Params) -> OnlineRun:
     names = config.observation_names, config.action_names
     norm, discount = asked.clipping_norm, params.policy.discount or DISCOUNT
     update = DPPG(
-        **LOCAL_UPDATE, learning_rate=asked.learning_rate, clipping_norm=norm, discount=discount
+        learning_rate=asked.learning_rate,
+        clipping_norm=norm,
+        discount=discount,
+        # of a user's own steps, as they were measured (benchmarks/results.md)
+        local_learning_rate=1.0,
+        epochs=4,
+        minibatches=1,
+        decay=0.97,
     )
     mechanism = _build_mechanism(params, update, people)
     _warn_of_noise(asked.cohort, mechanism, network)

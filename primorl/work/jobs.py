@@ -26,7 +26,7 @@ from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
-from primorl.privacy.accounting.epsilon import Training, event_to_json, spent
+from primorl.privacy.accounting.epsilon import Training, compose, event_to_json
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -324,7 +324,7 @@ class Price:
         asked = request_for(job, partitions)
         return cls(
             name=asked.stage,
-            epsilon=finite(spent(asked.event, asked.delta).epsilon_pld),
+            epsilon=finite(compose([asked.event], asked.delta).epsilon_pld),
             delta=asked.delta,
             event=event_to_json(asked.event),
             identity=asked.identity,

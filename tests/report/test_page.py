@@ -224,10 +224,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
             replace(FACTS, summary=said, conduct=conduct | {"outcomes": ends, "always_ends": False})
         )
     )
-    assert (
-        "died: 20 under the policy and 30 if all goes on as today, by the model; "
-        in page
-    )
+    assert "died: 20 under the policy and 30 if all goes on as today, by the model; " in page
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
     assert "no such end by the last step: 60 under the policy and 40 if all goes on" in page
     category = conduct | {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}

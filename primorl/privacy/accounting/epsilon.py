@@ -75,7 +75,7 @@ class Training:
 
     def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
         """Compute ε at ``delta``."""
-        return spent(self.event, delta, relation)
+        return compose([self.event], delta, relation)
 
 
 @lru_cache(maxsize=256)

@@ -385,14 +385,10 @@ class History:
 
 
 def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge:
-    of_version = ("unit", "units", "population")
-    given = {*of_version, "id", "dataset_fingerprint", "state", "made"}
-    found: dict[str, Any] = {name: getattr(version, name) for name in of_version}
-    found |= {
-        each.name: content.get(each.name) for each in fields(Charge) if each.name not in given
-    }
-    found |= {"id": content["charge"], "dataset_fingerprint": version.fingerprint}
-    return Charge(state="reserved", **found)
+    found: dict[str, Any] = {each.name: content.get(each.name) for each in fields(Charge)}
+    found |= {"id": content["charge"], "state": "reserved", "made": ()}
+    found |= {"unit": version.unit, "units": version.units, "population": version.population}
+    return Charge(**found | {"dataset_fingerprint": version.fingerprint})
 
 
 def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[tuple[str, str]]:
