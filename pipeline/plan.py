@@ -19,7 +19,7 @@ def body(params: Params, log: StageLog) -> None:
     """
     plan = decide_plan(params, Partitions.open(PARTITIONS, params))
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
-        say(f"plan: {line}")
+        say(f"plan: {line}".replace("; ", "\n  "))
     refuse_useless(params, plan)
     plan.write()
 

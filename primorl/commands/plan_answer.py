@@ -197,9 +197,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     older = "as the log was collected, " * bool(changed(own.params.dataset, own.params.chosen))
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"
     if plan.can_learn is not None:
-        first, *more = plan.reason.split("; ")
-        yield f"can it learn? {plan.can_learn}: {first}"
-        yield from (f"  {each}" for each in more)
+        yield f"can it learn? {plan.can_learn}: {plan.reason}".replace("; ", "\n  ")
         yield from _column_lines(own)
     for each in plan.warnings:
         if each != plan.reason:
@@ -227,10 +225,10 @@ def _column_lines(own: OwnRun) -> Iterator[str]:
     if least is None or not spaces.observation_names:
         return
     ends = observation_bounds(own.params.chosen.bounds, manifest, public)
-    hot = {begin + place for begin, size in spaces.one_hot for place in range(size)}
-    rows = enumerate(zip(spaces.observation_names, *ends, strict=True))
-    seen = [f"{n} {at_most(least * (b - a) / 2, 2)}" for i, (n, a, b) in rows if i not in hot]
-    yield f"  least standard deviations that are surely seen: {', '.join(seen[:12])}"
+    rows = zip(spaces.observation_names, *ends, strict=True)
+    # categories (meal=snack) are no columns
+    seen = [f"{n} {at_most(least * (b - a) / 2, 2)}" for n, a, b in rows if "=" not in n]
+    yield f"  it may hide columns that deviate by less than: {', '.join(seen[:12])}"
 
 
 def _cost_lines(own: OwnRun) -> Iterator[str]:

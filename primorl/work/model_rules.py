@@ -355,8 +355,8 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
         return fit
     why = (
         f"{fit.why}; the noise may hide a reward whose standard deviation is below "
-        f"{least * (reward[1] - reward[0]) / 2:.2g}, and a column below {least / 2:.1%} of its "
-        f"declared range (yes to {_USUAL_SPREAD:.1%}); more, where it comes from few rows"
+        f"{least * (reward[1] - reward[0]) / 2:.2g}, or more where few rows have one, and a column "
+        f"below {least / 2:.1%} of its declared range (yes to {_USUAL_SPREAD:.1%})"
     )
     narrow, horizon = least / 2 > _USUAL_SPREAD, params.chosen.horizon
     if horizon is not None and params.chosen.bounds.before_end == (0, 0):

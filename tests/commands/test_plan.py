@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from primorl.base.files import PARTITIONS
+from primorl.commands import plan_answer
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
@@ -119,6 +120,20 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     assert "does not fit" in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": None}})
     assert "then, without a budget" in said(primorl)
+
+
+def test_columns_are_told_in_their_own_units_and_a_changed_source_beside_the_cost(
+    data: Params, primorl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twins: scales that public people tell, and a source as it was collected."""
+    edit("params.yaml", dynamics={"train_anyway": True})
+    told = said(primorl)
+    for place, part in (("least_spread", "columns that deviate"), ("changed", "as the log was")):
+        assert part not in told
+        monkeypatch.setattr(plan_answer, place, lambda *_: 0.5)
+    told = said(primorl)
+    assert "\n  as the log was collected, the next `dvc repro` charges" in told
+    assert "\n  it may hide columns that deviate by less than: observation_0 0.5, " in told
 
 
 def test_text_and_json_say_what_is_decided_and_whether_it_can_learn(

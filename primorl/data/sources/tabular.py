@@ -131,12 +131,11 @@ class Tabular:
             shutil.copyfile(file, copy)
 
     def check_log(self, *, cells: bool) -> Iterator[str]:
-        """Compare the files where they are with the entry: their columns and, if asked, whether
-        ``cells`` are empty, as those of a last row's action and reward may be.
+        """Compare the files where they are with the entry: their columns and, if asked, ``cells``.
 
         Raises:
-            PipelineError: a column is missing, there twice or of a wrong type; or cells are empty,
-                or not of their type, that ingest refuses.
+            PipelineError: a column is missing, there twice or of a wrong type, or a cell is empty
+                that ingest refuses.
         """
         options, fields = self.dataset.options, fields_of(self.dataset.options.columns)
         folder, files = find_files(options.files)
@@ -149,7 +148,7 @@ class Tabular:
         last = {each.column for each in fields if each.name.startswith(("action", "reward"))}
         told = {column: f"{column!r} in {count:,} rows" for column, count in counts.items()}
         if lacking := ", ".join(told[column] for column in told if column in last):
-            yield f"{begin}{lacking}; ingest takes a cut trajectory's last, and refuses others"
+            yield f"{begin}{lacking}; ingest takes these in the last row of a cut trajectory alone"
         if refused := ", ".join(told[column] for column in told if column not in last):
             raise PipelineError(f"{begin}{refused}, which ingest refuses; {FILL_IN}")
 

@@ -228,7 +228,7 @@ def test_empty_cells_are_counted_before_ingest_refuses_them(project: Path) -> No
         if form == "none":
             assert list(told) == []
             continue
-        assert "'dose' in 1 rows, 'gain' in 2 rows; ingest takes a cut trajectory's" in next(told)
+        assert "'dose' in 1 rows, 'gain' in 2 rows; ingest takes these in the" in next(told)
         with pytest.raises(PipelineError, match=said.format(3 if form == "csv" else 2, 1)):
             next(told)
 
