@@ -50,8 +50,8 @@ $(SETUP): pyproject.toml constraints.txt
 run: $(RUN_SETUP) ## run the stages whose inputs changed, then print the results
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" primorl run
 
-# Many tests wait for a disk or a process, so three share two cores.
-PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope
+# Many tests wait for a disk or a process, so three share two cores. tests/conftest.py says which modules begin.
+PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 GUARANTEE := tests/hostile tests/replay tests/privacy
 
 test: $(SETUP) ## run the test suite
