@@ -488,7 +488,9 @@ def read_batches(
     weights = own / own.sum(-1, keepdim=True).clamp(min=1)
     weights = weights.expand(-1, epochs, -1, -1).flatten(1, 2)
     by_step = (len(units), epochs * batches, batch_size)
-    inputs, targets = (_by_step(rows, by_step) for rows in (inputs, targets))
+    inputs, targets = (  # [U, J·B, D] → [J, U, B, D]
+        rows.view(*by_step, rows.shape[-1]).transpose(0, 1) for rows in (inputs, targets)
+    )
     return LocalBatches(inputs, targets, weights.transpose(0, 1).contiguous(), counts)
 
 
@@ -522,8 +524,3 @@ def _shuffle(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
     # On one core numpy sorts several times as fast as torch.
     order = torch.from_numpy(np.argsort(keys.masked_fill_(padding, 2.0).numpy(), axis=1))
     return order.masked_fill_(padding, 0)
-
-
-def _by_step(rows: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Reorder ``[U, J·B, D]`` → ``[J, U, B, D]``."""
-    return rows.view(*shape, rows.shape[-1]).transpose(0, 1)

@@ -276,7 +276,8 @@ class Ledger:
                 random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10)))
             )
         raise PipelineError(
-            f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times; try again"
+            f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times, so nothing was "
+            "written; try again when fewer processes run"
         )
 
     def _append(

@@ -215,7 +215,10 @@ class Store:
                     if content and not _all_rows(new, table):
                         new.execute(sa.insert(table), content)
                     if _all_rows(new, table) != content:
-                        raise PipelineError(f"ledger {target.shown}: not empty; name another one")
+                        raise PipelineError(
+                            f"ledger {target.shown}: found other records there, allowed is an "
+                            "empty database; name another one"
+                        )
             self._retire(old)
             old.commit()
 
@@ -241,7 +244,8 @@ class Store:
                 return
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
-            f"ledger {self.shown}: its tables cannot be created; give its user the right to"
+            f"ledger {self.shown}: its tables cannot be created; give its user the right to create "
+            "tables there"
         )
 
     @contextmanager
@@ -337,7 +341,8 @@ class Progress:
             if self._store.replace_progress(before, after):
                 return after
         raise PipelineError(
-            f"ledger {self._store.shown}: others changed charge {charge} meanwhile; try again"
+            f"ledger {self._store.shown}: other processes changed charge {charge} "
+            f"{_CLAIM_ATTEMPTS} times meanwhile; end them, or try again"
         )
 
     def advance(self, mark: Mark) -> Mark:

@@ -219,7 +219,7 @@ def test_a_ledger_moves_from_a_file_to_a_server(
         ledger.commit("0" * 16)
     before, target, taken = table_rows(chosen), *(postgresql_server.new_url() for _ in range(2))
     opened(taken, project / "of another").reserve(request(version("xy")), None)
-    assert "not empty; name another one" in primorl("ledger", "move", taken)[2]
+    assert "found other records there" in primorl("ledger", "move", taken)[2]
     with monkeypatch.context() as killing:
         killing.setattr(Store, "_retire", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
