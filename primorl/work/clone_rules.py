@@ -1,6 +1,6 @@
 """How the clone of the behaviour is decided: its class, clip and noise."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from primorl.base import PipelineError
 from primorl.config.params import Params
@@ -11,28 +11,44 @@ from primorl.work.jobs import CloneJob, MechanismNumbers, solve_noise
 from primorl.work.model_rules import count_rows, epsilon_of, noise_share
 
 _MOST_ROWS = 256  # of a unit and round
-_CLONE_Q, _CLONE_ROUNDS = 0.1, 120
-_BEGUN_Q, _BEGUN_ROUNDS = 0.3, 40  # where the public split makes the first weights
-_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
-_LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
-"""Of an update, and of what the noise of all rounds adds up to, from random weights (there over 1 +
-s) and from those of the public split; see `_with_clip`."""
-# One step on all rows of a unit: with several, each unit moves towards its own habits, and their
-# mean is too sure.
-_CLONE_LOCAL = LocalTraining(
-    learning_rate=1.0,
-    batch_size=_MOST_ROWS,
-    local_epochs=1,
-    weight_decay=0.0,
-    max_transitions_per_unit=_MOST_ROWS,
-    beta_nll=0.0,
-)
-_CLONE_SERVER = ServerTraining(
-    server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
-)
 _NOISE_OF_HIDDEN = 0.03
 """s up to which logits of discrete actions have hidden layers: with more noise, linear ones act
 more like people."""
+_FULL_SHARE = 0.5
+"""Of the horizon, from which on a unit's rows count in full: a model must know how often
+trajectories end, a clone need not, and the fewer units count in full, the more noise."""
+_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The rounds of a clone.
+
+    Attributes:
+        q: with which a unit joins a round.
+        rounds: T.
+        learning_rate: of the one step on all rows of a unit. With several steps, each unit would
+            move towards its own habits, and their mean is too sure.
+        momentum: β, of the server.
+        averaging: of the released iterates.
+        walk: the norm of what the noise of all rounds adds up to; over 1 + s from random weights.
+        norm: the largest C.
+    """
+
+    q: float
+    rounds: int
+    learning_rate: float
+    momentum: float
+    averaging: float
+    walk: float
+    norm: float
+
+
+_OF_NETWORK = _Rounds(0.1, 120, 1.0, 0.9, 0.9, walk=5.0, norm=0.2)
+# Linear logits are convex: the loss draws them back from where the noise takes them, so that they
+# may walk farther.
+_OF_LOGITS = _Rounds(0.1, 240, 5.0, 0.5, 0.98, walk=12.0, norm=0.5)
+_FROM_PUBLIC = _Rounds(0.3, 40, 0.1, 0.9, 0.9, walk=0.3, norm=0.2)
 
 
 def clone_job(
@@ -48,44 +64,63 @@ def clone_job(
     if not params.clones:
         return None
     begun = params.normaliser == "public" and public.units >= LEAST_UNITS
-    q, rounds = (_BEGUN_Q, _BEGUN_ROUNDS) if begun else (_CLONE_Q, _CLONE_ROUNDS)
-    delta = params.privacy.delta
+    rounds = _FROM_PUBLIC if begun else _OF_NETWORK
+    job = _job_of(rounds, params, manifest, model_identity)
+    noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
+    if manifest.info.spaces.discrete_actions and noise > _NOISE_OF_HIDDEN and not begun:
+        rounds = _OF_LOGITS
+        job = replace(_job_of(rounds, params, manifest, model_identity), hidden=())
+        noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
+    walk = rounds.walk if begun else rounds.walk / (1 + noise)
+    return _with_clip(job, manifest, noise, walk, rounds.norm)
+
+
+def _job_of(rounds: _Rounds, params: Params, manifest: Manifest, model_identity: str) -> CloneJob:
+    """Make the job of these rounds, with the noise that its ε asks for and C = 1."""
+    delta, public = params.privacy.delta, params.normaliser == "public"
     mechanism = MechanismNumbers(
-        sampling_probability=q,
-        noise_multiplier=solve_noise(epsilon_of(params, "clone"), delta, q, rounds),
+        sampling_probability=rounds.q,
+        noise_multiplier=solve_noise(epsilon_of(params, "clone"), delta, rounds.q, rounds.rounds),
         clipping_norm=1.0,
         clipping="flat",
-        rounds=rounds,
+        rounds=rounds.rounds,
         delta=delta,
         queries={},
     )
-    local = replace(_CLONE_LOCAL, learning_rate=0.1) if begun else _CLONE_LOCAL
-    job = CloneJob(
+    local = LocalTraining(
+        learning_rate=rounds.learning_rate,
+        batch_size=_MOST_ROWS,
+        local_epochs=1,
+        weight_decay=0.0,
+        max_transitions_per_unit=_MOST_ROWS,
+        beta_nll=0.0,
+    )
+    return CloneJob(
         variant=params.dynamics.variant,
         seed=params.seed,
         draw=params.privacy.draw,
         bounds=params.chosen.bounds,
         hidden=params.behaviour.hidden,
         log_variance_bounds=params.behaviour.log_variance_bounds,
-        start="public" if begun else "random",
-        normaliser="public" if params.normaliser == "public" else "model",
-        scaled_by=None if params.normaliser == "public" else model_identity,
-        local=count_rows(local, manifest),
-        server=_CLONE_SERVER,
+        start="public" if rounds is _FROM_PUBLIC else "random",
+        normaliser="public" if public else "model",
+        scaled_by=None if public else model_identity,
+        local=count_rows(local, manifest, _FULL_SHARE),
+        server=ServerTraining(
+            server_momentum=rounds.momentum,
+            server_averaging=rounds.averaging,
+            early_stopping=EarlyStopping(every=10, patience=None),
+        ),
         mechanism=mechanism,
     )
-    noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
-    if manifest.info.spaces.discrete_actions and noise > _NOISE_OF_HIDDEN and not begun:
-        job = replace(job, hidden=())
-        noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
-    walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK / (1 + noise)
-    return _with_clip(job, manifest, noise, walk)
 
 
-def _with_clip(job: CloneJob, manifest: Manifest, noise: float, walk: float) -> CloneJob:
+def _with_clip(
+    job: CloneJob, manifest: Manifest, noise: float, walk: float, most: float
+) -> CloneJob:
     """Give a clone the clip that its noise leaves room for, or that of its variant.
 
-    C is the largest, up to 0.2, at which the noise of all rounds moves the weights by at most
+    C is the largest, up to ``most``, at which the noise of all rounds moves the weights by at most
     ``walk``. T rounds of noise z C √d / (qK), each carried on by the momentum β, end
     z C √(dT) / (qK (1 - β)) = s C T / (1 - β) away from where they began. K is public.
 
@@ -94,6 +129,7 @@ def _with_clip(job: CloneJob, manifest: Manifest, noise: float, walk: float) -> 
         manifest: of the data.
         noise: s, see `noise_share`.
         walk: the norm of the noise of all rounds.
+        most: the largest C.
 
     Raises:
         PipelineError: the noise leaves no clip.
@@ -102,7 +138,7 @@ def _with_clip(job: CloneJob, manifest: Manifest, noise: float, walk: float) -> 
     if job.variant != "no_clip":
         carried = 1 / (1 - job.server.server_momentum)
         largest = walk / (noise * job.mechanism.rounds * carried)
-        norm = float(f"{min(_LARGEST_NORM, largest):.4g}")
+        norm = float(f"{min(most, largest):.4g}")
         if norm < _SMALLEST_NORM:
             remedy = "make it smaller, or raise" if network.hidden else "raise"
             raise PipelineError(

@@ -236,15 +236,17 @@ def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers
     return replace(mechanism, noise_multiplier=solved, queries=queries)
 
 
-def count_rows(local: LocalTraining, manifest: Manifest) -> LocalTraining:
-    """Let units count by their rows where trajectories end by themselves.
+def count_rows(local: LocalTraining, manifest: Manifest, share: float = 1.0) -> LocalTraining:
+    """Let units count by their rows where trajectories end by themselves, and in full from a share
+    of the horizon on.
 
     Those that end early have few rows, of which one is an end. If all counted alike, a model would
     have twice as many ends as there are.
     """
     if manifest.info.termination != LEARNED:
         return local
-    return replace(local, full_rows=min(manifest.info.horizon or _FULL_ROWS, _FULL_ROWS))
+    most = math.ceil(share * (manifest.info.horizon or _FULL_ROWS))
+    return replace(local, full_rows=min(most, _FULL_ROWS))
 
 
 def noise_share(mechanism: Mechanism, shape: Network) -> float:

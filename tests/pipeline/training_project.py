@@ -93,9 +93,9 @@ def quick_clone(
         clone = sampled[:2] == (q, rounds)
         return noise(epsilon) if clone else solve_noise(epsilon, delta, *sampled)
 
-    for start in ("CLONE", "BEGUN"):
-        monkeypatch.setattr(clone_rules, f"_{start}_ROUNDS", rounds)
-        monkeypatch.setattr(clone_rules, f"_{start}_Q", q)
+    for name in ("_FROM_PUBLIC", "_OF_NETWORK", "_OF_LOGITS"):
+        quick = replace(getattr(clone_rules, name), rounds=rounds, q=q)
+        monkeypatch.setattr(clone_rules, name, quick)
     monkeypatch.setattr(clone_rules, "solve_noise", known)
 
 

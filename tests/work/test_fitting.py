@@ -438,8 +438,8 @@ def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_row
     params = automatic(small, **asked, privacy__target_epsilon=float(epsilon))
     found = replace(Manifest.load(MANIFEST), private_units=1000)
     spaces = replace(found.info.spaces, discrete_actions=bool(discrete))
-    for ends, full in ((NONE, None), (LEARNED, 32)):
-        info = replace(found.info, termination=ends, horizon=100, spaces=spaces)
+    for ends, full in ((NONE, None), (LEARNED, 20)):
+        info = replace(found.info, termination=ends, horizon=40, spaces=spaces)
         manifest = replace(found, info=info)
         clone = clone_job(params, manifest, UnitStore.open(PUBLIC), "0" * 64)
         assert clone is not None
