@@ -25,6 +25,7 @@ Act = Callable[[Observed], NDArray[Any]]
 """
 Acting = Callable[[Generator, Observed, State], NDArray[Any]]
 
+_USUAL = 5000  # people whose actions are drawn from
 _STEPS_AT_ONCE = 2_000_000
 TERMINATED, DISCHARGED = "terminated", "discharged"
 
@@ -228,6 +229,15 @@ class Log(ABC):
         """Returns of uniformly random actions."""
         return self._returns(
             lambda rng, observed, state: self.action.uniform(rng, len(observed)), episodes, seed
+        )
+
+    def usual_returns(self, episodes: int, seed: int) -> Array:
+        """Returns of actions drawn from all that the logged did, whoever comes."""
+        rng = np.random.default_rng([2, seed])
+        steps = self.simulate(rng, self.people(rng, _USUAL), _USUAL, self.behave)
+        done = np.concatenate([step.action for step in steps if step.action is not None])
+        return self._returns(
+            lambda rng, observed, state: rng.choice(done, len(observed)), episodes, seed
         )
 
     def nothing(self, observed: Observed) -> NDArray[Any]:

@@ -198,15 +198,17 @@ def stages(folder: Path, names: tuple[str, ...]) -> tuple[int, str | None]:
 
 @cache
 def truth(log: Log) -> dict[str, float]:
-    """True values of the behaviour, of the best policy known or the behaviour, and of random
-    actions or none, whichever is better.
+    """True values of the behaviour, of the best policy known or the behaviour, of random actions or
+    none, whichever is better, and of the usual actions whoever comes.
     """
     worst = float(log.random_returns(_REFERENCE_EPISODES, _SEED).mean())
     if log.idle is not None:
         worst = max(worst, float(log.returns(log.nothing, _REFERENCE_EPISODES, _SEED).mean()))
     behaviour = float(log.behaviour_returns(_REFERENCE_EPISODES, _SEED).mean())
     best = float(log.returns(log.best_known, _REFERENCE_EPISODES, _SEED).mean())
-    return {"behaviour": behaviour, "best": max(best, behaviour), "worst": worst}
+    usual = float(log.usual_returns(_EPISODES, _SEED).mean())
+    values = {"behaviour": behaviour, "best": max(best, behaviour), "worst": worst}
+    return values | {"usual": usual}
 
 
 def measured(log: Log, folder: Path, *, drawn: bool = False) -> dict[str, float] | None:

@@ -67,9 +67,9 @@ def advice(row: Row) -> Recommendation | None:
 def table(rows: list[Row]) -> str:
     """A line for each log, number of people and ε."""
     lines = [
-        "| log | people | ε | runs | behaviour | best | policy | clone, as people draw | "
-        "recommended |",
-        "|---" * 9 + "|",
+        "| log | people | ε | runs | behaviour | best | policy | usual actions | "
+        "clone, as people draw | recommended |",
+        "|---" * 10 + "|",
     ]
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -86,11 +86,22 @@ def table(rows: list[Row]) -> str:
             f"{truth['behaviour']:.3g}",
             f"{truth['best']:.3g}",
             _mean(same, "policy"),
+            _usual(same),
             _mean(same, "drawn"),
             ", ".join(f"{number} {word}" for word, number in answers.items()),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def _usual(rows: list[Row]) -> str:
+    """Gain of the usual actions, whoever comes: the simplest clone; older rows have none."""
+    gains = [
+        (row["truth"]["usual"] - row["truth"]["behaviour"]) / spread(row)
+        for row in rows
+        if "usual" in row["truth"]
+    ]
+    return f"{gains[0]:+.0%}" if gains else "–"
 
 
 def _mean(rows: list[Row], who: str) -> str:
