@@ -41,6 +41,8 @@ PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
 LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
 """Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
+SURELY_EXPLAINED = 2.0
+"""Standard errors of what is explained of the reward, up to which it may be nothing."""
 LOST_YES, _LOST_OF_CUBES = 0.2, 0.02
 """Features are worth their noise, before small weights are shrunk, up to a share of a target's
 variance; one for those of degree 3."""
@@ -193,7 +195,7 @@ def noise_in_scales(mechanism: Mechanism) -> float | None:
     is larger, which is known after the queries
     (`primorl.engine.setup.TrainingSetup.find_hidden_names`).
     """
-    noise = _noise_of_queries(mechanism)
+    noise = noise_of_queries(mechanism)
     return WINDOW**2 * noise[FINER_SCALES] if FINER_SCALES in noise else None
 
 
@@ -206,12 +208,12 @@ def least_spread(mechanism: Mechanism) -> float | None:
     σ₂) the number is as large as that, and seen 4 times in 10: `_SURELY_SEEN` times as much is
     asked for.
     """
-    noise = _noise_of_queries(mechanism)
+    noise = noise_of_queries(mechanism)
     if FINER_SCALES not in noise:
         return None
     return _SURELY_SEEN * WINDOW * math.sqrt(noise[SCALES] * noise[FINER_SCALES])
 
 
-def _noise_of_queries(mechanism: Mechanism) -> dict[str, float]:
+def noise_of_queries(mechanism: Mechanism) -> dict[str, float]:
     """Return the noise of a mean over all units, by query."""
     return {query.what: query.standard_deviation / mechanism.units for query in mechanism.queries}

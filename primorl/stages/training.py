@@ -22,7 +22,7 @@ from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.config.params import Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine.heads import EXPLAINED
+from primorl.engine.heads import EXPLAINED, SURELY_EXPLAINED
 from primorl.engine.public import PublicEvaluation, make_start
 from primorl.engine.queries import ObservationColumns, project_to_simplex
 from primorl.engine.rounds import check_setup
@@ -48,7 +48,6 @@ S = TypeVar("S", bound=TrainingSetup)
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-_SURE = 2.0  # standard errors of what is explained of the reward, up to which it may be nothing
 
 # ---- a job's training
 
@@ -372,7 +371,7 @@ def warn_of_little(
             "chance, noise, or more than such a model can express"
         )
     reward = explained[-1] if explained else None
-    if reward is None or reward.share > _SURE * reward.error:
+    if reward is None or reward.share > SURELY_EXPLAINED * reward.error:
         return ()
     return (
         f"the model explains {reward.share:.0%} of how the reward varies, which may be nothing "

@@ -342,12 +342,6 @@ def _of_heads(
     return chosen, Fit(answer, why)
 
 
-def least_share(mechanism: Mechanism) -> float:
-    """Return the share of rows at which the rarer of two values is told from none 9 times in 10."""
-    # it is cut at the edge of the second answer's window, where its variance is that share
-    return 2 * (heads.noise_in_scales(mechanism) or 0.0) / heads.WINDOW**2
-
-
 def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     """Say how much numbers must vary to be seen beside the noise, and doubt a training that sees
     few; where public rows tell scales, nothing hides.
@@ -360,14 +354,21 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
         f"{least * (reward[1] - reward[0]) / 2:.2g}, or more where few rows have one, and a column "
         f"below {least / 2:.1%} of its declared range (yes to {_USUAL_SPREAD:.1%})"
     )
-    narrow, horizon = least / 2 > _USUAL_SPREAD, params.chosen.horizon
+    noise, horizon = heads.noise_of_queries(mechanism), params.chosen.horizon
+    narrow = least / 2 > _USUAL_SPREAD
     if horizon is not None and params.chosen.bounds.before_end == (0, 0):
-        share = least_share(mechanism)
+        # The rarer outcome is cut at the edge of the second answer's window, where its variance is
+        # its share of the rows; twice the noise is seen 9 times in 10.
+        share = 2 * noise[heads.FINER_SCALES]
         narrow = narrow or share * horizon > 0.5  # as the rarer one cannot have more
         why += (
             f"; an outcome at the end is surely seen where {share:.1%} of all rows have the rarer "
-            f"one, as {share * horizon:.0%} of trajectories of {horizon} steps; where noise hides "
-            "it, no trial is recommended"
+            f"one, as {share * horizon:.0%} of trajectories of {horizon} steps"
+        )
+    if params.chosen.environment is None:
+        needed = heads.SURELY_EXPLAINED * math.sqrt(2) * noise[heads.EXPLAINED]
+        why += (
+            f"; no trial where the model then explains less than about {needed:.0%} of the reward"
         )
     return Fit("marginal" if narrow and fit.answer == "yes" else fit.answer, why)
 

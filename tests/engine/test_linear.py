@@ -20,6 +20,7 @@ from primorl.engine.heads import (
     WINDOW,
     contributions,
     least_spread,
+    noise_of_queries,
 )
 from primorl.engine.linear import shrink_weights
 from primorl.engine.queries import (
@@ -39,7 +40,6 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.training import warn_of_little
-from primorl.work.model_rules import least_share
 from tests.model.models import plain_maps
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
@@ -188,7 +188,10 @@ def test_the_least_spread_that_is_seen_is_foretold(what: str, spread: float, hid
     thirty draws of both answers.
     """
     setup, generator = setup_of(60, noise=0.5), torch.Generator().manual_seed(0)
-    least, share = least_spread(setup.mechanism), least_share(setup.mechanism)
+    least, share = (
+        least_spread(setup.mechanism),
+        2 * noise_of_queries(setup.mechanism)[FINER_SCALES],
+    )
     assert least is not None
     assert 0.01 < least < 0.2
     log = log_of(60)
