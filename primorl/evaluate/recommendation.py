@@ -168,7 +168,6 @@ def find_bars(answers: PrivateEvaluation) -> list[str]:
     """List what bars a trial of a policy in a model that is believed, in clauses."""
     verdict, beyond = answers.verdict, answers.answer("policy", BEYOND)
     found = [] if verdict is None else [each.reason for each in verdict.vetoes]
-    found = [f"there was a warning: {reason}" for reason in found]
     if beyond is not None and beyond.value > MOST_BEYOND:
         found.append(
             f"in {beyond.value:.0%} more of its steps than people do, the policy goes where people "
