@@ -407,7 +407,7 @@ def test_no_schedule_of_crashes_breaks_a_promise(
         simulate(seed, quick / "world")
 
 
-@pytest.mark.parametrize("name", ["number-one-behind", "fsync-dropped"])
+@pytest.mark.parametrize("name", ["number-one-behind", "fsync-dropped", "lost-work-goes-unnoticed"])
 def test_a_fault_is_noticed_in_a_few_schedules(
     quick: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
