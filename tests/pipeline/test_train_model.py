@@ -37,7 +37,6 @@ from tests.pipeline import training_project
 from tests.pipeline.training_project import (
     charged,
     edited,
-    killed,
     noise_of_model,
     quick_clone,
     statement,
@@ -126,17 +125,6 @@ def test_an_edit_of_the_engine_charges_nobody(
         trained(with_changes(data, privacy=alike | {"draw": 1}, dynamics={"batch_size": 64}))
         assert len(charged(data)) == 2
     assert float((weights - model().weights[0]).abs().max()) > 1e-2
-
-
-def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
-    with killed(3):
-        trained(data)
-    assert states(data) == ["reserved"]
-    assert not MODEL.exists()
-    trained(data)
-    assert states(data) == ["committed"]
-    made = read_json(MODEL / "config.json")["rounds"]
-    assert (statement()["rounds"], made) == (4, 3)
 
 
 @pytest.mark.verdict
