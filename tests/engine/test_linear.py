@@ -107,8 +107,9 @@ def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
 
 def test_features_are_orthonormal_and_the_same_in_any_company() -> None:
     frequencies = torch.tensor([0.0, 0.6, 0.3, 0.1, 0.0, 0.0])
-    rows = torch.randn(200_000, 6, generator=torch.Generator().manual_seed(0))
-    category = torch.multinomial(frequencies[1:4], len(rows), replacement=True)
+    seeded = torch.Generator().manual_seed(0)
+    rows = torch.randn(200_000, 6, generator=seeded)
+    category = torch.multinomial(frequencies[1:4], len(rows), replacement=True, generator=seeded)
     rows[:, 1:4] = torch.nn.functional.one_hot(category, 3).float() - frequencies[1:4]
     basis = FEATURES.basis(frequencies)
     found = FEATURES(rows, basis)
