@@ -14,7 +14,7 @@ from torch import Tensor
 from primorl.engine import heads
 from primorl.engine.local_update import CohortSource, TrajectorySource
 from primorl.model.architecture import Explained
-from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
+from primorl.model.ensemble import Bounds, Normaliser, Weights, bound_softly, outputs
 from primorl.model.features import FARTHEST, OneHot, one_hot_inputs
 from primorl.model.starts import CONTINUOUS, StartModel
 from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions
@@ -40,6 +40,7 @@ _SEEN = 3.5  # standard deviations of its noise, above which a mean square is to
 _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is told from nothing
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
 _LEAST_SPREAD = 0.1  # of first states, in deviations of the number
+_LEAST_VARIANCE = 1e-6  # of a discrete action, by a clone
 _LEAST_SCALE = 1e-4  # of a number, in half widths of its declared range
 
 
@@ -371,10 +372,13 @@ class _PredictionQuery(ABC):
             found = []
             for unit, rows in enumerate(own.sum(1).tolist()):
                 seen = features[unit : unit + 1, :rows].expand(len(parts[0]), -1, -1).contiguous()
-                predicted = outputs(parts, seen)[..., :targets].mean(0)
-                found.append(self.summarise(predicted, wanted[unit, :rows]))
+                found.append(self.summarise(self.predict(parts, seen), wanted[unit, :rows]))
             total += contribution.total(torch.stack(found))
         return total
+
+    def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
+        """Average the members' means: ``[N, rows, inputs]`` to ``[rows, targets]``."""
+        return outputs(weights, inputs)[..., : self.targets].mean(0)
 
 
 class ResidualQuery(_PredictionQuery):
@@ -442,6 +446,52 @@ class ExplainedQuery(_PredictionQuery):
         return tuple(
             Explained(share=share, error=one) if known else None for known, share, one in found
         )
+
+
+@dataclass(frozen=True)
+class PersistenceQuery(_PredictionQuery):
+    """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
+    of the product of two residuals, each in the clone's own standard deviations, held within ±1.
+
+    It is 0 where observations tell all that lasts: what is left is chance. It is not where a habit
+    lasts, or a sign that no column has. ``targets`` are the actions.
+    """
+
+    discrete: bool
+    log_variance: tuple[float, float]
+
+    @property
+    def contribution(self) -> BoundedSum:
+        """A unit's contribution."""
+        return heads.PERSISTENCE_CONTRIBUTION
+
+    def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
+        """Return the clone's output, of its one network."""
+        return outputs(weights, inputs, torch.relu)[0]
+
+    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """See `_PredictionQuery.summarise`."""
+        if len(known) < 2:
+            return torch.zeros(1, dtype=torch.float64)
+        alike = (self._discrete if self.discrete else self._in_box)(predicted, known)
+        return alike.double().mean(0, keepdim=True)
+
+    def _discrete(self, logits: Tensor, known: Tensor) -> Tensor:
+        """Take from the product of two residuals what independent draws of the clone would have."""
+        share = logits.softmax(-1)
+        variance = (1 - share.square().sum(-1)).clamp(min=_LEAST_VARIANCE)
+        residual = (torch.eye(self.targets) - share[:, None]) / variance.sqrt()[:, None, None]
+        both = torch.einsum("tac,tbc->tab", residual[1:], residual[:-1]).clamp(-1, 1)
+        found, chance = (
+            torch.einsum("tab,ta,tb->t", both, by[1:], by[:-1]) for by in (known, share)
+        )
+        return found - chance
+
+    def _in_box(self, output: Tensor, known: Tensor) -> Tensor:
+        """Average the product of two residuals over the dimensions of the action."""
+        mean, raw = output.chunk(2, -1)
+        residual = (known - mean.tanh()) / (bound_softly(raw, *self.log_variance) / 2).exp()
+        return (residual[1:] * residual[:-1]).mean(-1).clamp(-1, 1)
 
 
 @dataclass(frozen=True)

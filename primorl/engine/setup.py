@@ -27,7 +27,11 @@ _RARE = 2.0
 _LEAST_SHARE, _FARTHEST = 0.01, 0.95
 """Of a discrete action and of a mean action scaled to [-1, 1], where a clone begins."""
 LateQuery = (
-    queries.ResidualQuery | queries.ExplainedQuery | queries.FirstStatesQuery | queries.LengthsQuery
+    queries.ResidualQuery
+    | queries.ExplainedQuery
+    | queries.FirstStatesQuery
+    | queries.LengthsQuery
+    | queries.PersistenceQuery
 )
 
 
@@ -333,6 +337,15 @@ class CloningSetup(TrainingSetup):
             centre = action.clamp(-_FARTHEST, _FARTHEST)
             usual = torch.cat((centre.atanh(), raw_log_variance(deviation, low, high)))
         return (*weights[:-1], weights[-1] + usual)
+
+    def late_queries(self) -> dict[str, LateQuery]:
+        """See `TrainingSetup.late_queries`."""
+        if not self.mechanism.queries:
+            return {}
+        shape = self.architecture
+        bounds = shape.log_variance_low, shape.log_variance_high
+        query = queries.PersistenceQuery(shape.action_size, shape.discrete_actions, bounds)
+        return {heads.PERSISTENCE: query}
 
     def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

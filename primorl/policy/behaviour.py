@@ -277,6 +277,8 @@ def save(
     *,
     rounds: int,
     engine_version: int,
+    persistence: tuple[float, float] | None = None,
+    warnings: tuple[str, ...] = (),
     **facts: Any,
 ) -> None:
     """Write the files of a policy, and ``behaviour.json`` and ``spread.safetensors``.
@@ -286,6 +288,8 @@ def save(
         behaviour: the clone.
         rounds: in the weights.
         engine_version: of the engine that trained it.
+        persistence: see `BehaviourConfig`.
+        warnings: that bar a trial.
         facts: variant, environment, names and the other arguments of `exported.save`.
     """
     exported.save(
@@ -307,4 +311,6 @@ def save(
         rounds=rounds,
         engine_version=engine_version,
         rare_actions=behaviour.rare,
+        persistence=persistence,
+        warnings=warnings,
     ).write(folder)

@@ -195,6 +195,12 @@ class BehaviourConfig(records.FileRecord):
     """Version of the engine that trained the weights."""
     rare_actions: tuple[Annotated[int, records.Within(ge=0)], ...] = ()
     """Discrete actions that it never takes, as people hardly ever took them."""
+    persistence: tuple[records.Finite, records.NonNegative] | None = None
+    """How alike two actions in a row deviate from it, between -1 and 1 (0: by chance), and the
+    standard error by noise; `null`: nobody was asked.
+    """
+    warnings: tuple[records.Line, ...] = ()
+    """What bars a trial of policies that are compared with it."""
 
 
 def write_nothing(folder: Path) -> None:

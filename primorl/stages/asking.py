@@ -183,7 +183,7 @@ def evaluation_record(
     epsilon, delta = statement.epsilon, statement.delta
     answers = [replace(each, epsilon=epsilon, delta=delta) for each in estimates]
     config = ModelConfig.read(MODEL)
-    lines = [*config.warnings]
+    lines = [*config.warnings, *BehaviourConfig.read(BEHAVIOUR).warnings]
     if config.termination != problem.ensemble.termination:
         lines.append(
             "how the model ends episodes is not supported: its rollouts have no such ends, and no "

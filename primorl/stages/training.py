@@ -22,7 +22,7 @@ from primorl.config.datasets import Bounds as DeclaredBounds
 from primorl.config.params import Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine.heads import EXPLAINED, SURELY_EXPLAINED
+from primorl.engine.heads import EXPLAINED, PERSISTENCE, SURELY_EXPLAINED
 from primorl.engine.public import PublicEvaluation, make_start
 from primorl.engine.queries import ObservationColumns, project_to_simplex
 from primorl.engine.rounds import check_setup
@@ -48,6 +48,9 @@ S = TypeVar("S", bound=TrainingSetup)
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
+_PERSISTENT = 0.25
+"""How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
+(benchmarks/results.md)."""
 
 # ---- a job's training
 
@@ -439,6 +442,9 @@ def write_clone(
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
+    persistence = None
+    if PERSISTENCE in trained.answers:
+        persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
     behaviour.save(
         folder,
         replace(cloned, policy=cloned.policy.without(rare), rare=rare),
@@ -449,4 +455,22 @@ def write_clone(
         one_hot=info.spaces.one_hot or None,
         rounds=trained.rounds,
         engine_version=trained.engine,
+        persistence=persistence,
+        warnings=warn_of_reasons(persistence) if setup.late_queries() else (),
+    )
+
+
+def warn_of_reasons(persistence: tuple[float, float] | None) -> tuple[str, ...]:
+    """Return the line that bars a trial where people act by something that lasts and that no column
+    tells; None: the answer was lost.
+    """
+    if persistence is None:
+        return ("whether people act by something that no column tells is not known",)
+    alike, error = persistence
+    if alike <= max(_PERSISTENT, SURELY_EXPLAINED * error):
+        return ()
+    return (
+        "people act by something that lasts and that no column tells: a habit, or a sign that they "
+        "see, and then the model errs about what they did not do (two actions in a row deviate "
+        f"alike by {alike:.2f} of 1, standard error {error:.2f}); a column that tells it helps",
     )

@@ -6,8 +6,9 @@ from primorl.base import PipelineError
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
+from primorl.engine.heads import PERSISTENCE, SHARES
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
-from primorl.work.jobs import CloneJob, MechanismNumbers, solve_noise
+from primorl.work.jobs import CloneJob, MechanismNumbers, noise_of_share, solve_noise
 from primorl.work.model_rules import count_rows, epsilon_of, noise_share
 
 _MOST_ROWS = 256  # of a unit and round
@@ -78,14 +79,16 @@ def clone_job(
 def _job_of(rounds: _Rounds, params: Params, manifest: Manifest, model_identity: str) -> CloneJob:
     """Make the job of these rounds, with the noise that its ε asks for and C = 1."""
     delta, public = params.privacy.delta, params.normaliser == "public"
+    epsilon = epsilon_of(params, "clone")
+    asked = noise_of_share(epsilon, delta, SHARES[PERSISTENCE])
     mechanism = MechanismNumbers(
         sampling_probability=rounds.q,
-        noise_multiplier=solve_noise(epsilon_of(params, "clone"), delta, rounds.q, rounds.rounds),
+        noise_multiplier=solve_noise(epsilon, delta, rounds.q, rounds.rounds, (asked,)),
         clipping_norm=1.0,
         clipping="flat",
         rounds=rounds.rounds,
         delta=delta,
-        queries={},
+        queries={PERSISTENCE: asked},
     )
     local = LocalTraining(
         learning_rate=rounds.learning_rate,
@@ -146,6 +149,7 @@ def _with_clip(
                 f"{network.parameters} noised weights, whose noise leaves a clip of {norm:g} with "
                 f"{manifest.private_units} units; {remedy} privacy.target_epsilon"
             )
-    multiplier = job.mechanism.noise_multiplier if job.variant == "private" else 0.0
-    mechanism = replace(job.mechanism, noise_multiplier=multiplier, clipping_norm=norm)
+    mechanism = replace(job.mechanism, clipping_norm=norm)
+    if job.variant != "private":
+        mechanism = replace(mechanism, noise_multiplier=0.0, queries={PERSISTENCE: 0.0})
     return replace(job, mechanism=mechanism)

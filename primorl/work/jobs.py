@@ -199,7 +199,8 @@ class CloneJob(TrainingJob):
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
-        return self.mechanism.build(manifest, self.network(manifest), {})
+        asked = {heads.PERSISTENCE: heads.PERSISTENCE_CONTRIBUTION}
+        return self.mechanism.build(manifest, self.network(manifest), asked)
 
 
 @record

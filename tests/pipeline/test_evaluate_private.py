@@ -12,13 +12,14 @@ import torch
 
 from pipeline import evaluate_private, plan
 from primorl.base import PipelineError
+from primorl.base.files import BEHAVIOUR
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.behaviour import Asked
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.model.architecture import ModelConfig
-from primorl.policy.config import write_nothing
+from primorl.policy.config import BehaviourConfig, write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -110,6 +111,13 @@ def test_learned_ends_that_rollouts_do_without_bar_a_trial(
     verdict = evaluated(ready).verdict
     assert verdict is not None
     assert any("ends episodes" in veto.reason for veto in verdict.vetoes) is barred
+
+
+def test_what_was_found_of_the_clone_bars_a_trial(ready: Params) -> None:
+    replace(BehaviourConfig.read(BEHAVIOUR), warnings=("a sign lasts",)).write(BEHAVIOUR)
+    verdict = evaluated(ready).verdict
+    assert verdict is not None
+    assert ("warned", "a sign lasts") in [(each.kind, each.reason) for each in verdict.vetoes]
 
 
 def test_what_is_refused_or_not_asked_reads_nothing(

@@ -98,6 +98,7 @@ def run(
         "policy": measured(log, folder / POLICY),
         "cloned": measured(log, folder / CLONE),
         "drawn": measured(log, folder / CLONE, drawn=True),
+        "persistence": _json(folder / CLONE / BEHAVIOUR_FILE).get("persistence"),
         "answers": _answers(folder),
         "summary": {name: value for name, value in summary.items() if name in _KEPT},
         "seconds": _json(folder / SECONDS),

@@ -68,8 +68,8 @@ def table(rows: list[Row]) -> str:
     """A line for each log, number of people and ε."""
     lines = [
         "| log | people | ε | runs | behaviour | best | policy | usual actions | "
-        "clone, as people draw | recommended |",
-        "|---" * 10 + "|",
+        "clone, as people draw | persistence | recommended |",
+        "|---" * 11 + "|",
     ]
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -88,6 +88,7 @@ def table(rows: list[Row]) -> str:
             _mean(same, "policy"),
             _usual(same),
             _mean(same, "drawn"),
+            _persistence(same),
             ", ".join(f"{number} {word}" for word, number in answers.items()),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -102,6 +103,14 @@ def _usual(rows: list[Row]) -> str:
         if "usual" in row["truth"]
     ]
     return f"{gains[0]:+.0%}" if gains else "–"
+
+
+def _persistence(rows: list[Row]) -> str:
+    """How alike two actions in a row deviate from the clone, and the noise; older rows have none."""
+    found = [row["persistence"] for row in rows if row.get("persistence")]
+    if not found:
+        return "–"
+    return f"{fmean(value for value, _ in found):.2f} ± {found[0][1]:.2f}"
 
 
 def _mean(rows: list[Row], who: str) -> str:
