@@ -106,7 +106,7 @@ def _usual(rows: list[Row]) -> str:
 
 
 def _persistence(rows: list[Row]) -> str:
-    """How alike two actions in a row deviate from the clone, and the noise; older rows have none."""
+    """How alike two actions in a row deviate from the clone, and the noise: newer rows have it."""
     found = [row["persistence"] for row in rows if row.get("persistence")]
     if not found:
         return "–"
