@@ -1,5 +1,5 @@
-"""Charged queries of all units: scales, residuals, first states and lengths; and what is made of
-their answers.
+"""Charged queries of all units: scales, residuals, first states, lengths and persistence; and what
+is made of their answers.
 """
 
 import math
@@ -40,7 +40,7 @@ _SEEN = 3.5  # standard deviations of its noise, above which a mean square is to
 _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is told from nothing
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
 _LEAST_SPREAD = 0.1  # of first states, in deviations of the number
-_LEAST_VARIANCE = 1e-6  # of a discrete action, by a clone
+_LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
 _LEAST_SCALE = 1e-4  # of a number, in half widths of its declared range
 
 
@@ -346,7 +346,7 @@ def _read_bytes(normaliser: Normaliser) -> int:
 
 @dataclass(frozen=True)
 class _PredictionQuery(ABC):
-    """Asks every unit how the mean of the members' means lies to its targets."""
+    """Asks every unit how its targets lie to what is predicted."""
 
     targets: int
 
@@ -451,10 +451,11 @@ class ExplainedQuery(_PredictionQuery):
 @dataclass(frozen=True)
 class PersistenceQuery(_PredictionQuery):
     """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
-    of the product of two residuals, each in the clone's own standard deviations, held within ±1.
+    of the product of two residuals, each in the clone's own standard deviations.
 
-    It is 0 where observations tell all that lasts: what is left is chance. It is not where a habit
-    lasts, or a sign that no column has. ``targets`` are the actions.
+    It is 0 where all that is left beside the clone is chance, and not where a habit lasts, a sign
+    that no column has, or what the clone cannot express. A unit of one row adds nothing.
+    ``targets`` are the actions.
     """
 
     discrete: bool
@@ -473,25 +474,16 @@ class PersistenceQuery(_PredictionQuery):
         """See `_PredictionQuery.summarise`."""
         if len(known) < 2:
             return torch.zeros(1, dtype=torch.float64)
-        alike = (self._discrete if self.discrete else self._in_box)(predicted, known)
+        if self.discrete:
+            share = predicted.softmax(-1)
+            variance = (1 - share.square().sum(-1, keepdim=True)).clamp(min=_LEAST_VARIANCE)
+            residual = (known - share) / variance.sqrt()
+        else:
+            mean, raw = predicted.chunk(2, -1)
+            deviation = (bound_softly(raw, *self.log_variance) / 2).exp()
+            residual = (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
+        alike = (residual[1:] * residual[:-1]).sum(-1)
         return alike.double().mean(0, keepdim=True)
-
-    def _discrete(self, logits: Tensor, known: Tensor) -> Tensor:
-        """Take from the product of two residuals what independent draws of the clone would have."""
-        share = logits.softmax(-1)
-        variance = (1 - share.square().sum(-1)).clamp(min=_LEAST_VARIANCE)
-        residual = (torch.eye(self.targets) - share[:, None]) / variance.sqrt()[:, None, None]
-        both = torch.einsum("tac,tbc->tab", residual[1:], residual[:-1]).clamp(-1, 1)
-        found, chance = (
-            torch.einsum("tab,ta,tb->t", both, by[1:], by[:-1]) for by in (known, share)
-        )
-        return found - chance
-
-    def _in_box(self, output: Tensor, known: Tensor) -> Tensor:
-        """Average the product of two residuals over the dimensions of the action."""
-        mean, raw = output.chunk(2, -1)
-        residual = (known - mean.tanh()) / (bound_softly(raw, *self.log_variance) / 2).exp()
-        return (residual[1:] * residual[:-1]).mean(-1).clamp(-1, 1)
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,8 @@ class BehaviourConfig(records.FileRecord):
     rare_actions: tuple[Annotated[int, records.Within(ge=0)], ...] = ()
     """Discrete actions that it never takes, as people hardly ever took them."""
     persistence: tuple[records.Finite, records.NonNegative] | None = None
-    """How alike two actions in a row deviate from it, between -1 and 1 (0: by chance), and the
-    standard error by noise; `null`: nobody was asked.
+    """How alike two actions in a row deviate from it (0: by chance, 1: always), with noise, whose
+    standard deviation stands beside it; `null`: nobody was asked, or the answer was lost.
     """
     warnings: tuple[records.Line, ...] = ()
     """What bars a trial of policies that are compared with it."""

@@ -48,7 +48,7 @@ S = TypeVar("S", bound=TrainingSetup)
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-_PERSISTENT = 0.25
+_PERSISTENT = 0.3
 """How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
 (benchmarks/results.md)."""
 
@@ -461,16 +461,20 @@ def write_clone(
 
 
 def warn_of_reasons(persistence: tuple[float, float] | None) -> tuple[str, ...]:
-    """Return the line that bars a trial where people act by something that lasts and that no column
-    tells; None: the answer was lost.
+    """Print and return the line that bars a trial where people act by something that lasts and that
+    no column tells; None: the answer was lost.
     """
-    if persistence is None:
-        return ("whether people act by something that no column tells is not known",)
-    alike, error = persistence
-    if alike <= max(_PERSISTENT, SURELY_EXPLAINED * error):
-        return ()
-    return (
-        "people act by something that lasts and that no column tells: a habit, or a sign that they "
-        "see, and then the model errs about what they did not do (two actions in a row deviate "
-        f"alike by {alike:.2f} of 1, standard error {error:.2f}); a column that tells it helps",
-    )
+    found = "whether people act by something lasting is not known: the answer was lost with a "
+    found += "process that died; privacy.draw pays for another draw"
+    if persistence is not None:
+        alike, error = persistence
+        if alike <= max(_PERSISTENT, SURELY_EXPLAINED * error):
+            return ()
+        found = (
+            "people act by something that lasts and that the clone does not know: a habit, or a "
+            "sign that they see, and then the model errs about what they did not do (two actions "
+            f"in a row deviate alike by {alike:.2f} of 1, standard error {error:.2f}); a column "
+            "that tells it helps, and more people or a larger ε where the clone is too simple"
+        )
+    say(f"clone_behaviour: warning: {found}")
+    return (found,)

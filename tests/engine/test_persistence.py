@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from primorl.engine.queries import PersistenceQuery
+from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Weights
 from primorl.privacy.mechanism.mechanism import ONE
 from primorl.stages.training import warn_of_reasons
@@ -77,25 +77,26 @@ def test_a_unit_moves_the_sum_by_at_most_one(
     assert abs(int(found)) <= ONE
 
 
-def test_a_unit_adds_the_same_in_any_company() -> None:
-    log = people(discrete=False, lasting=True, units=5)
-    lengths = (1, 2, 10, 7, 3)
-    own = [
-        ([inputs[:n]], [targets[:n]])
-        for inputs, targets, n in zip(log.inputs, log.targets, lengths, strict=True)
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("hidden", [(), (16,)])
+def test_a_unit_adds_the_same_in_any_company(discrete: bool, hidden: tuple[int, ...]) -> None:
+    shape = CloneNetwork(1, 2, discrete, hidden, -8.0, 1.0)
+    weights = tuple(part + 0.1 for part in shape.initial_weights(0))
+    log, lengths = people(discrete, lasting=True, units=5, steps=300), (1, 2, 300, 7, 64)
+    alone = [
+        Ragged([inputs[:n]], [actions[:n]])
+        for inputs, actions, n in zip(log.inputs, log.targets, lengths, strict=True)
     ]
-    together = Ragged([each[0][0] for each in own], [each[1][0] for each in own])
-
-    def total(units: Ragged) -> Tensor:
-        return QUERIES[False].total(units, plain_maps(1, 2), clone(False, SEEING))
-
-    assert torch.equal(total(together), torch.stack([total(Ragged(*each)) for each in own]).sum(0))
-    assert not total(Ragged(*own[0])).any(), "one row has no pair"
+    together = Ragged([each.inputs[0] for each in alone], [each.targets[0] for each in alone])
+    sums = [QUERIES[discrete].total(each, plain_maps(1, 2), weights) for each in alone]
+    whole = QUERIES[discrete].total(together, plain_maps(1, 2), weights)
+    assert torch.equal(whole, torch.stack(sums).sum(0))
+    assert not sums[0].any(), "one row has no pair"
 
 
 @pytest.mark.parametrize(
     ("found", "barred"),
-    [((0.4, 0.03), True), ((0.2, 0.03), False), ((0.4, 0.3), False), (None, True)],
+    [((0.5, 0.03), True), ((0.2, 0.03), False), ((0.5, 0.3), False), (None, True)],
 )
 def test_a_trial_is_barred_where_it_is_sure_or_the_answer_is_lost(
     found: tuple[float, float] | None, barred: bool

@@ -318,6 +318,7 @@ def test_a_clone_is_charged_before_it_is_trained(
     assert config.persistence is not None
     noise = query["noise_multiplier"] / 9
     assert (query["what"], noise) == ("persistence", pytest.approx(config.persistence[1]))
+    assert config.warnings == training.warn_of_reasons(config.persistence)
     cloned(asked)
     assert len(charged(asked)) == 1
     policy, rows = DeterministicPolicy.load(FOLDER), torch.randn(1, 7, 3)
