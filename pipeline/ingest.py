@@ -17,7 +17,8 @@ def body(params: Params, log: StageLog) -> None:
     """Validate and convert."""
     chosen = params.chosen
     if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
-        say("ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says")
+        said = "a value beyond the entry's bounds would be cut (options.beyond_bounds: clip)"
+        say(f"ingest: {said}; how many were, if any, is not counted")
     ingest(RAW, TRAJECTORIES, params.dataset, chosen)
 
 

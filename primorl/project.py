@@ -125,7 +125,7 @@ class Project:
             return Run._read(self)
 
     def runs(self, *, max_epsilon: float | None = None) -> pd.DataFrame:
-        """List the results on the dataset of ``params.yaml``, best first, as `primorl runs` does.
+        """List the results on the dataset of ``params.yaml``, in the order of `primorl runs`.
 
         Args:
             max_epsilon: only private results with at most this ε; None: all.

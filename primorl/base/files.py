@@ -315,7 +315,7 @@ def read_json(path: Path) -> dict[str, Any]:
         PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every
             key once).
     """
-    return parse_json(read_text(path, "run `dvc repro`, or, in a clone, `dvc pull`"), path)
+    return parse_json(read_text(path, "run `primorl run`, or, in a clone, `dvc pull`"), path)
 
 
 def read_text(path: Path, remedy: str) -> str:

@@ -198,6 +198,8 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"
     if plan.can_learn is not None:
         yield f"can it learn? {plan.can_learn}: {plan.reason}".replace("; ", "\n  ")
+        if plan.can_learn == "marginal":
+            yield "  for a yes: narrower bounds, larger ε, more people; else a trial is less likely"
         yield from _column_lines(own)
     for each in plan.warnings:
         if each != plan.reason:

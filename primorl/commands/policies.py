@@ -70,7 +70,7 @@ def predict(
         loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
     )
     print(f"{out}: {rows} rows, actions of {folder}")
-    say(f"abstained: {abstained} of {rows} rows, which have no action")
+    say(f"abstained: {abstained} of {rows} rows{', which have no action' * bool(abstained)}")
 
 
 def release(

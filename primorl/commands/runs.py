@@ -167,7 +167,7 @@ def plan(
         float | None,
         option(
             "E",
-            "Solve for the noise or the rounds that spend this ε, by PLD.",
+            "Solve for a model of this ε (PLD); to price a run, edit privacy.target_epsilon.",
             min=1e-12,
             max=1e12,
         ),
@@ -182,7 +182,7 @@ def plan(
 
     Examples:
       primorl plan                                     cost, verdict and numbers of the next run
-      primorl plan --target-epsilon 1                  the noise for ε 1, all else as in this run
+      primorl plan --target-epsilon 1                  the noise for a model of ε 1, else as here
       primorl plan --target-epsilon 1 --solve rounds   the rounds that ε 1 pays for
       primorl plan --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
 
@@ -294,20 +294,20 @@ def runs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the results on the dataset of params.yaml, best first.
+    """List the results on the dataset of params.yaml: the best in a simulator, then the newest.
 
     Results are those of MLflow: returns that a simulator measured come first. Then come gains over
-    today's practice by a model, which do not compare: the newest first. `data` tells versions of
-    the data apart, and `units` how many joined and left since the version before; `ε by then` is
-    what all runs had spent on the same units by then; `set` are settings that a person wrote and
-    that differ.
+    today's practice by a model, which do not compare: the newest first, whatever the advice. `data`
+    tells versions of the data apart, and `units` how many joined and left since the version before;
+    `ε by then` is what all runs had spent on the same units by then; `set` are settings that a
+    person wrote and that differ.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
     δ of at most privacy.delta.
 
     Examples:
       primorl runs                      all results
-      primorl runs --max-epsilon 1      the best policy at ε ≤ 1 stands first
+      primorl runs --max-epsilon 1      those of policies with ε ≤ 1
       primorl runs --json               with MLflow's run ids
     """
     from primorl.base.dvc import Status
@@ -332,6 +332,8 @@ def runs(
     for row in rows:
         row["units"] += changes.get(row["data"], "")
     names = [name for name in rows[0] if any(row[name] for row in rows)]
+    if len(rows) > 1 and {row["by"] for row in rows} == {"model"}:
+        say("gains by a model do not compare: the newest stands first")
     print(format_table(names, [[row[name] for name in names] for row in rows], right=_NUMBERS))
 
 

@@ -397,9 +397,9 @@ def observation_bounds(
         sides = own if declared == "space" else (declared.low, declared.high)
         low, high = (np.asarray(side, np.float32) for side in sides)
     if len(low) != size:
-        raise PipelineError(
-            f"{key}: found bounds of {len(low)} columns, allowed are those of the data's {size}"
-        )
+        found = f"found bounds of {len(low)} columns, allowed are those of the data's {size}"
+        remedy = "if the entry is right, the data were made with another: run `dvc repro plan`"
+        raise PipelineError(f"{key}: {found}; {remedy}")
     if not np.isfinite((low, high)).all():
         raise PipelineError(
             f"{key}: found an unbounded space; set it to public, or declare "

@@ -79,6 +79,7 @@ _USUAL_SPREAD = 1 / 16
 """Standard deviation of a column, as a share of its declared range, that is to be seen: of one that
 was declared twice as wide as nearly all values lie, which is 8 deviations.
 """
+_OUTSIDE = "outside: "  # of a figure beyond what is a yes
 _MANY_ROWS = 1e6
 """Rows of all people from which on networks learned more than linear heads, where s is small."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
@@ -143,13 +144,13 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     if left_open and noise > allowed:
         why = (
             f"people have rows for a network, but its noise is {noise:.2f} of what rounds can move "
-            f"(allowed: {allowed})"
+            f"({_OUTSIDE}yes to {allowed})"
         )
         return _of_heads(heads_instead, manifest, public, instead=why)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     why = (
-        f"the noise is {noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from "
-        f"{_NOISE_NO})"
+        f"the noise is {noise:.2f} of what the rounds can move ({_OUTSIDE * (noise > _NOISE_YES)}"
+        f"yes to {_NOISE_YES}, no from {_NOISE_NO})"
     )
     return _doubt_policy(chosen, Fit(answer, why), manifest)
 
@@ -324,15 +325,17 @@ def _of_heads(
             break
     why = (
         f"the noise in what linear heads predict has {lost:.2g} of the variance of the target "
-        f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before small weights are shrunk; "
+        f"({_OUTSIDE * (lost > heads.LOST_YES)}yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), "
+        "before small weights are shrunk; "
         "whether polynomials fit these data is known after training"
     )
     blur = 0.0
     if blurred is not None:
         blur = blurred
         why += (
-            f"; the variances that scale their features have a noise of {blur:.0%} (yes to "
-            f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
+            f"; the variances that scale their features have a noise of {blur:.0%} "
+            f"({_OUTSIDE * (blur > _BLURRED_YES)}yes to {_BLURRED_YES:.0%}, no from "
+            f"{_BLURRED_NO:.0%})"
         )
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
     if instead is not None:
@@ -349,21 +352,24 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     least, reward = heads.least_spread(mechanism), params.chosen.bounds.reward
     if least is None or isinstance(reward, str):
         return fit
+    narrow = least / 2 > _USUAL_SPREAD
     why = (
         f"{fit.why}; the noise may hide a reward whose standard deviation is below "
         f"{least * (reward[1] - reward[0]) / 2:.2g}, or more where few rows have one, and a column "
-        f"below {least / 2:.1%} of its declared range (yes to {_USUAL_SPREAD:.1%})"
+        f"below {least / 2:.1%} of its declared range ({_OUTSIDE * narrow}yes to "
+        f"{_USUAL_SPREAD:.1%})"
     )
     noise, horizon = heads.noise_of_queries(mechanism), params.chosen.horizon
-    narrow = least / 2 > _USUAL_SPREAD
     if horizon is not None and params.chosen.bounds.before_end == (0, 0):
         # The rarer outcome is cut at the edge of the second answer's window, where its variance is
         # its share of the rows; twice the noise is seen 9 times in 10.
         share = 2 * noise[heads.FINER_SCALES]
-        narrow = narrow or share * horizon > 0.5  # as the rarer one cannot have more
+        unseen = share * horizon > 0.5  # as the rarer one cannot have more
+        narrow = narrow or unseen
         why += (
             f"; an outcome at the end is surely seen where {share:.1%} of all rows have the rarer "
-            f"one, as {share * horizon:.0%} of trajectories of {horizon} steps"
+            f"one, as {share * horizon:.0%} of trajectories of {horizon} steps ({_OUTSIDE * unseen}"
+            "yes to 50%)"
         )
     if params.chosen.environment is None:
         needed = heads.SURELY_EXPLAINED * math.sqrt(2) * noise[heads.EXPLAINED]

@@ -41,6 +41,8 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
     assert (status, out) == (0, "out/actions.csv: 3 rows, actions of bundle\n")
     assert err.splitlines()[-1] == "abstained: 2 of 3 rows, which have no action"
     header, *rows = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
+    Path("in.csv").write_text("age,dose,weight\n1,1,5\n", encoding="utf-8")
+    assert primorl(*given)[2].splitlines()[-1] == "abstained: 0 of 1 rows"
     assert header == '"id","dose","up","down","abstained","reason"'
     assert [row[:9] for row in rows] == ['"007","1"', '"8","1",,', '"9","99",']
     for wrong, says in (
@@ -83,8 +85,8 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     assert "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory\n" in out
     model.write_bytes(b"another")
     policy.unlink()
-    said = "models/dynamics and models/policy is another or gone; run `dvc repro evaluate`, or, in "
-    said += "a clone, `dvc pull`"
+    said = "models/dynamics and models/policy is another or gone; run `primorl run`, which says "
+    said += "first what it charges, or, in a clone, `dvc pull`"
     status, out, err = primorl("summary", "--json")
     assert (status, json.loads(out)) == (0, SUMMARY)
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"

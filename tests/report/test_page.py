@@ -217,6 +217,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
         assert "<td>5%</td>" in page
         assert ("<td>4%</td><td>31%</td>" in page) == shown
         assert ("96% under the policy" in page) == shown
+        assert "The clone misses practice" not in page
     named = {"clone": 0.3, "policy": 0.2}
     ends = [{"name": "died", "reward": 0.0} | named, {"name": "went home", "reward": 5.0} | named]
     page = plain(
@@ -232,6 +233,11 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     page = plain(write_page(replace(FACTS, summary=said, conduct=many)))
     assert "less dose 3 where not ward=icu: 10% of" in page
     assert "The table has the 12 of 13 that change most." in page
+    far = conduct | {
+        "actions": [use, *(use | {"name": f"dose {n}", "today": 0.2, "clone": 0.4} for n in (4, 5))]
+    }
+    page = plain(write_page(replace(FACTS, summary=said, conduct=far)))
+    assert "The clone misses practice in its share of dose 4 and of dose 5: the gain" in page
 
 
 def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:

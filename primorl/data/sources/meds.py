@@ -86,7 +86,7 @@ class Meds:
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         found = f"{kept} of {len(everybody)} subjects in {len(files)} shards have a decision"
         found += f" and are kept, with {logs.kept} of {logs.begun} trajectories"
-        found += f"; values left out beyond bounds: {', '.join(left_out) or 'none'}"
+        found += f"; values left out: {', '.join(left_out) or 'none'}"
         told = [f"{count} {said}" for said, count in codes.told.items() if count]
         say("; ".join((f"collect: {found}", *told)))
         for entry in self._dataset.options.observation:
@@ -427,7 +427,8 @@ class Decisions:
 
     Attributes:
         schema: of the rows.
-        outside: for each value observed, how many outside its bounds, of how many; private.
+        outside: for each value observed, how many beyond its bounds, how many without a number, of
+            how many; private.
         begun: how many trajectories begin; private.
         kept: how many of them are in the rows; private.
     """
@@ -485,7 +486,9 @@ class Decisions:
         for entry in self._options.observation:
             if isinstance(entry, datasets.MedsValue):
                 values = events.value[events.roles[:, self._codes.role(entry)]]
-                self.outside[entry.name] += np.array([np.sum(~_inside(entry, values)), len(values)])
+                none, beyond = np.isnan(values), ~_inside(entry, values)
+                for why, bad in (("beyond bounds", beyond & ~none), ("without a number", none)):
+                    self.outside[f"{entry.name} {why}"] += np.array([np.sum(bad), len(values)])
 
     def _rows(self, events: Events) -> Rows:
         """Find the trajectories, from the first decision at which all is known that has to be."""

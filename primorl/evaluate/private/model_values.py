@@ -304,8 +304,8 @@ def _share_outcomes(rollouts: Rollouts, low: float, high: float) -> tuple[float,
 def _contrast(
     problem: Problem, today: Rollouts, seen: Sequence[str], done: Sequence[str]
 ) -> results.Contrast | None:
-    """Find the action, and the side of a column's median, where the policy's mean action differs
-    most from today's in the same states; None: it differs little.
+    """Find the action whose mean differs most between policy and clone in the same states, and the
+    side of a column's median where it does; None: nothing differs, not on one side either.
     """
     observation, bounds = today.observation, problem.bounds
     policy = problem.policy(observation).double()
@@ -318,10 +318,13 @@ def _contrast(
     counts = sides.sum(0)
     means = (sides.T @ differs) / counts.clamp(min=1)[:, None]
     means[counts < _LEAST_SIDE * len(sides)] = 0.0
+    overall = differs.mean(0)
+    if overall.abs().max() >= _LITTLE:
+        means[:, overall.abs() < overall.abs().max()] = 0.0
     side, action = divmod(int(means.abs().argmax()), len(done))
     if abs(means[side, action]) < _LITTLE:
         return None
-    everywhere, column = differs.mean(0)[action], side % len(seen)
+    everywhere, column = overall[action], side % len(seen)
     alike = abs(everywhere) >= _ALIKE * abs(means[side, action])
     rows = torch.ones(len(sides), dtype=torch.bool) if alike else sides[:, side] > 0
     return results.Contrast(

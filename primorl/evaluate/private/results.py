@@ -178,7 +178,7 @@ class Conduct:
     today_error: float | None
     """Standard error of the shares in `today` by the public noise; `null`: unknown."""
     contrast: Contrast | None
-    """Where policy and clone differ most; `null`: nowhere by more than 5%."""
+    """Where they differ most in the action that changes most; `null`: nowhere by more than 5%."""
     clone_ended: float | None
     """Share of the clone's rollouts that end by themselves; `null`: the model has no ends."""
     policy_ended: float | None

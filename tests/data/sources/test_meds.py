@@ -136,12 +136,14 @@ def test_collect_tells_in_one_line_whom_and_what_it_left_out(
 ) -> None:
     """Of one person all values of glucose lie outside its bounds, so nothing can be decided."""
     write(STAY)
-    write([(9, h, code, 90.0 if v == 12.0 else v) for _, h, code, v in STAY if v != 8.0], "b")
+    other: dict[float | None, float | None] = {12.0: 90.0, 8.0: None}
+    write([(9, h, code, other.get(v, v)) for _, h, code, v in STAY], "b")
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("collect: ")]
     assert said == [
         "collect: 1 of 2 subjects in 2 shards have a decision and are kept, with 1 of 2 "
-        "trajectories; values left out beyond bounds: 3 of 5 glucose"
+        "trajectories; values left out: 3 of 6 glucose beyond bounds, 1 of 6 glucose without a "
+        "number"
     ]
 
 

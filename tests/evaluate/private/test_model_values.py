@@ -27,7 +27,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import returns_by_member, step_weights
 from primorl.model.termination import RULES, Rule
 from tests.evaluate.conftest import random_policy
-from tests.evaluate.private.conftest import model, payers, problem
+from tests.evaluate.private.conftest import model, payers, problem, question
 
 HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
 HALF_LIVED = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())  # a return of ones
@@ -251,6 +251,21 @@ def test_the_largest_change_is_found_where_it_is() -> None:
     assert everywhere is not None
     assert everywhere.column is None
     assert conduct(rest).contrast is None
+
+
+def test_the_action_that_changes_most_in_all_states_together_is_named() -> None:
+    """Twin: where none does, one that changes on one side of a column."""
+    seen = torch.linspace(-1, 1, 100)[:, None]
+    today = replace(rows(seen), action=torch.zeros(100, 2))
+    for more, named in ((0.5, ("more", None)), (0.0, ("turned", "x"))):
+
+        def act(x: Tensor, more: float = more) -> Tensor:
+            return torch.cat((torch.full_like(x, more), x.sign()), 1)
+
+        asked = question(4, 1, 2, policy=act)
+        found = compare_actions(asked, today, today, (["x"], ["more", "turned"]), None).contrast
+        assert found is not None
+        assert (found.action, found.column) == named
 
 
 def test_every_rollout_counts_once_and_is_cut_as_recordings_are() -> None:
