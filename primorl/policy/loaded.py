@@ -7,7 +7,7 @@ nothing.
 import itertools
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,9 @@ class Policy:
 
         Args:
             observation: ``[S]`` or ``[n, S]``, in the environment's units, its dimensions in the
-                order of `observation_names`: an array, or lists of numbers; or a data frame, or a
-                row of one, whose columns have these names.
+                order of `observation_names`: an array, or lists of numbers; or what has these
+                names, in any order: a table of pandas or Arrow, a named tuple, a database's row, a
+                dict, or a list of such rows.
 
         Returns:
             In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64
@@ -188,17 +189,24 @@ class Policy:
         return printable(name)
 
     def _in_order(self, observation: Any) -> Any:
-        """Take the columns of a table by their names, and the values of one of its rows."""
-        names = getattr(observation, "columns", getattr(observation, "index", None))
-        if names is None or callable(names) or not any(isinstance(each, str) for each in names):
+        """Take the columns of a table, or the values of a row or of several, by their names."""
+        names = _names_in(observation)
+        if not names:
+            if isinstance(observation, list | tuple):
+                return [self._in_order(row) if _names_in(row) else row for row in observation]
             return observation
-        wanted, there = list(self.observation_names), {*names}
-        if missing := [printable(each) for each in wanted if each not in there]:
-            raise ObservationError(f"observation: found no {', '.join(missing)} among the columns")
-        own = observation[wanted] if wanted else observation
-        if not hasattr(own, "infer_objects"):
-            return own
-        own = own.infer_objects()  # of pandas, as is one row; its nullable numbers become plain
+        if any(isinstance(each, tuple) for each in names):
+            raise ObservationError("observation: found columns of several levels; allowed is one")
+        wanted = self.observation_names or names
+        if wrong := [printable(each) for each in wanted if names.count(each) != 1]:
+            said = f"found no {', '.join(wrong)} among the columns, or found it twice"
+            raise ObservationError(f"observation: {said}")
+        if not hasattr(observation, "infer_objects"):
+            if isinstance(observation, Sequence):  # a named tuple, and no table
+                observation = dict(zip(names, observation, strict=True))
+            return np.ma.stack([observation[name] for name in wanted], axis=-1)
+        # of pandas, as is one row; its nullable numbers become plain
+        own = observation[list(wanted)].infer_objects()
         if not hasattr(own, "columns"):
             return own.astype(float) if own.dtype.kind in "biuf" else own
         return own.astype({name: float for name, each in own.dtypes.items() if each.kind in "biuf"})
@@ -208,9 +216,10 @@ class Policy:
 
         Text is not read as numbers, no imaginary part is dropped, and masked values become NaN.
         """
-        given = self._in_order(observation)
         try:
-            found = np.asanyarray(given)
+            found = np.asanyarray(self._in_order(observation))
+        except ObservationError:
+            raise
         except (TypeError, ValueError, RuntimeError):  # rows of several widths, a GPU's tensor
             found = np.asanyarray("")
         if found.dtype.kind not in "biuf":
@@ -262,6 +271,16 @@ class Policy:
         action = self.action_low + unit * (self.action_high - self.action_low)
         held: Array = np.clip(action, self.action_low, self.action_high)  # after rounding
         return held
+
+
+def _names_in(given: Any) -> list[Any]:
+    """List the names of a table's columns, or of the values of a row; empty: they have none."""
+    for each in ("column_names", "_fields", "__fields__", "keys", "columns"):
+        names = getattr(given, each, None)
+        if names is not None:
+            found = list(names() if callable(names) else names)
+            return found if any(isinstance(name, str | tuple) for name in found) else []
+    return []
 
 
 def load_policy(folder: str | os.PathLike[str], *, against_advice: bool = False) -> Policy:

@@ -3,14 +3,16 @@ and one that was advised against is used only by name and in so many words.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -127,6 +129,16 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
 
 NUMBERS = pd.DataFrame(ROWS, columns=["age", "dose", "weight"])
 TABLE = NUMBERS.assign(name="x")
+TURNED = {name: ROWS[:, place] for place, name in ((2, "weight"), (0, "age"), (1, "dose"))}
+
+
+def queried(query: str) -> Sequence[Any]:
+    """Ask a database of `NUMBERS`."""
+    with sa.create_engine("sqlite://").connect() as store:
+        NUMBERS.to_sql("log", store, index_label="place")
+        return store.execute(sa.text(query)).all()
+
+
 TABLES: dict[str, tuple[Any, Any]] = {
     "in another order": (TABLE[["weight", "name", "age", "dose"]], ROWS),
     "one row": (TABLE.iloc[1], ROWS[1]),
@@ -134,6 +146,14 @@ TABLES: dict[str, tuple[Any, Any]] = {
     "numbers kept as objects": (TABLE.astype(object), ROWS),
     "nullable numbers": (TABLE.astype({"age": "Float64", "dose": "Float64"}), ROWS),
     "a row of Arrow's numbers": (NUMBERS.astype("double[pyarrow]").iloc[1], ROWS[1]),
+    "a table of Arrow": (pa.table(TURNED), ROWS),
+    "a batch of Arrow": (pa.RecordBatch.from_pydict(TURNED), ROWS),
+    "a named tuple": (next(NUMBERS[[*TURNED]].itertuples(index=False)), ROWS[0]),
+    "named tuples, with the index": ([*NUMBERS[[*TURNED]].itertuples()], ROWS),
+    "rows of a database": (queried("select weight, age, dose from log order by place"), ROWS),
+    "rows of a table": ([row for _, row in NUMBERS[[*TURNED]].iterrows()], ROWS),
+    "a dict": ({"weight": ROWS[1][2], "age": ROWS[1][0], "dose": ROWS[1][1], "x": "y"}, ROWS[1]),
+    "a dict of columns": (TURNED, ROWS),
 }
 
 
@@ -144,6 +164,11 @@ def test_columns_of_a_table_are_found_by_their_names(tmp_path: Path, table: str)
     np.testing.assert_array_equal(policy.act(given), policy.act(rows))
     with pytest.raises(ObservationError, match="found no dose among the columns"):
         policy.act(TABLE.drop(columns="dose"))
+    twice = queried("select weight, age, dose, age from log")
+    levels = NUMBERS.set_axis(pd.MultiIndex.from_product([["x"], NUMBERS.columns]), axis=1)
+    for wrong, says in ((twice, "age among the columns, or found it twice"), (levels, "levels")):
+        with pytest.raises(ObservationError, match=says):
+            policy.act(wrong)
     for kind, says in (("Float64", "dose is not a finite"), ("string", "not numbers")):
         lacking = TABLE.assign(dose=TABLE.dose.astype(kind).where([True, False, True]))
         with pytest.raises(ObservationError, match=says):
