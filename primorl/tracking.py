@@ -19,6 +19,7 @@ from math import inf, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from primorl.base import PipelineError, say
 from primorl.base.files import home
@@ -146,16 +147,20 @@ def store_uri(params: Params) -> str:
 
 
 def without_credentials(uri: str) -> str:
-    """Name a store in messages: a SQLite file, or the host alone."""
+    """Name a store in messages: a SQLite file, or the host with its port."""
     if uri.startswith("sqlite"):
         return uri.partition("?")[0]
     try:
-        return urlsplit(uri).hostname or "it names"
+        urlsplit(uri)  # does it parse?
+        # A password may have a slash: what urlsplit takes for the host is its begin then.
+        return urlsplit("//" + uri.rpartition("@")[2].rpartition("://")[2]).netloc or "it names"
     except ValueError:
         raise PipelineError("tracking.uri: not a URI; allowed: MLflow's, or null") from None
 
 
+_NOT_LET_IN = "a log-in or a proxy said no: check the name and the password in tracking.uri"
 _REMEDIES = {
+    **dict.fromkeys(("error code 401", "error code 403", "error code 407"), _NOT_LET_IN),
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
     "migrate-filestore": "that is read as a folder; a server is http://HOST:PORT, a database "
     "sqlite:///FILE (for a folder of runs see `mlflow migrate-filestore`)",
@@ -190,6 +195,11 @@ def _connected(uri: str) -> Iterator["MlflowClient"]:
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as broken:  # or no driver
         said, kind = str(broken), type(broken).__name__
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
+        if status := re.search(r"error code (\d{3})", said):
+            kind = f"HTTP {status[1]}"
+        scheme, host = uri.partition(":")[0], urlsplit(uri).hostname or ""
+        if scheme in ("http", "https") and scheme in getproxies() and not proxy_bypass(host):
+            remedy += f"; {scheme.upper()}_PROXY is set: put the host into NO_PROXY to go past it"
         raise PipelineError(
             f"tracking.uri: the MLflow store {name} cannot be used ({kind}); {remedy}"
         ) from None

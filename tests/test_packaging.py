@@ -124,9 +124,7 @@ def test_what_git_ignores_enters_no_image() -> None:
     """Private rows, the ledger, the secret and DVC's cache would otherwise leave with the image."""
     kept_out = text(".dockerignore").splitlines()
     ignored = [
-        line.strip("/")
-        for line in text(".gitignore").splitlines()
-        if line and not line.startswith("#")
+        line.strip("/") for line in text(".gitignore").splitlines() if line and line[0] not in "#!"
     ]
     user = ["data/withdrawals/*", "data/consent/*"]
     for path in [*ignored, *user, ".git", ".dvc/cache", ".dvc/config.local"]:

@@ -65,9 +65,10 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         dataset_fingerprint="",
     )
     withdrawn, key = dataset.ingestion.exclude_units, "ingestion.exclude_units"
-    gone = membership.IdList(
-        membership.read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else [], withdrawn
-    )
+    listed = membership.read_ids(withdrawn, WITHDRAWALS, key) if withdrawn else []
+    if withdrawn and not any(listed):
+        raise PipelineError(f"{withdrawn}: found no id; allowed is one a line; or take {key} away")
+    gone = membership.IdList(listed, withdrawn)
     for other in sorted(WITHDRAWALS.glob("*.txt")):
         if other.resolve() != Path(withdrawn or "").resolve():
             why = f"not named by {key} of datasets/{name}.yaml: who is in it is not left out"
@@ -111,7 +112,7 @@ def _copy_rows(
         every.finish()
     check.finish()
     check_duplicates.finish()
-    gone.check_all_met()
+    gone.check_all_met(info.dataset)
     if kept == 0:
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
     found = f"found {people} units in {reader.files} files or datasets; kept {kept}"

@@ -115,7 +115,7 @@ def _split(
         raise PipelineError(f"{reader.folder}: {found}; {remedy}")
     by = "hash" if ids is None else "file"
     manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
-    remember_units(reader.info.dataset_fingerprint, digests)
+    remember_units(reader.info.dataset, reader.info.dataset_fingerprint, digests)
     return manifest, private.members.to_bytes(), shown.members.to_bytes()
 
 

@@ -195,12 +195,11 @@ class Policy:
             if isinstance(observation, list | tuple):
                 return [self._in_order(row) if _names_in(row) else row for row in observation]
             return observation
-        if any(isinstance(each, tuple) for each in names):
-            raise ObservationError("observation: found columns of several levels; allowed is one")
         wanted = self.observation_names or names
         if wrong := [printable(each) for each in wanted if names.count(each) != 1]:
-            said = f"found no {', '.join(wrong)} among the columns, or found it twice"
-            raise ObservationError(f"observation: {said}")
+            raise ObservationError(
+                f"observation: found no {', '.join(wrong)} among the columns, or two"
+            )
         if not hasattr(observation, "infer_objects"):
             if isinstance(observation, Sequence):  # a named tuple, and no table
                 observation = dict(zip(names, observation, strict=True))
@@ -276,8 +275,7 @@ class Policy:
 def _names_in(given: Any) -> list[Any]:
     """List the names of a table's columns, or of the values of a row; empty: they have none."""
     for each in ("column_names", "_fields", "__fields__", "keys", "columns"):
-        names = getattr(given, each, None)
-        if names is not None:
+        if (names := getattr(given, each, None)) is not None:
             found = list(names() if callable(names) else names)
             return found if any(isinstance(name, str | tuple) for name in found) else []
     return []

@@ -191,7 +191,7 @@ def test_the_account_lies_in_the_project(
 
 def test_what_is_not_a_json_object_is_one_clear_error_that_quotes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "value.json"
-    with pytest.raises(PipelineError, match="not there; run `dvc repro`"):
+    with pytest.raises(PipelineError, match="not there; run `primorl run`"):
         read_json(file)
     for number in (math.nan, math.inf):
         with pytest.raises(ValueError, match="JSON"):
@@ -288,6 +288,7 @@ def test_a_warning_of_a_library_ends_no_stage(
     [
         ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout HEAD -- dvc.lock`"),
         ("'./dvc.lock' validation failed.", "`git checkout HEAD -- dvc.lock`"),
+        ("bad DVC file name 'dvc.lock' is git-ignored.", "write `!/dvc.lock` into .gitignore"),
         ("'getpwuid(): uid not found: 7'", "set USER"),
         ("/x is not a git repository", "`git init`"),
         ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),

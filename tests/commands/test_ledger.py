@@ -90,7 +90,7 @@ def test_who_joined_and_who_left_since_the_version_before_is_shown(primorl: Call
     ledger = open_to_charge(settings())
     for marks, people in (("ab", "wards"), ("bcd", "wards"), ("xy", "cars"), ("bcde", "wards")):
         data = replace(version(marks), population=people)
-        remember_units(data.fingerprint, data.members)
+        remember_units("x", data.fingerprint, data.members)
         ledger.commit(ledger.reserve(request(data), None).id)
     said = [line for line in primorl(*SHOW)[1].splitlines() if line.startswith("  since ")]
     assert said == [

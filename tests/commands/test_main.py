@@ -99,6 +99,12 @@ c.main(["--version"])
         assert re.match(rf"^ +primorl {name}", text.partition("Examples:\n")[2]), command
 
 
+def test_python_runs_it_as_a_module() -> None:
+    words = [sys.executable, "-m", "primorl", "--version"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"primorl {package.__version__}\n"
+
+
 def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:

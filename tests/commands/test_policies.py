@@ -186,7 +186,7 @@ def test_who_joined_and_who_left_stands_beside_the_number_of_units(
     shutil.copy(empty_store, "mlflow.db")
     chosen = write_settings(project_settings())
     for version, people, value in (("a" * 64, "xyz", -1.0), ("b" * 64, "wx", -9.0)):
-        remember_units(version, id_digests(b"secret", "", list(people)))
+        remember_units("x", version, id_digests(b"secret", "", list(people)))
         given = {"private": True, "units": len(people), "delta": 1e-5}
         metrics = [("epsilon", 1.0, 0), ("return_mean", value, 0)]
         log_run(chosen, RunContent(given, {"dataset_fingerprint": version}, metrics), [])

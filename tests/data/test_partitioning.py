@@ -227,6 +227,12 @@ def split(public: str, dataset: TabularDataset | None = None) -> Manifest:
     return partition(Path("trajectories"), Path("partitions"), public_fraction=None, public=public)
 
 
+def withdrawn(*ids: str) -> str:
+    Path("data/withdrawals").mkdir(parents=True, exist_ok=True)
+    Path("data/withdrawals/gone.txt").write_text("\n".join(ids) + "\n", encoding="utf-8")
+    return "data/withdrawals/gone.txt"
+
+
 def listed(*ids: str) -> str:
     Path("data/consent").mkdir(parents=True, exist_ok=True)
     Path("data/consent/public.txt").write_text("\n".join(ids) + "\n")
@@ -238,6 +244,39 @@ def test_who_consented_is_public_and_nobody_else(project: Path) -> None:
     assert (units("public"), units("private")) == ({"bob", "dan"}, {"ann", "cid"})
     assert (manifest.public_by, manifest.public_units, manifest.private_units) == ("file", 2, 2)
     assert Manifest.load(Path("partitions/manifest.json")) == manifest
+
+
+def test_who_withdrew_and_is_gone_at_the_source_too_is_counted(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twins: an id that no version had, that another dataset had, or of those who consented."""
+
+    def ingest_without_dan(*ids: str, name: str = "log") -> None:
+        dataset = log(withdrawn(*ids))
+        rows = pacsv.read_csv("raw/log.csv")
+        pacsv.write_csv(rows.filter(pc.not_equal(rows["user"], "dan")), "raw/log.csv")
+        ingest(Path("raw"), Path("trajectories"), name, dataset)
+
+    split(listed("bob", "dan"))
+    ingest_without_dan("cid", "dan")
+    said = "gone.txt: 1 listed ids are no longer in the log"
+    assert said in capsys.readouterr().err
+    for ids, name in ((("eve", "dan"), "log"), (("dan",), "og")):
+        with pytest.raises(PipelineError, match="line 1: found an id that no unit has"):
+            ingest_without_dan(*ids, name=name)
+    with pytest.raises(PipelineError, match="line 1: found an id that no unit has"):
+        partition(
+            Path("trajectories"), MANIFEST.parent, public_fraction=None, public=listed("dan", "bob")
+        )
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_list_without_ids_excludes_nobody_unsaid(project: Path, content: str) -> None:
+    """As a failed copy leaves it."""
+    dataset = log(withdrawn())
+    Path("data/withdrawals/gone.txt").write_text(content, encoding="utf-8")
+    with pytest.raises(PipelineError, match=r"gone\.txt: found no id; allowed is one a line; or"):
+        ingest(Path("raw"), Path("trajectories"), "log", dataset)
 
 
 def test_what_does_not_fit_is_refused(project: Path) -> None:

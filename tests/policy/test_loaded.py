@@ -166,7 +166,7 @@ def test_columns_of_a_table_are_found_by_their_names(tmp_path: Path, table: str)
         policy.act(TABLE.drop(columns="dose"))
     twice = queried("select weight, age, dose, age from log")
     levels = NUMBERS.set_axis(pd.MultiIndex.from_product([["x"], NUMBERS.columns]), axis=1)
-    for wrong, says in ((twice, "age among the columns, or found it twice"), (levels, "levels")):
+    for wrong, says in ((twice, "age among the columns, or two"), (levels, "age, dose, weight")):
         with pytest.raises(ObservationError, match=says):
             policy.act(wrong)
     for kind, says in (("Float64", "dose is not a finite"), ("string", "not numbers")):

@@ -197,9 +197,9 @@ def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
 _OF_IDS = ".ids"  # earlier versions kept files without it, whose digests never equal today's
 
 
-def remember_units(fingerprint: str, digests: bytes) -> None:
-    """Keep the `id_digests` of a version of the data in the project's state, to compare others."""
-    with replaced_file(home() / UNITS / f"{fingerprint}{_OF_IDS}") as fresh:
+def remember_units(dataset: str, fingerprint: str, digests: bytes) -> None:
+    """Keep the `id_digests` of a version of a dataset in the project's state, to compare others."""
+    with replaced_file(home() / UNITS / f"{fingerprint}.{dataset}{_OF_IDS}") as fresh:
         fresh.touch(mode=0o600)
         fresh.write_bytes(digests)
 
@@ -215,6 +215,14 @@ def compare_units(before: str, after: str) -> tuple[int, int] | None:
     files = [next(folder.glob(f"{version}*{_OF_IDS}"), None) for version in (before, after)]
     one, other = (set() if file is None else set(_split(file.read_bytes())) for file in files)
     return (len(other - one), len(one - other)) if one and other else None
+
+
+def _had(dataset: str, ids: Sequence[str]) -> Flags:
+    """Say of each id whether a version of the dataset that was split here had it."""
+    files = (home() / UNITS).glob(f"{'?' * 64}.{dataset}{_OF_IDS}")  # after the fingerprint
+    known = b"".join(file.read_bytes() for file in files)
+    own = _digester(project_secret(), b"unit id", _within(""))(map(str.encode, ids))
+    return np.isin(_split(own), _split(known))
 
 
 def population_digest(secret: bytes, population: str) -> str:
@@ -429,15 +437,24 @@ class IdList:
             return table
         return table.filter(pa.array(~self.contains(whole(table["unit_id"]))))
 
-    def check_all_met(self) -> None:
+    def check_all_met(self, dataset: str | None = None) -> None:
         """Call after the last batch: an id that no unit has may be misspelt, and its owner would be
         passed over.
 
+        Args:
+            dataset: whose earlier versions may have had the ids; they are counted. None: that is
+                no excuse.
+
         Raises:
-            PipelineError: if there is one. The message names the line and not the id, which is a
-                person's.
+            PipelineError: if there is another one. The message names the line and not the id, which
+                is a person's.
         """
         missing = self._lines[~self._met]
+        if len(missing) > 0 and dataset is not None:
+            gone = _had(dataset, self._ids.filter(pa.array(~self._met)).to_pylist())
+            missing = missing[~gone]
+            if count := np.count_nonzero(gone):
+                say(f"ingest: {self._file}: {count} listed ids are no longer in the log")
         if len(missing) > 0:
             found = f"found an id that no unit has ({len(missing)} such lines)"
             raise PipelineError(

@@ -232,6 +232,9 @@ class TabularReader:
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
         unit, log = self._unit, self._log
+        for key in log.folder_keys():
+            why = "an id in two of them is one person; if it is not, write the name into the ids"
+            say(f"ingest: warning: found folders `{key}=…`, whose names are not read: {why}")
         if self._options.sorted:
             log.sort_by(unit)
         batches = log.batches() if self._options.sorted else sort_batches(log, unit)

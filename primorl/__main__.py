@@ -1,0 +1,5 @@
+"""``python -m primorl``: the command ``primorl``."""
+
+from primorl.commands.main import main
+
+raise SystemExit(main())
