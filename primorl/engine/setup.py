@@ -149,8 +149,7 @@ class TrainingSetup:
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""
-        (query,) = (query for query in self.mechanism.queries if query.what == name)
-        return query.standard_deviation / self.mechanism.units
+        return heads.noise_of_queries(self.mechanism)[name]
 
     def find_hidden_names(self, answers: Answers, names: Sequence[str]) -> list[str]:
         """List those of S + A + 1 names, the reward last, with a charged variance below its

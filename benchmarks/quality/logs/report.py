@@ -106,11 +106,14 @@ def _usual(rows: list[Row]) -> str:
 
 
 def _persistence(rows: list[Row]) -> str:
-    """How alike two actions in a row deviate from the clone, and the noise: newer rows have it."""
+    """How alike two actions in a row deviate from the clone: mean over draws, and the noise of
+    one.
+    """
     found = [row["persistence"] for row in rows if row.get("persistence")]
     if not found:
         return "–"
-    return f"{fmean(value for value, _ in found):.2f} ± {found[0][1]:.2f}"
+    value, noise = (fmean(each) for each in zip(*found, strict=True))
+    return f"{value:.2f} ± {noise:.2f}"
 
 
 def _mean(rows: list[Row], who: str) -> str:
