@@ -25,6 +25,7 @@ from primorl.work.jobs import RunPlan
 from primorl.work.resolve import cost_of, next_plan
 
 _LARGE = 2.0  # ε, from which a guarantee says little
+_MOST_COLUMNS = 12  # that a line names
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,10 @@ def _column_lines(own: OwnRun) -> Iterator[str]:
     rows = zip(spaces.observation_names, *ends, strict=True)
     # categories (meal=snack) are no columns
     seen = [f"{n} {at_most(least * (b - a) / 2, 2)}" for n, a, b in rows if "=" not in n]
-    yield f"  it may hide columns that deviate by less than: {', '.join(seen[:12])}"
+    if seen:
+        more = f" and {len(seen) - _MOST_COLUMNS} more" * (len(seen) > _MOST_COLUMNS)
+        told = ", ".join(seen[:_MOST_COLUMNS])
+        yield f"  it may hide columns that deviate by less than: {told}{more}"
 
 
 def _cost_lines(own: OwnRun) -> Iterator[str]:

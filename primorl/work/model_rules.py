@@ -366,11 +366,11 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
         share = 2 * noise[heads.FINER_SCALES]
         unseen = share * horizon > 0.5  # as the rarer one cannot have more
         narrow = narrow or unseen
-        why += (
-            f"; an outcome at the end is surely seen where {share:.1%} of all rows have the rarer "
-            f"one, as {share * horizon:.0%} of trajectories of {horizon} steps ({_OUTSIDE * unseen}"
-            "yes to 50%)"
-        )
+        seen = f"surely seen where {share:.1%} of all rows have the rarer one, as "
+        seen += f"{share * horizon:.0%} of trajectories of {horizon} steps"
+        if share * horizon > 1:
+            seen = f"hidden where all trajectories have {horizon} steps"
+        why += f"; an outcome at the end is {seen} ({_OUTSIDE * unseen}yes to 50%)"
     if params.chosen.environment is None:
         needed = heads.SURELY_EXPLAINED * math.sqrt(2) * noise[heads.EXPLAINED]
         why += (
