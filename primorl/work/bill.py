@@ -204,8 +204,8 @@ class Bill:
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
             f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} "
             f"is left; with {name_charges(self.unpaid)} it would be about "
-            f"{at_most(self.after)}; ask for a smaller ε, or take the last one back (`git checkout "
-            "params.yaml`): `dvc repro` then restores what it paid for. Nothing was charged"
+            f"{at_most(self.after)}; ask for a smaller ε, or put the last one back in "
+            "params.yaml: `primorl run` then restores what it paid for. Nothing was charged"
         )
 
     def refuse_unpayable(self) -> None:
