@@ -48,7 +48,7 @@ S = TypeVar("S", bound=TrainingSetup)
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-_PERSISTENT = 0.3
+_PERSISTENT = 0.33
 """How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
 (benchmarks/results.md)."""
 
