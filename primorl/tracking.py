@@ -313,8 +313,8 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
     if scheme.startswith("sqlite") and not file.exists():
         named = "" if params.tracking.uri is None else "tracking.uri: "
         raise PipelineError(
-            f"{named}{file}: not there; run `dvc repro`, or, in a clone, set tracking.uri to the "
-            "owner's (sqlite:////PATH/mlflow.db)"
+            f"{named}{file}: not there; run `primorl run`, which says first what it charges, or, "
+            "in a clone, set tracking.uri to the owner's (sqlite:////PATH/mlflow.db)"
         )
     runs: Sequence[Run] = ()
     with _connected(uri) as client:
