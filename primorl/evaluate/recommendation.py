@@ -24,7 +24,7 @@ OF_ERROR = 0.9
 """How far the interval reaches up, in what is known to be wrong where people act as today, and down
 in half the width of today's interval.
 """
-DOWN, UP = 0.25, 1.0
+DOWN, UP = 0.5, 1.0
 """And as a share of the gain: a policy finds a model's errors, and most gained more, up to twice,
 than a model said that knows little.
 """
