@@ -74,7 +74,7 @@ def init(
         if there:
             print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
         print(f"then: cd {target} && primorl check && dvc repro plan && primorl plan")
-        print("these charge nothing; last: dvc repro, which charges")
+        print("these charge nothing; last: primorl run, which says first what it charges")
 
 
 def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
