@@ -115,15 +115,14 @@ CARRIED: dict[str, tuple[dict[str, Any], list[list[float]]]] = {
 
 
 @pytest.mark.parametrize("what", CARRIED)
-@pytest.mark.parametrize("of", ["in.parquet", "in.csv"])
 def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
-    project: Path, what: str, of: str
+    project: Path, what: str
 ) -> None:
     """An age is at most the highest of the public range."""
     changes, expected = CARRIED[what]
     within = {"observation_range": (torch.zeros(3), torch.tensor([30.0, 6.0, 1.0]))}
     aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")), **within)
-    given = table({"time": DAY, "ward": ["1"] * 5, **changes}, of)
+    given = table({"time": DAY, "ward": ["1"] * 5, **changes}, "in.csv")
     carry = Carry("who", "time")
     filled = carry.fill(read_table(given), aged, given, ".")
     np.testing.assert_array_equal(observations_of(filled, aged, given)[:, :2], expected)
@@ -138,17 +137,6 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     mixed = table({"time": [hours[0], *DAY[1:]], "ward": ["1"] * 5, **changes}, "mixed.csv")
     refused(aged, mixed, "only some with a zone", carry=carry)
     assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
-
-
-def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Path) -> None:
-    clone, words = Path("models/behaviour"), ["predict", "--against-advice", "--out", str(OUT)]
-    clone.parent.mkdir()
-    policy, given = loaded(clone, discrete=True, drawn=True, **NAMES), table(NAMED)
-    assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
-    first, *others = read()
-    assert list(first) == ["probability_up", "probability_down", "abstained", "reason"]
-    shares = [[row["probability_up"], row["probability_down"]] for row in (first, *others)]
-    np.testing.assert_allclose(shares, policy.probabilities(ROWS))
 
 
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
@@ -166,9 +154,6 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
         refused(policy, text(given, name), says, out, keep=keep)
     plain = {"age": [1.0], "dose": [1.0], "weight": [5.0], "tags": [["a"]]}
     refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<")
-    refused(policy, table(plain | {"dose": [b"1"]}), r"column 'dose': found binary")
-    Path("folder.parquet").mkdir()
-    refused(policy, Path("folder.parquet"), "folder.parquet: found a folder")
     refused(policy, table(plain), "--keep: found columns that", keep=["tags"])
     named = loaded(Path("named"), **OF_THE_LOG)
     refused(named, table({"x": [1.0], "ward": [1.5]}), r"column 'ward': found double")

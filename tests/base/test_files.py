@@ -233,10 +233,8 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
     for changes, key in (
         ({"format": 4}, r"whole.json: found format 4"),
         ({"count": 0}, "count"),
-        ({"count": "2"}, "count"),
         ({"count": 2.5}, "count"),
         ({"parts": [{"name": "a", "age": 3}]}, r"parts\.0\.age \(unknown key\)"),
-        ({"parts": [{"name": "two\nlines"}]}, r"parts\.0\.name"),
         ({"digest": "A" * 64}, "digest"),
         ({"\x1b[2Jok": 3}, r"\?\[2Jok \(unknown key\)"),
     ):
@@ -249,9 +247,7 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
         read_record(file, Whole)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [(None, 1), ("", 1), ("4", 4), ("x", None), ("-1", None)]
-)
+@pytest.mark.parametrize(("given", "expected"), [(None, 1), ("", 1), ("4", 4), ("-1", None)])
 def test_numbers_of_the_environment_are_whole_or_named(
     given: str | None, expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,10 +263,7 @@ def test_numbers_of_the_environment_are_whole_or_named(
         place_among_processes()
 
 
-@pytest.mark.parametrize(("asked", "ended"), [("error", 0), ("error::DeprecationWarning", 0)])
-def test_a_warning_of_a_library_ends_no_stage(
-    asked: str, ended: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warning_of_a_library_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever PYTHONWARNINGS says; twin: pytest's own filter, which is no such option."""
 
     def work() -> None:
@@ -279,18 +272,15 @@ def test_a_warning_of_a_library_ends_no_stage(
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("error")
         assert exit_status("x", work, debug=False) == 1
-        monkeypatch.setattr(sys, "warnoptions", [asked])
-        assert exit_status("x", work, debug=False) == ended
+        monkeypatch.setattr(sys, "warnoptions", ["error::DeprecationWarning"])
+        assert exit_status("x", work, debug=False) == 0
 
 
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
         ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout HEAD -- dvc.lock`"),
-        ("'./dvc.lock' validation failed.", "`git checkout HEAD -- dvc.lock`"),
         ("bad DVC file name 'dvc.lock' is git-ignored.", "write `!/dvc.lock` into .gitignore"),
-        ("'getpwuid(): uid not found: 7'", "set USER"),
-        ("/x is not a git repository", "`git init`"),
         ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),
         ("'dvc.lock' is busy, it is being blocked by", "a run of DVC is under way"),
         ("anything else", ""),
@@ -366,21 +356,14 @@ def test_what_changed_and_what_is_gone_are_told() -> None:
     with pytest.raises(PipelineError, match=r"rwlock.*if there is none, delete that file"):
         changed_stages()
     Path(".dvc/tmp/rwlock").unlink()
-    Path("dvc.yaml").write_text("stages: [")
-    with pytest.raises(PipelineError, match="`dvc status` fails: "):
-        changed_stages()
-    Path("dvc.yaml").write_text(PIPELINE)
     Path("dvc.lock").write_text("")  # as a full disk may leave it
     with pytest.raises(
         PipelineError, match=r"empty, damaged or of a merge: `git checkout HEAD -- dvc\.lock`"
     ):
         changed_stages()
-    for lock in ("", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"):
+    for lock in ("", "stages: {make: 3}", "["):
         Path("dvc.lock").write_text(lock)
         assert hint() is None, "DVC reports it"
-    many = ", ".join(f"{{path: {letter}}}" for letter in "abcde")
-    Path("dvc.lock").write_text(f"stages: {{make: {{outs: [{many}]}}}}")
-    assert hint() == "missing: a, b, c, 2 more; `dvc checkout` brings them back"
 
 
 @pytest.mark.usefixtures("with_dvc")

@@ -12,7 +12,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from dp_accounting import dp_event
 from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.data.identity.membership import remember_units
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
@@ -83,19 +81,6 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
     assert "  spent: no finite ε: a run without a guarantee" in primorl(*SHOW)[1]
-
-
-def test_who_joined_and_who_left_since_the_version_before_is_shown(primorl: Call) -> None:
-    """Of a population of its own nothing is compared."""
-    ledger = open_to_charge(settings())
-    for marks, people in (("ab", "wards"), ("bcd", "wards"), ("xy", "cars"), ("bcde", "wards")):
-        data = replace(version(marks), population=people)
-        remember_units("x", data.fingerprint, data.members)
-        ledger.commit(ledger.reserve(request(data), None).id)
-    said = [line for line in primorl(*SHOW)[1].splitlines() if line.startswith("  since ")]
-    assert said == [
-        f"  since the version before: {counts} gone" for counts in ("2 new, 1", "1 new, 0")
-    ]
 
 
 def test_who_may_only_read_can_verify_and_show(

@@ -68,13 +68,6 @@ def run(
     return trained, told
 
 
-def test_an_empty_cohort_still_moves_the_weights() -> None:
-    trained, _ = run(mechanism_for(sampler=PoissonSampler(1e-9), rounds=2))
-    start = SHAPE.initial_weights(0)
-    assert trained.rounds == 2
-    assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
-
-
 def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() -> None:
     zeros = torch.zeros(1)
     state, server = TrainingState(zeros, zeros, zeros, zeros), server_training(0.5, 0.5)
@@ -192,15 +185,6 @@ def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice
 QUERIES = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
 
 
-def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -> None:
-    asked: list[str] = []
-    setup, first = asking(asked.append, queries=QUERIES), torch.ones(2)
-    half = dataclasses.replace(TrainingState.begin(setup), asked=1, answers={"scales": first})
-    done = answered(setup, half)
-    assert asked == ["finer_scales"]
-    assert done.answers["scales"] is first
-
-
 def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     """Other processes split what they are sent by that order; a file of tensors keeps none."""
     setup = asking(pytest.fail, queries=QUERIES)
@@ -208,15 +192,6 @@ def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     backwards = dict(reversed(answers.items()))
     restored = dataclasses.replace(TrainingState.begin(setup), asked=2, answers=backwards)
     assert list(answered(setup, restored).answers) == list(answers) != list(backwards)
-
-
-def test_a_finished_run_needs_no_data_and_another_one_does() -> None:
-    kept, mechanism = list[TrainingState](), mechanism_for(rounds=3)
-    trained, _ = run(mechanism, save_checkpoint=kept.append)
-    again, _ = run(mechanism, source=None, state=kept[-1])
-    assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
-    with pytest.raises(ValueError, match="no units to run them on"):
-        run(mechanism, source=None, state=kept[0])
 
 
 def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
@@ -325,24 +300,6 @@ def read(file: Path, charge: str = "c") -> tuple[TrainingState, int]:
     return read_checkpoint(file, TrainingState.restore, charge)
 
 
-def test_it_comes_back_as_it_was(state: TrainingState, tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "c.safetensors"
-    zeros = torch.zeros(PARAMETERS)
-    for each in (
-        TrainingState(zeros, zeros, zeros, zeros),
-        state,
-        dataclasses.replace(state, finished=True),
-    ):
-        write(file, each)
-        found, saves = read(file)
-        ours, theirs = each.tensors(), found.tensors()
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-        assert each.facts() == found.facts()
-        assert saves == 2
-    assert [entry.name for entry in file.parent.iterdir()] == ["c.safetensors"]
-
-
 def test_it_holds_what_was_released_and_nothing_else(state: TrainingState, tmp_path: Path) -> None:
     write(tmp_path / "c", state)
     raw = (tmp_path / "c").read_bytes()[32:]
@@ -361,23 +318,23 @@ def test_it_holds_what_was_released_and_nothing_else(state: TrainingState, tmp_p
     }
 
 
-@pytest.mark.parametrize("damage", ["bit", "short", "empty", "pickle", "another charge"])
 def test_a_damaged_or_foreign_one_is_named_and_refused(
-    state: TrainingState, tmp_path: Path, damage: str
+    state: TrainingState, tmp_path: Path
 ) -> None:
+    """Twin: as written it comes back. tests/test_security.py has files of other formats."""
     file = tmp_path / "c.safetensors"
     write(file, state)
-    raw = bytearray(file.read_bytes())
-    if damage == "bit":
-        raw[len(raw) // 2] ^= 1
-    damaged = {"short": bytes(raw[:-7]), "empty": b"", "pickle": b"\x80\x04K\x01."}
-    file.write_bytes(damaged.get(damage, raw))
-    charge = "d" if damage == "another charge" else "c"
-    with pytest.raises(
-        PipelineError,
-        match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge stays spent",
-    ):
-        read(file, charge)
+    found, saves = read(file)
+    assert (found.facts(), saves) == (state.facts(), 2)
+    assert all(torch.equal(found.tensors()[name], own) for name, own in state.tensors().items())
+    raw = file.read_bytes()
+    bit = raw[:200] + bytes([raw[200] ^ 1]) + raw[201:]
+    for content, charge in ((raw, "d"), (bit, "c"), (raw[:-7], "c")):
+        file.write_bytes(content)
+        with pytest.raises(
+            PipelineError, match=r"c\.safetensors: not a checkpoint of this run, or"
+        ):
+            read(file, charge)
 
 
 def test_one_of_another_version_of_the_code_is_told_from_a_damaged_one(

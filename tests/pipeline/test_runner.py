@@ -142,23 +142,17 @@ def test_what_is_edited_while_a_stage_runs_that_follows_it_is_not_taken_for_done
 def test_an_output_that_cannot_be_written_is_refused(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Path] = []
+    asked: list[str] = []
 
     def refuse(paths: list[Path], bytes_needed: int) -> None:
-        asked.extend(paths)
+        asked.extend(map(str, paths))
         raise PipelineError("data: no file can be written there")
 
     monkeypatch.setattr(runner, "check_writable", refuse)
-    monkeypatch.setattr(runner, "hint", lambda: "missing: some")
     assert ran() == (1, [])
-    said = "error: data: no file can be written there\nmissing: some\n"
-    assert capsys.readouterr().err == said
-    assert {
-        Path("data/raw"),
-        Path("metrics/stages/collect.json"),
-        Path("metrics/summary.json"),
-    } < set(asked)
-    assert any(path.parent.name == "checkpoints" for path in asked)
+    assert capsys.readouterr().err.startswith("error: data: no file can be written there")
+    assert {"data/raw", "metrics/stages/collect.json", "metrics/summary.json"} < {*asked}
+    assert any("/checkpoints/" in path for path in asked)
 
 
 def test_two_trials_of_a_queue_that_begin_together_pay_for_their_model_once(small: Params) -> None:

@@ -26,7 +26,6 @@ from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
@@ -89,17 +88,6 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     assert len(told) == 4, "the observation's dimensions and the reward"
     reason = RunPlan.load().reason
     assert re.search(r"the noise may hide a reward whose standard deviation is below \d", reason)
-
-
-def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params) -> None:
-    trained(without_public(data))
-    ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
-    assert torch.equal(starts.high, ensemble.bounds.observation_high)
-    released = edited(without_public(data), policy={"starts": "released"})
-    begun = PublicLog(OUTPUT, None).start_states(released, "released")
-    assert begun.shape[1:] == (3,)
-    assert bool((begun >= starts.low).all() & (begun <= starts.high).all())
-    assert bool((ensemble.normaliser.input_scale > 0).all())
 
 
 def test_what_needs_public_units_charges_nobody(

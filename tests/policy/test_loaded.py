@@ -145,13 +145,9 @@ TABLES: dict[str, tuple[Any, Any]] = {
     "columns without names": (pd.DataFrame(ROWS), ROWS),
     "numbers kept as objects": (TABLE.astype(object), ROWS),
     "nullable numbers": (TABLE.astype({"age": "Float64", "dose": "Float64"}), ROWS),
-    "a row of Arrow's numbers": (NUMBERS.astype("double[pyarrow]").iloc[1], ROWS[1]),
     "a table of Arrow": (pa.table(TURNED), ROWS),
-    "a batch of Arrow": (pa.RecordBatch.from_pydict(TURNED), ROWS),
-    "a named tuple": (next(NUMBERS[[*TURNED]].itertuples(index=False)), ROWS[0]),
     "named tuples, with the index": ([*NUMBERS[[*TURNED]].itertuples()], ROWS),
     "rows of a database": (queried("select weight, age, dose from log order by place"), ROWS),
-    "rows of a table": ([row for _, row in NUMBERS[[*TURNED]].iterrows()], ROWS),
     "a dict": ({"weight": ROWS[1][2], "age": ROWS[1][0], "dose": ROWS[1][1], "x": "y"}, ROWS[1]),
     "a dict of columns": (TURNED, ROWS),
 }

@@ -48,7 +48,6 @@ UNKNOWN: dict[str, tuple[list[str], int]] = {  # first times of trajectories; th
     "with a zone": (["1753-01-01 00:00Z", "2024-01-01 00:00Z", "2024-01-01 00:00Z"], 1),
     "a day later": (["1970-01-02"] * 3, 0),
     "all count from there": (["1970-01-01"] * 3, 0),
-    "true dates": (["1970-01-02", "2018-12-31", "1999-01-01"], 0),
 }
 
 
@@ -99,10 +98,8 @@ def test_times_with_and_without_a_zone_have_no_order(
 FORMS = {  # times of a CSV, the row of another form than the first, and what is said of it
     "a zone later": (["2024-01-02 08:00", "2024-01-02 09:00Z"], 2, "with a zone after times wit"),
     "a zone first": (["2024-01-02 08:00Z", "2024-01-02 09:00"], 2, "with a zone after times wit"),
-    "an offset": (["2024-01-02 08:00+01:00", "2024-01-02 09:00"], 2, "or the reverse"),
     "another order": (["2024-01-02 08:00", "2024-01-02 09:00", "01/02/2024 10:00"], 3, "its type"),
     "a number": (["2024-01-02 08:00", "3"], 2, "its type"),
-    "a second header": (["1", "2", "time"], 3, "its type"),
     "midnight as 24": (["2024-01-02 08:00", "2024-01-02 24:00"], 2, "its type"),
     "a word": (["2024-01-02 08:00", SECRET], 2, "its type"),
 }
@@ -153,10 +150,8 @@ TIMES: dict[str, tuple[list[str], str | None]] = {  # of a trajectory, and what 
     "in the end": (["2024-01-02", "2024-01-03", "2024-01-04", "1900-01-01"], FAR),
     "in the beginning": (["2199-12-31", "2024-01-02", "2024-01-03", "2024-01-04"], FAR),
     "with a zone": ([f"{d} 08:00Z" for d in ("2024-01-02", "2035-01-03", "2024-01-04")], FAR),
-    "in order": (["2024-01-02", "2024-01-03", "2024-01-04", "2035-01-05"], None),
     "visits of years": (["2020-01-01", "2023-01-01", "2021-01-01", "2024-01-01"], None),
     "newest first": (["2035-01-05", "2024-01-04", "2024-01-03", "2024-01-02"], None),
-    "two visits": (["2035-01-05", "2024-01-04"], None),
     "a step back of days": (["2024-01-02", "2024-04-03", "2024-01-04", "2024-01-05"], None),
 }
 
@@ -180,11 +175,9 @@ def test_the_hour_that_comes_twice_and_a_date_far_away_are_refused(
 NUMBERS: dict[str, tuple[list[list[float]], bool]] = {  # of trajectories; whether one is refused
     "-999 for a missing one": ([[0, 1, -999, 3], [0, 1, 2, 3]], True),
     "9999 for a missing one": ([[0, 9999, 2, 3], [0, 1, 2, 3]], True),
-    "in each trajectory": ([[0, 1, -1000, 3], [0.5, 1.5, -1000, 3]], True),
     "milliseconds, then seconds": ([[1.7e12, 1.7e12 + 6e4, 1.7e9 + 120, 1.7e9 + 180]], True),
     "at the begin": ([[-999, 1, 2, 3]], False),
     "no order at all": ([[3, 2, 1, 0], [0, 1, -999, 3]], False),
-    "steps back as long as others": ([[0, 3, 1, 2]], False),
     "two rows": ([[500, 1]], False),
 }
 

@@ -98,11 +98,20 @@ PART = r"raw/part-0\.parquet: "
 BAD: dict[str, tuple[Any, ...]] = {
     "no rows": (lambda rows: pa.Table.from_pylist(rows).slice(0, 0), "no transitions"),
     "text for a number": (everywhere(x=SECRET), PART + "column 'x'"),
+    "a list for a number": (everywhere(x=[1.0, 2.0]), "convert it to columns, or"),
     "NaN observed": (changed(4, x=np.nan), PART + r"row 5: .*in 'x'"),
     "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward'"),
     "no unit": (changed(6, user=None), PART + "row 7: column 'user'"),
+    "no reward at first": (
+        changed(0, gain=None),
+        "if rows have the reward of the row before, move",
+    ),
     "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time'"),
     "steps unsorted": (lambda rows: [rows[1], rows[0], *rows[2:]], PART + "row 2: "),
+    "unsorted users": (
+        lambda rows: sorted(rows, key=lambda each: str(each["time"])),
+        "options.sorted: false",
+    ),
     "two ends": (changed(3, left=True), PART + r"row 4: found an end"),
     "no end": (changed(5, left=False), PART + "row 6: .*no end flag"),
     "a flag of 2": (
@@ -157,25 +166,16 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "no header": (f"2,0,0,1,{SECRET},0.5,1,0,1\n".encode(), r"column '.*' is missing"),
     "a column less": (HEADER.replace("gain", "income").encode(), "column 'gain' is missing"),
     "a column twice": (HEADER.replace("left", "left,x").encode(), "column 'x' is there twice"),
-    "a row too short": (START + b"2,0,1\n", "row 2: "),
     "a word": (START + f"2,0,1,1,A,{SECRET},1,0,1\n".encode(), "row 2: column 'dose'"),
     "Excel's first line": (b"sep=,\r\n" + START, r"row 1: .*\(as a line before it"),
     "a line after the rows": (START + b"\n# 1 row\n", r"row 2: .*one after the rows, or"),
-    "a comma after each row": (START[:-1] + b",\n", r"row 1: .*another number of fields"),
     "backslashes, as Spark writes": (NOTE % rb"he said \"no\", and left", r'row 1: .*not \\"'),
-    "a backslash at the end": (NOTE % rb"of 5\"", r'row 1: .*not \\".*; or leave the column out'),
     "semicolons": (START.replace(b",", b";"), "is missing, as a line is one column: set "),
     "blanks after commas": (START.replace(b",", b", "), "'visit' is missing .case and blanks"),
-    "capitals, as Oracle writes": (START.upper(), "'visit' is missing .case and blanks"),
     "UTF-16": (START.decode().encode("utf-16"), "line 1: found what is not UTF-8"),
-    "UTF-16 of Windows": (START.decode().encode("utf-16-le"), "line 1: found what is not UTF-8"),
-    "gzip under another name": (gzip.compress(START * 9), "line 1: found what is not UTF-8"),
     "an e-mail's Latin-1": (START.replace(b"A", b"\xc4"), "line 2: found what is not UTF-8"),
     "a total": (START + b"Total,,,,,,9,,\n", "row 2: column 'visit': found a missing id"),
     "percent": (START.replace(b"0.5", b"50%"), r"column 'dose': .*allowed: numbers; "),
-    "yes": (START.replace(b"0,0\n", b"No,No\n"), "column 'died': .*allowed: truth values, or 0"),
-    "a workbook": (b"PK\x03\x04\x88\x99,\n" * 9, "line 1: found what is not UTF-8"),
-    "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "line 2: "),
 }
 
 
@@ -186,7 +186,7 @@ def test_bad_csv(project: Path, kind: str) -> None:
     assert re.search(message, refusal(entry()))
 
 
-@pytest.mark.parametrize("word", ["", "NA", "nan", "None", "<NA>", ".", "\\N", "null"])
+@pytest.mark.parametrize("word", ["", "NA", "nan", "."])
 @pytest.mark.parametrize("kind", ["levels", "levels with a point", "quantity"])
 def test_a_last_action_may_be_missing_in_the_word_of_any_program(
     project: Path, word: str, kind: str
@@ -240,7 +240,6 @@ SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations
     "the next row's": (lambda time: time + 1.0, False),
     "the row's own": (float, True),
     "two rows later": (lambda time: time + 2.0, True),
-    "another now and then": (lambda time: time + 1.0 + (time % 3 == 0), False),
 }
 
 
@@ -255,17 +254,11 @@ def test_next_observations_of_other_rows_are_warned_of(
     assert said is told
 
 
-def test_a_reward_that_is_missing_in_a_first_row_names_what_may_be_wrong(project: Path) -> None:
-    write(changed(0, gain=None)(rows()))
-    assert "if rows have the reward of the row before, move all" in refusal(entry())
-
-
 EARNED: dict[str, tuple[list[list[float]], bool]] = {  # by trajectory, and a warning
     "an outcome in every row": ([[1, 1, 1], [-1, -1]], True),
     "in the last rows": ([[0, 0, 1], [0, -1]], False),
     "everybody the same": ([[-1, -1, -1], [-1, -1]], False),
     "one has several": ([[1, 1, 1], [-1, 0]], False),
-    "one row each": ([[1], [-1]], False),
 }
 
 
@@ -280,22 +273,9 @@ def test_an_outcome_in_every_row_is_warned_of(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_a_log_of_a_header_alone_has_no_transitions(project: Path, end: str, ordered: bool) -> None:
-    text(HEADER.strip() + end)
+def test_a_log_of_a_header_alone_has_no_transitions(project: Path, ordered: bool) -> None:
+    text(HEADER)
     assert re.search("no transitions|not readable", refusal(entry(sorted=ordered)))
-
-
-def test_rows_that_lie_apart_in_a_sorted_log_name_the_setting(project: Path) -> None:
-    apart = sorted(rows(), key=lambda each: str(each["time"]))
-    for content in (apart, [each | {"user": f"P{each['user']}"} for each in rows()]):
-        write(content)
-        assert "options.sorted: false" in refusal(entry())
-
-
-def test_a_list_is_no_number(project: Path) -> None:
-    write(everywhere(x=[1.0, 2.0])(rows()))
-    assert "convert it to columns, or" in refusal(entry())
 
 
 WRITTEN: dict[str, Callable[[str], str]] = {
@@ -303,7 +283,6 @@ WRITTEN: dict[str, Callable[[str], str]] = {
         r"(true|false)", lambda flag: {"true": "1.0", "false": "0.0"}[flag[0]], text
     ),
     "PostgreSQL": lambda text: re.sub(r"(true|false)", lambda flag: flag[0][0], text),
-    "R's short form": lambda text: re.sub(r"(true|false)", lambda flag: flag[0][0].upper(), text),
     "pandas with its index": lambda text: re.sub("^", lambda _: ",", text, flags=re.MULTILINE),
     "MySQL": lambda text: text.replace(",,", ",\\N,").replace(",,", ",\\N,"),
     "old Mac": lambda text: text.replace("\n", "\r"),
@@ -320,35 +299,7 @@ def test_a_csv_of_these_writers_is_read(project: Path, writer: str) -> None:
     arrives()
 
 
-NOTED = HEADER.replace("left", "left,note")
-OPEN_QUOTES = {  # the notes of four rows
-    "text after the closing quote": ('"see letter', 'cannula 5" left', "", ""),
-    "the next quote ends a row": ('"see letter', 'cannula 5"', "", ""),
-}
-CLOSED_QUOTES = {
-    "in the middle of a cell": ('cannula 5" left', 'arm 3"', "", ""),
-    "line breaks and commas": ('"one\ntwo, ""three""\nfour, five"', '"six\r\n\r\nseven"', "", ""),
-}
-
-
-def noted(notes: tuple[str, ...]) -> str:
-    lines = [f"2,0,{time},1,A,0.5,1,0,{int(time == 3)},{note}\n" for time, note in enumerate(notes)]
-    return NOTED + "".join(lines)
-
-
-def test_a_quote_swallows_no_row_and_is_text_where_it_is_closed(project: Path) -> None:
-    for notes in OPEN_QUOTES.values():
-        text(noted(notes))
-        assert "row 1: found a quote" in refusal(entry())
-    text("note," + HEADER + ',2,0,0,1,A,0,1,0,0\n,"2,0,1,1,A,0,1,0,0\n,",0,2,1,A,0,1,0,1\n')
-    assert "row 2: found a quote" in refusal(entry()), "the next quote begins the second field"
-    Path("log/log.csv").unlink()
-    for notes in CLOSED_QUOTES.values():
-        text(gzip.compress(noted(notes).encode()), "log/log.csv.gz")
-        assert len(run(entry())) == 3
-
-
-@pytest.mark.parametrize("place", range(10))
+@pytest.mark.parametrize("place", [0, 4, 9])
 def test_a_quote_that_swallows_a_row_is_told_from_a_long_note_in_any_column(
     project: Path, place: int
 ) -> None:
@@ -358,11 +309,12 @@ def test_a_quote_that_swallows_a_row_is_told_from_a_long_note_in_any_column(
         cells = zip(lines, ("note", *notes), strict=True)
         return "\n".join(",".join([*row[:place], note, *row[place:]]) for row, note in cells) + "\n"
 
-    for long in ("ate, then\nslept,", ",\n", "one,\n\ntwo,\nthree", "a,b,c,d,e\n,"):
-        text(log(f'"{long}"', "", '"well"'))
+    for long in ("ate, then\nslept,", ",\n", 'one,\n\n""two"",\r\nthree', "a,b,c,d,e\n,"):
+        text(log(f'"{long}"', 'cannula 5" left', '"well"'))
         assert len(run(entry())) == 2
-    text(log('"see letter', '"', ""))
-    assert "row 1: found a quote" in refusal(entry())
+    for swallowed in ('"', 'cannula 5" left'):
+        text(log('"see letter', swallowed, ""))
+        assert "row 1: found a quote" in refusal(entry())
 
 
 @pytest.mark.parametrize("count", [2, 3])
