@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import minari
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
@@ -178,14 +177,6 @@ def test_how_a_csv_is_written_is_found_and_names_stay_text(folder: Path, primorl
     assert "is there already" in primorl("init", "project", "--csv", "1e5.csv.gz")[2]
 
 
-def test_a_column_of_numbers_of_rows_has_no_name(primorl: Call) -> None:
-    """As pandas and R write it; a line of cells is none all the same."""
-    Path("log.csv").write_text(f",{HEADER}0,{CANARIES}", encoding="utf-8")
-    assert init("--csv", "log.csv") == 0
-    Path("log.csv").write_text(f"{HEADER.replace('ward', '')}{CANARIES}", encoding="utf-8")
-    assert "names no columns" in primorl("init", "other", "--csv", "log.csv")[2]
-
-
 def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
     folder: Path, primorl: Call
 ) -> None:
@@ -195,6 +186,12 @@ def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
         Path(f"logs/{part}.csv").write_text(HEADER + rows(), encoding="utf-8")
     assert init("--csv", "logs") == 0
     assert entry("logs")["options"]["files"] == str(folder / "logs")
+    Path("visits").mkdir()
+    pq.write_table(pacsv.read_csv("log.csv"), "visits/a.parquet")
+    assert primorl("init", "project", "--csv", "visits")[0] == 0
+    columns = f"Columns of the log: {json.dumps(HEADER.strip().split(','))[1:-1]}"
+    for name in ("logs", "visits"):
+        assert columns in Path(f"project/datasets/{name}.yaml").read_text(encoding="utf-8")
     for name, found in (("c.csv", "found other columns than in"), ("c.tsv", "no log's")):
         Path(f"logs/{name}").write_text(HEADER.replace("who", "whom") + rows(), encoding="utf-8")
         said = primorl("init", "other", "--csv", "logs")[2]
@@ -203,20 +200,9 @@ def test_a_folder_of_logs_is_one_log_where_its_files_have_the_same_columns(
         Path(f"logs/{name}").unlink()
 
 
-def test_columns_of_parquet_are_listed_and_no_cell_is_read(primorl: Call) -> None:
-    table = pacsv.read_csv("log.csv")
-    Path("visits").mkdir()
-    pq.write_table(table, "visits/a.parquet")
-    assert init("--csv", "visits") == 0
-    drafted = Path("project/datasets/visits.yaml").read_text(encoding="utf-8")
-    assert f"Columns of the log: {json.dumps(table.column_names)[1:-1]}" in drafted
-    Path("visits/a.parquet").write_bytes(b"PAR1")
-    assert "a.parquet: not readable as Parquet" in primorl("init", "other", "--csv", "visits")[2]
-
-
 @pytest.mark.parametrize(
     ("cell", "point"),
-    [("7,25", ","), ("0,125", ","), ("-12,5", ","), ("1,234", "."), ("12,345", "."), ("7.25", ".")],
+    [("0,125", ","), ("-12,5", ","), ("12,345", "."), ("7.25", ".")],
 )
 def test_a_comma_of_thousands_is_no_decimal_comma(cell: str, point: str) -> None:
     """One that is taken for such is refused when rows are read; the reverse would be silent."""
@@ -226,8 +212,11 @@ def test_a_comma_of_thousands_is_no_decimal_comma(cell: str, point: str) -> None
 
 
 def test_no_cell_is_shown_and_nothing_is_made(primorl: Call) -> None:
-    """The header may have been forgotten: then the first line is somebody's."""
-    for text in ("p1,cell-of-somebody,1999-12-31\n", f"who,visit,who\n{CANARIES}", ""):
+    """The header may have been forgotten: then the first line is somebody's. Twin: numbers of rows,
+    as pandas and R write them, are a column without a name.
+    """
+    nameless = f"{HEADER.replace('ward', '')}{CANARIES}"
+    for text in ("p1,cell-of-somebody,1999-12-31\n", f"who,visit,who\n{CANARIES}", nameless, ""):
         Path("log.csv").write_text(text, encoding="utf-8")
         status, out, err = primorl("init", "project", "--csv", "log.csv")
         assert (status, out, err.count("\n")) == (1, "", 1)
@@ -241,6 +230,8 @@ def test_no_cell_is_shown_and_nothing_is_made(primorl: Call) -> None:
     ):
         assert says in primorl("init", "project", "--csv", file)[2]
     assert not Path("project").exists()
+    Path("log.csv").write_text(f",{HEADER}0,{CANARIES}", encoding="utf-8")
+    assert init("--csv", "log.csv") == 0
 
 
 def test_where_no_project_is_made(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
@@ -260,10 +251,7 @@ def test_where_no_project_is_made(monkeypatch: pytest.MonkeyPatch, primorl: Call
 
 
 SPECS: dict[str, tuple[dict[str, Any], tuple[Any, Any, str]]] = {
-    "hopper/medium-v0": (
-        {"id": "Hopper-v5", "max_episode_steps": 1000},
-        ("Hopper-v5", None, "hopper"),
-    ),
+    "hopper/medium-v0": ({"id": "Hopper-v5"}, ("Hopper-v5", None, "hopper")),
     "pen/human-v2": ({"id": "Pen-v1", "max_episode_steps": 100}, (None, 100, "learned")),
     "unknown-v0": ({}, (None, "FILL IN", "learned")),
 }
@@ -273,21 +261,14 @@ SPECS: dict[str, tuple[dict[str, Any], tuple[Any, Any, str]]] = {
 def test_a_dataset_of_minari_is_an_entry_in_one_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call, dataset_id: str
 ) -> None:
-    """From Minari's own folder, or from a mirror that it fetches from. No environment is built."""
+    """From Minari's own folder. No environment is built."""
     spec, (environment, horizon, rule) = SPECS[dataset_id]
-    fetched = dataset_id == "hopper/medium-v0"
-
-    def place(named: str) -> None:
-        data = create(folder / "minari", named, [box_episode(3, 0)], **box_spaces())
-        path = data / "metadata.json"
-        about = json.loads(path.read_text()) | {"ref_min_score": -1.0, "ref_max_score": 2.0}
-        write_json(path, about | ({"env_spec": json.dumps(spec)} if spec else {}))
-
     (folder / "minari").mkdir()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
-    monkeypatch.setattr(minari, "download_dataset", place if fetched else None)
-    if not fetched:
-        place(dataset_id)
+    path = create(folder / "minari", dataset_id, [box_episode(3, 0)], **box_spaces())
+    path /= "metadata.json"
+    about = json.loads(path.read_text()) | {"ref_min_score": -1.0, "ref_max_score": 2.0}
+    write_json(path, about | ({"env_spec": json.dumps(spec)} if spec else {}))
     assert init("--minari", dataset_id) == 0
     made = entry(dataset_id.replace("/", "-"))
     assert (made["environment"], made["horizon"], made["termination"]) == (
@@ -301,10 +282,8 @@ def test_a_dataset_of_minari_is_an_entry_in_one_step(
 
 
 ON_THE_MIRROR = {
-    "hopper/medium-v0": "",  # in a namespace, as since Minari 0.5
-    "D4RL/door/human-v2": "",
+    "D4RL/door/human-v2": "",  # in a namespace, as since Minari 0.5
     "door-human-v1": "could not be fetched",  # beside namespaces: Minari's own client finds none
-    "hopper/expert-v0": "could not be fetched",
 }
 
 
@@ -316,7 +295,7 @@ def test_a_mirror_gives_a_dataset_by_its_id_and_collect_finds_it(
     mirror, mine = folder / "mirror", folder / "mine"
     for each in (mirror, mine):
         each.mkdir()
-    for there in list(ON_THE_MIRROR)[:3]:
+    for there in ON_THE_MIRROR:
         publish(mirror, there)
     command = [sys.executable, "-m", "primorl.commands.main", "init", "project", "--minari"]
     with serving(mirror) as found:
@@ -326,15 +305,13 @@ def test_a_mirror_gives_a_dataset_by_its_id_and_collect_finds_it(
         done = subprocess.run([*command, dataset_id], capture_output=True, text=True)
     says = ON_THE_MIRROR[dataset_id]
     assert (done.returncode == 0, says in done.stderr) == (not says, True), done.stderr
-    if says == "" or dataset_id == "door-human-v1":
-        publish(mine, dataset_id) if says else None
-        assert says == "" or init("--minari", dataset_id) == 0
-        monkeypatch.chdir("project")
-        content = Path("params.yaml").read_text(encoding="utf-8")
-        name = dataset_id.replace("/", "-")
-        assert f"dataset: {name}" in content
-        collect.body(load(), StageLog())
-        assert Path(f"data/raw/{dataset_id}/data/metadata.json").exists()
+    if says:
+        publish(mine, dataset_id)
+        assert init("--minari", dataset_id) == 0
+    monkeypatch.chdir("project")
+    assert load().dataset == dataset_id.replace("/", "-")
+    collect.body(load(), StageLog())
+    assert Path(f"data/raw/{dataset_id}/data/metadata.json").exists()
 
 
 @pytest.mark.parametrize(

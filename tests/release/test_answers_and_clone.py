@@ -19,7 +19,7 @@ from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Ver
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
 from primorl.policy import loaded
-from primorl.privacy.accounting.epsilon import compose, event_from_json
+from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
 from primorl.privacy.statement import Statement
@@ -33,9 +33,10 @@ from primorl.release.contents import (
     MANIFEST,
     MODEL,
     NEEDED,
+    STARTS,
     is_bundle,
 )
-from tests.data.builders import snapshot
+from tests.data.builders import episode, snapshot
 from tests.evaluate.test_recommendation import answer, found
 from tests.pipeline.training_project import quick_clone
 from tests.projects import inside
@@ -48,8 +49,9 @@ from tests.release.bundles import (
     refusal,
     refused_at_home,
     renew_card,
+    say_who,
 )
-from tests.release.released_project import EPISODES, run_stages, tiny_params
+from tests.release.released_project import run_stages, tiny_params
 from tests.statements import OF_TRAINING
 
 pytestmark = pytest.mark.usefixtures("accounted_once")
@@ -59,16 +61,20 @@ INCLUDED = "clone of the behaviour and private evaluation included"
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
-    """A project whose policy was trained near a clone, and whose private units were asked, with a
-    bundle in ``out``; read only.
+    """A project of linear heads with nobody public, whose policy was trained near a clone, and
+    whose private units were asked, with a bundle in ``out``; read only.
     """
     folder = tmp_path_factory.mktemp("near") / "project"
     raw = tiny_params()
+    raw["partition"] = {"public_fraction": 0, "public": None}
+    raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
+    raw["dynamics"]["ensemble_size"] = 3
+    raw["policy"]["starts"] = "released"
     raw["privacy"]["shares"] = {"model": 0.3, "clone": 0.3, "behaviour": 0.4}
     # accounted like the model: no sampling, no search for the noise
     with pytest.MonkeyPatch.context() as quick:
         quick_clone(quick, rounds=3, q=1.0, noise=lambda _: 4.0)
-        run_stages(folder, raw, EPISODES, empty_store)
+        run_stages(folder, raw, [episode(8, seed=i) for i in range(80)], empty_store)
     with inside(folder):
         made()
     return folder
@@ -93,6 +99,28 @@ LIES: list[tuple[Change, str]] = [
     ),
     (lambda folder: shutil.rmtree(folder / "behaviour"), "found models/dynamics;"),
 ]
+
+
+LESS = "the accountant finds"
+OF_QUERIES: list[tuple[Change, str]] = [
+    (
+        at(MODEL[2], "queries", lambda asked: [q for q in asked if q["what"] == "first_states"]),
+        "event: not that of the mechanism",
+    ),
+    (at(MODEL[2], "epsilon", 0.5), LESS),
+    (at(MODEL[2], "queries.1.epsilon", 0.1), LESS),
+    (at(MODEL[2], "queries.0.noise_multiplier", 0.0), "a query without noise"),
+    (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing"),
+    (lambda folder: say_who(folder / STARTS), "holds more than we read"),
+]
+
+
+def test_queries_are_accounted_again(near: Path, tmp_path: Path) -> None:
+    statement = Statement.read((near / "out" / MODEL[2]).parent)
+    asked = tuple(query.noise_multiplier for query in statement.queries)
+    mechanism = Training(1.0, statement.noise_multiplier or 0.0, 3, asked)
+    assert statement.epsilon == mechanism.spent(1e-3).epsilon_pld
+    each_refused(near / "out", tmp_path, OF_QUERIES)
 
 
 def test_every_lie_about_model_and_clone_is_found(near: Path, tmp_path: Path) -> None:
@@ -122,7 +150,7 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
 ) -> None:
     """The headline is that of model and answers together: who has the bundle has both."""
     out = near / "out"
-    assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS, CLONE}
+    assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS, CLONE, STARTS}
     assert is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / STATEMENT)
     events = [
@@ -137,8 +165,8 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
     card = (out / "card.md").read_text(encoding="utf-8")
     assert f"**ε = {headline}, δ = 0.001 per trajectory, {INCLUDED}**" in card
     assert f"{answers['estimates'][0]['value']:.4g}; 95% interval" in card
-    clone = read_json(near / "models/behaviour/privacy.json")
-    assert f"clone of the behaviour | ε {at_most(clone['epsilon'])}; " in card
+    own = read_json(near / "models/behaviour/privacy.json")["mechanisms"][1]
+    assert f"clone of the behaviour | ε {at_most(own['epsilon'])}; " in card
 
 
 def same_charge(statements: dict[str, Any]) -> dict[str, Any]:

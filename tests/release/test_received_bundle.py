@@ -13,32 +13,22 @@ import pytest
 
 from primorl.base import PipelineError
 from primorl.base.files import read_json, write_json
-from primorl.privacy.accounting import epsilon as accounting
 from primorl.release import bundle
 from primorl.release.contents import (
     DECLARED,
     LEDGER,
-    MANIFEST,
     MODEL,
-    NEEDED,
     POLICY,
-    STARTS,
 )
-from tests.data.builders import episode, snapshot
-from tests.projects import inside
 from tests.release.bundles import (
     Change,
     at,
     each_refused,
     edit,
     leaves,
-    made,
     refusal,
     renew_card,
-    say_who,
-    together,
 )
-from tests.release.released_project import run_stages, tiny_params
 
 
 def in_text(name: str, old: str, new: str) -> Change:
@@ -123,48 +113,3 @@ def test_a_figure_that_is_not_the_accountants_is_refused(original: Path, tmp_pat
     assert len(table) > 20
     each_refused(original, tmp_path, table, renew)
     assert refusal(shutil.copytree(original, tmp_path / "copy"), renew) is None
-
-
-@pytest.fixture(scope="module")
-def asked_first(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
-    """A bundle of linear heads of a project without a public split, whose private units were asked
-    before training; read only.
-    """
-    folder = tmp_path_factory.mktemp("queries") / "project"
-    raw = tiny_params()
-    raw["partition"] = {"public_fraction": 0, "public": None}
-    raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random"}
-    raw["dynamics"]["ensemble_size"] = 3
-    raw["policy"]["starts"] = "released"
-    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)], empty_store)
-    with inside(folder):
-        return made().absolute()
-
-
-def in_both(path: str, value: Any) -> Change:
-    """The same change in the model's and the policy's statement."""
-    return together(*(at(name, path, value) for name in (MODEL[2], POLICY[2])))
-
-
-def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Path) -> None:
-    less = "the accountant finds"
-    table: list[tuple[Change, str]] = [
-        (
-            in_both("queries", lambda asked: [q for q in asked if q["what"] == "first_states"]),
-            "event: not that of the mechanism",
-        ),
-        (in_both("epsilon", 0.5), less),
-        (in_both("queries.1.epsilon", 0.1), less),
-        (in_both("queries.0.noise_multiplier", 0.0), "a query without noise"),
-        (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing"),
-        (
-            lambda folder: say_who(folder / STARTS),
-            "holds more than we read",
-        ),
-    ]
-    assert set(snapshot(asked_first)) == NEEDED | {MANIFEST, STARTS}
-    statement = bundle.verify(asked_first)
-    asked = tuple(query.noise_multiplier for query in statement.queries)
-    mechanism = accounting.Training(1.0, statement.noise_multiplier or 0.0, 3, asked)
-    assert statement.epsilon == mechanism.spent(1e-3).epsilon_pld
-    each_refused(asked_first, tmp_path, table)

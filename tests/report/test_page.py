@@ -210,7 +210,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
         assert "The clone misses practice" not in page
     named = {"clone": 0.3, "policy": 0.2}
     ends = [{"name": "died", "reward": 0.0} | named, {"name": "went home", "reward": 5.0} | named]
-    far = {"actions": [use | {"name": "dose 4", "today": 0.2, "clone": 0.4}]}
+    far: dict[str, Any] = {"actions": [use | {"name": "dose 4", "today": 0.2, "clone": 0.4}]}
     far |= {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}
     other = conduct | far | {"outcomes": ends, "always_ends": False}
     page = plain(write_page(replace(FACTS, summary=said, conduct=other)))

@@ -92,8 +92,8 @@ def test_actions_that_nobody_got_are_told_before_anybody_is_charged(
     assert never in said
 
 
-VASO = {"column": "vaso", "categories": ["no", "low", "high"]}
-FLUID = {"column": "fluid", "categories": ["none", "some"]}
+VASO: dict[str, Any] = {"column": "vaso", "categories": ["no", "low", "high"]}
+FLUID: dict[str, Any] = {"column": "fluid", "categories": ["none", "some"]}
 SEDATION = {"column": "sedation", "categories": [0, 1]}
 
 
