@@ -5,7 +5,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base import say
+from primorl.base import PipelineError, say
 from primorl.base.files import RAW, TRAJECTORIES
 from primorl.base.reporting import StageLog
 from primorl.config.datasets import TabularDataset
@@ -14,12 +14,18 @@ from primorl.data.ingestion import ingest
 
 
 def body(params: Params, log: StageLog) -> None:
-    """Validate and convert."""
+    """Validate and convert; an error about a copy says how a corrected source is read."""
     chosen = params.chosen
     if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
         said = "a value beyond the entry's bounds would be cut (options.beyond_bounds: clip)"
         say(f"ingest: {said}; how many were, if any, is not counted")
-    ingest(RAW, TRAJECTORIES, params.dataset, chosen)
+    try:
+        ingest(RAW, TRAJECTORIES, params.dataset, chosen)
+    except PipelineError as wrong:
+        said = str(wrong)
+        if said.startswith(f"{RAW}/") and "-f collect" not in said:
+            said += f"; {RAW} is a copy: correct the source itself, then `dvc repro -f collect`"
+        raise PipelineError(said) from None
 
 
 if __name__ == "__main__":

@@ -161,6 +161,7 @@ def without_credentials(uri: str) -> str:
 _NOT_LET_IN = "a log-in or a proxy said no: check the name and the password in tracking.uri"
 _REMEDIES = {
     **dict.fromkeys(("error code 401", "error code 403", "error code 407"), _NOT_LET_IN),
+    **dict.fromkeys(("UNAUTHENTICATED: ", "PERMISSION_DENIED: "), _NOT_LET_IN),
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
     "migrate-filestore": "that is read as a folder; a server is http://HOST:PORT, a database "
     "sqlite:///FILE (for a folder of runs see `mlflow migrate-filestore`)",

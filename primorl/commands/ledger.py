@@ -177,9 +177,12 @@ def _summary(
     dataset = ", ".join(dict.fromkeys(charge.dataset for charge in own))
     # Versions of one fingerprint differ in their units, which were declared or split otherwise.
     when = f"record {record}, first charged {own[0].time[:10]}"
+    count = f"{len(own)} charge(s)"
+    if others := len(account.entries) - len(own):
+        count += f", and {others} on other versions, whose people are also in this one"
     yield (
         f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: "
-        f"{version.unit}), {len(account.entries)} charge(s)"
+        f"{version.unit}), {count}"
     )
     if spent == float("inf"):
         yield "  spent: no finite ε: a run without a guarantee, or on another unit, is among them"

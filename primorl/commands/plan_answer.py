@@ -4,7 +4,7 @@ or, with numbers given, the cost of a mechanism.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from primorl.base import PipelineError
@@ -15,6 +15,7 @@ from primorl.data.sources.log_paths import changed
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS, least_spread
 from primorl.evaluate.wording import singular
+from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
@@ -45,14 +46,16 @@ class OwnRun:
     changed: Set[str]
 
     @classmethod
-    def read(cls, status: Status | None = None) -> "OwnRun":
-        """Read the run's plan, or decide it where DVC will make another; nothing is written or
-        charged. DVC starts while the project is read.
+    def read(cls, status: Status | None = None, epsilon: float | None = None) -> "OwnRun":
+        """Read the run's plan, or decide it where DVC will make another, or where it shall cost
+        another ``epsilon``; nothing is written or charged. DVC starts while the project is read.
 
         Raises:
             PipelineError: the data are not here, or the settings do not fit them.
         """
         params = load()
+        if epsilon is not None:
+            params = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
         if not MANIFEST.exists() or Manifest.load(MANIFEST).info.dataset != params.dataset:
             raise PipelineError(
                 f"{PARTITIONS}: not there yet for dataset {params.dataset}; run `dvc repro "
@@ -60,6 +63,7 @@ class OwnRun:
             )
         partitions = Partitions.open(PARTITIONS, params)
         changed = frozenset() if status is None else status.changed_stages()
+        changed |= {"plan"} if epsilon is not None else set()
         return cls(params, partitions, next_plan(params, partitions, changed), changed)
 
     @property
@@ -71,7 +75,12 @@ class OwnRun:
 
 
 def show(
-    given: Mapping[str, Any], solve: str | None, *, as_json: bool, status: Status | None
+    given: Mapping[str, Any],
+    solve: str | None,
+    *,
+    as_json: bool,
+    status: Status | None,
+    epsilon: float | None = None,
 ) -> None:
     """Print the answer to the question that the options ask.
 
@@ -80,12 +89,18 @@ def show(
         solve: the name of the number to look for; None: noise where a target is given.
         as_json: print JSON.
         status: tells the stages that changed.
+        epsilon: of the project's own run, in the place of ``privacy.target_epsilon``.
+
+    Raises:
+        PipelineError: see `asked_for` and `OwnRun.read`; or ``epsilon`` beside other numbers.
     """
     if given or solve is not None or not PARAMS.exists():
+        if epsilon is not None:
+            raise PipelineError("--run-epsilon: found without a run of its own; leave it out")
         training, delta = asked_for(given, solve)
         lines, content = _mechanism_lines(training, delta), _as_json(training, delta)
     else:
-        own = OwnRun.read(status)
+        own = OwnRun.read(status, epsilon)
         lines, content = _own_lines(own), _own_as_json(own) if as_json else {}
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
 
@@ -211,6 +226,11 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
             "  warning: nobody is public, so nothing tells how long recordings go on; values in "
             f"the model count every step up to the horizon ({manifest.info.horizon}), and lie "
             "beyond today's return if most are shorter"
+        )
+    if manifest.public_units == 0 and manifest.info.termination == LEARNED:
+        yield (
+            "  ends rarer than 1 in 20 trajectories (deaths, say) may stay unlearned, and nothing "
+            "asked shows: compare what the report says of ends in the model with what is known"
         )
     if training.noise_multiplier > 0:
         yield from _mechanism_lines(training, plan.model.delta)

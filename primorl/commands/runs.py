@@ -167,10 +167,14 @@ def plan(
         float | None,
         option(
             "E",
-            "Solve for a model of this ε (PLD); to price a run, edit privacy.target_epsilon.",
+            "Solve for a model of this ε (PLD); --run-epsilon prices a run.",
             min=1e-12,
             max=1e12,
         ),
+    ] = None,
+    run_epsilon: Annotated[
+        float | None,
+        option("E", "The next run with this privacy.target_epsilon.", min=1e-6, max=1e6),
     ] = None,
     solve: Annotated[
         Literal["noise-multiplier", "rounds"] | None,
@@ -182,6 +186,7 @@ def plan(
 
     Examples:
       primorl plan                                     cost, verdict and numbers of the next run
+      primorl plan --run-epsilon 1                     the same, if the run may cost ε 1
       primorl plan --target-epsilon 1                  the noise for a model of ε 1, else as here
       primorl plan --target-epsilon 1 --solve rounds   the rounds that ε 1 pays for
       primorl plan --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
@@ -205,7 +210,7 @@ def plan(
     with nullcontext() if given or solve else Status() as status:
         from primorl.commands import plan_answer
 
-        plan_answer.show(given, wanted, as_json=as_json, status=status)
+        plan_answer.show(given, wanted, as_json=as_json, status=status, epsilon=run_epsilon)
 
 
 def run() -> None:

@@ -100,14 +100,7 @@ class Bill:
                 f"the next `dvc repro` has no guarantee (variant {self.variant}): all ε counts as "
                 "spent"
             )
-        line = (
-            f"the next `dvc repro` charges {name_charges(self.unpaid)}: ε {at_most(self.spent)} "
-            f"is spent, {at_most(self.after)} then"
-        )
-        if self.budget is None:
-            line += ", without a budget"
-        else:
-            line += f", of a budget of {at_most(self.budget.epsilon, 6)}"
+        line = f"the next `dvc repro` charges {self.total}"
         if not self.fits:
             line += ": what does not fit is refused before it reads a private row"
         if lost := self.find_lost(self.changed):
@@ -186,6 +179,15 @@ class Bill:
     def after(self) -> float:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
         return self.account.with_events([each.event for each in self.unpaid], self.delta)
+
+    @property
+    def total(self) -> str:
+        """The unpaid charges, and ε before and after them, in words."""
+        limit = ", without a budget"
+        if self.budget is not None:
+            limit = f", of a budget of {at_most(self.budget.epsilon, 6)}"
+        spent = f"ε {at_most(self.spent)} is spent, {at_most(self.after)} then{limit}"
+        return f"{name_charges(self.unpaid)}: {spent}"
 
     @property
     def fits(self) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.dvc import REMAKE
 from primorl.base.files import CHECKPOINTS, PARTITIONS, PLAN, file_sha256, home, replaced_directory
 from primorl.base.processes import read_number
@@ -154,6 +154,9 @@ class Desk:
             bill = replace(self.bill, account=now)
             if request in bill.unpaid:  # what is paid is restored
                 bill.refuse_beyond_budget()
+                first = request == bill.unpaid[0] and len(bill.unpaid) > 1
+                if first and bill.variant == "private":
+                    say(f"{stage_of(request)}: this run charges {bill.total}")
             stage, own = {stage_of(request)}, request.identity
             if request in bill.unpaid or own in paid_identities(bill.find_lost(stage)):
                 bill.refuse_lost(stage)

@@ -164,21 +164,19 @@ class LogFiles:
         if len(self.paths) == 1:
             return
         field = next(each for each in self._fields if each.name == name)
-        files = zip(self.paths, self._types, strict=True)
-        firsts = [self._first_id(*file, field) for file in files]
+        firsts = [self._first_id(index, field) for index in range(len(self.paths))]
         order = sorted(range(len(firsts)), key=firsts.__getitem__)
         self.paths = [self.paths[place] for place in order]
         self._types = [self._types[place] for place in order]
 
-    def _first_id(self, path: Path, types: dict[str, pa.DataType], field: Field) -> int | str:
+    def _first_id(self, index: int, field: Field) -> int | str:
         """Read the id of a file's first row, as `batches` gives it; "" where there is no row."""
+        path, column = self.paths[index], field.column
         with _decoding(path, self._names[path], self._words):
-            rows = next(self._open(path, {field.column: types[field.column]}), None)
+            rows = next(self._open(path, {column: self._types[index][column]}), None)
         if rows is None or rows.num_rows == 0:
             return ""
-        refuse = partial(_refuse_first, path, 0, field)
-        kind = self.schema.field(field.name).type
-        first: int | str = _convert(field, rows.column(0)[:1], kind, refuse)[0].as_py()
+        first: int | str = self._convert(field, index, 0, rows.slice(0, 1))[0].as_py()
         return first
 
     def batches(self) -> Generator[pa.Table]:
@@ -190,36 +188,32 @@ class LogFiles:
         Raises:
             PipelineError: if a file cannot be decoded, or a value does not fit its field.
         """
-        for index, path in enumerate(self.paths):
-            row = 0
-            for batch in self._read(path, self._types[index]):
-                arrays = []
-                for field in self._fields:
-                    refuse = partial(_refuse_first, path, row, field)
-                    kind = self.schema.field(field.name).type
-                    arrays.append(_convert(field, batch.column(field.column), kind, refuse))
-                arrays.append(pa.array(np.full(batch.num_rows, index, dtype=np.int32)))
-                arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
-                row += batch.num_rows
-                if batch.num_rows > 0:
-                    yield pa.Table.from_arrays(arrays, schema=self.schema)
-            if row in _SHEET_ROWS and path.suffix != ".parquet":
-                why = "where a spreadsheet ends; if it was saved from one, more are missing"
-                say(f"ingest: warning: {path}: found {row} rows, {why}")
+        for index, row, batch in self._read():
+            arrays = [self._convert(field, index, row, batch) for field in self._fields]
+            arrays.append(pa.array(np.full(batch.num_rows, index, dtype=np.int32)))
+            arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
+            if batch.num_rows > 0:
+                yield pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def count_empty(self) -> dict[str, int]:
-        """Count the empty cells of each mapped column that has some; raises as `batches` does."""
-        kinds, found = {each.column: each.kind for each in self._fields}, Counter[str]()
-        for path, types in zip(self.paths, self._types, strict=True):
-            for batch in self._read(path, types):
-                for column, kind in kinds.items():
-                    cells = batch.column(column)
-                    empty = cells.is_null(nan_is_null=True)
-                    if kind in ("id", "name", "category"):
-                        text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
-                        empty = pc.equal(text, "").fill_null(True)
-                    found[column] += pc.sum(empty).as_py() or 0
-        return dict(+found)
+    def check_cells(self) -> tuple[dict[str, int], PipelineError | None]:
+        """Read all rows once; return the number of empty cells of each mapped column that has some,
+        and the first error of `batches`.
+        """
+        counts, wrong = Counter[str](), None
+        for index, row, batch in self._read():
+            for field in self._fields:
+                cells = batch.column(field.column)
+                empty = cells.is_null(nan_is_null=True)
+                if field.kind in ("id", "name", "category"):
+                    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+                    empty = pc.equal(text, "").fill_null(True)
+                counts[field.name] += pc.sum(empty).as_py() or 0
+                if wrong is None:
+                    try:
+                        self._convert(field, index, row, batch)
+                    except PipelineError as first:
+                        wrong = first
+        return {each.column: counts[each.name] for each in self._fields if counts[each.name]}, wrong
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
@@ -306,11 +300,27 @@ class LogFiles:
                 raise PipelineError(f"{path}: column {field.column!r}: {said}")
         return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
-    def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        with _decoding(path, self._names[path], self._words):
-            if path.suffix != ".parquet":
-                check_quotes(path, self._form.delimiter)
-            yield from self._open(path, types)
+    def _read(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Read the mapped columns of all files; give each batch with its file's place in `paths`
+        and the number of its first row.
+        """
+        for index, path in enumerate(self.paths):
+            row = 0
+            with _decoding(path, self._names[path], self._words):
+                if path.suffix != ".parquet":
+                    check_quotes(path, self._form.delimiter)
+                for batch in self._open(path, self._types[index]):
+                    yield index, row, batch
+                    row += batch.num_rows
+            if row in _SHEET_ROWS and path.suffix != ".parquet":
+                why = "where a spreadsheet ends; if it was saved from one, more are missing"
+                say(f"ingest: warning: {path}: found {row} rows, {why}")
+
+    def _convert(self, field: Field, index: int, row: int, batch: pa.RecordBatch) -> pa.Array:
+        """Convert the field's column of a batch, whose first row has this number in its file."""
+        refuse = partial(_refuse_first, self.paths[index], row, field)
+        cells, kind = batch.column(field.column), self.schema.field(field.name).type
+        return _convert_cells(field, cells, kind, refuse)
 
     def _open(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         if path.suffix != ".parquet":
@@ -391,7 +401,9 @@ def _form(kind: pa.DataType) -> str:
     return "times with a time zone" if getattr(kind, "tz", None) else _WITHOUT_ZONE
 
 
-def _convert(field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refuse) -> pa.Array:
+def _convert_cells(
+    field: Field, array: pa.Array, canonical: pa.DataType, refuse: Refuse
+) -> pa.Array:
     """Convert a column of one batch to the field's type, and refuse what does not fit it."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -144,17 +144,22 @@ class Tabular:
             return
         log = LogFiles(folder, fields, options.csv, files)
         yield f"{options.files}: has the columns of the entry"
-        counts, begin = log.count_empty() if cells else {}, f"{options.files}: found empty cells: "
-        last = {each.column for each in fields if each.name.startswith(("action", "reward"))}
-        told = {column: f"{column!r} in {count:,} rows" for column, count in counts.items()}
-        if lacking := ", ".join(told[column] for column in told if column in last):
-            yield f"{begin}{lacking}; ingest takes these in the last row of a cut trajectory alone"
-        if refused := ", ".join(told[column] for column in told if column not in last):
-            raise PipelineError(f"{begin}{refused}, which ingest refuses; {FILL_IN}")
-        if cells:
-            for _ in log.batches():
-                pass
-            yield f"{options.files}: ids and categories fit; only ingest compares with bounds"
+        if not cells:
+            return
+        counts, wrong = log.check_cells()
+        taken, refused = list[str](), list[str]()
+        ends = {each.column for each in fields if each.name.startswith(("action", "reward"))}
+        for column, count in counts.items():
+            (taken if column in ends else refused).append(f"{column!r} in {count:,} rows")
+        begin = f"{options.files}: found empty cells: "
+        if taken:
+            found = ", ".join(taken)
+            yield f"{begin}{found}; ingest takes these in the last row of a cut trajectory alone"
+        if refused:
+            raise PipelineError(f"{begin}{', '.join(refused)}, which ingest refuses; {FILL_IN}")
+        if wrong is not None:
+            raise wrong
+        yield f"{options.files}: ids and categories fit; only ingest compares with bounds"
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""
@@ -194,6 +199,10 @@ def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int
     return replace(spaces, one_hot=one_hot, observation_names=names, action_names=actions), horizon
 
 
+REMEDY = (
+    "where it is an outcome, set options.end: outcome, or flag true ends in columns.terminated; "
+    "where every row has a cost, empty these cells, and set options.end: observed"
+)
 FILL_IN = "carry the trajectory's last value forward, or drop the row"
 _TRUE_ENDS = "columns.terminated, in MEDS options.terminates"
 ZONE = "times with their zone, as a local hour comes twice when summer time ends"
@@ -243,9 +252,7 @@ class TabularReader:
         if self._unused:
             hint = "" if self._earns else "warning: no other row has a reward: "
             found = "the last row of trajectories that do not terminate has a reward"
-            remedy = "set options.end: outcome, or flag true ends in columns.terminated"
-            why = f"which is not used; if it is an outcome, {remedy}"
-            say(f"ingest: {hint}{found}, {why}")
+            say(f"ingest: {hint}{found}, which is not used: {REMEDY}")
         if None not in self._levels and len(self._levels) > 1:
             why = "an outcome is the reward of the last row alone"
             say(f"ingest: warning: a trajectory's rows all earn the same; {why}")

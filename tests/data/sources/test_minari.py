@@ -141,7 +141,7 @@ def test_a_damaged_episode_is_named(project: Path, damage: Any) -> None:
 def test_an_episode_that_minari_reads_in_part_is_refused(project: Path) -> None:
     episodes = [box_episode(3, 0), box_episode(2**17, 1), box_episode(3, 2)]
     create(project / "minari", "a-v0", episodes, "arrow", **box_spaces())
-    refused(collected(entry("a-v0", root=project / "minari")), "data: episode 3: missing")
+    refused(collected(entry("a-v0", root=project / "minari")), "data: episode [1-3]: missing")
 
 
 @pytest.mark.parametrize(
