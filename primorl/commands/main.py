@@ -35,11 +35,11 @@ _COMMANDS = (
     policies.release,
 )
 """In the order of ``primorl --help``, where the groups come last."""
-_COMPLETION = "_PRIMORL_COMPLETE"
 _USAGE = 2  # exit status
 
 app = typer.Typer(
     name="primorl",
+    add_completion=False,
     help="Plan a guarantee, run, use the policy, read the ledger, release.",
     epilog="`primorl COMMAND --help` shows the options of a command and examples.",
     rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
@@ -92,8 +92,6 @@ def main(words: Sequence[str] | None = None) -> int:
     given = [word for word in given if word != "--debug"]
     try:
         command = typer.main.get_command(app)
-        if _COMPLETION in os.environ:  # the shell asks what may come next, in variables of its own
-            command.main([], prog_name="primorl")
         with (
             in_project(),
             command.make_context("primorl", given) as context,
@@ -109,8 +107,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     except typer.Exit as done:
         return done.exit_code
-    except SystemExit as done:  # of typer's own options and answers for the shell's completion
-        return int(done.code or 0)
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -156,7 +156,7 @@ class Desk:
                 bill.refuse_beyond_budget()
                 first = request == bill.unpaid[0] and len(bill.unpaid) > 1
                 if first and bill.variant == "private":
-                    say(f"{stage_of(request)}: this run charges {bill.total}")
+                    say(f"{stage_of(request)}: this run is still to charge {bill.total}")
             stage, own = {stage_of(request)}, request.identity
             if request in bill.unpaid or own in paid_identities(bill.find_lost(stage)):
                 bill.refuse_lost(stage)

@@ -144,7 +144,6 @@ class Membership:
         self._of_rows = _digester(secret, b"rows")
         self._by_rows = by_rows
         self._digests = bytearray()
-        self._unit = ""
 
     def update(self, table: pa.Table) -> None:
         """Take in whole units, in the dataset's schema."""
@@ -153,15 +152,9 @@ class Membership:
         starts = trajectory_starts(table)
         chosen = row_numbers(starts)
         units, names = (whole(table[name]).take(chosen).to_pylist() for name in IDS)
-        if units != names:  # units whose id is not their trajectory's too, one a unit
-            found = []
-            for unit, name in zip(units, names, strict=True):
-                if unit not in (name, self._unit):
-                    found.append(unit.encode())
-                    self._unit = unit
-            self._digests += self._of_id(found)
+        others = dict.fromkeys(u for u, name in zip(units, names, strict=True) if u != name)
         encoded = [name.encode() for name in names]
-        self._digests += self._of_id(encoded)
+        self._digests += self._of_id([*map(str.encode, others), *encoded])
         if self._by_rows:
             self._digests += self._of_rows(trajectory_bytes(table, starts))
         else:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from primorl.base import PipelineError
 from primorl.data.storage.schema import (
     IDS,
+    Array,
     DatasetInfo,
     Floats,
     Ints,
@@ -252,10 +253,8 @@ class UnitStore:
 
     def flat(self) -> tuple["Tensor", "Tensor"]:
         """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
-        import torch
-
         inputs, targets = self.arrays()
-        return torch.from_numpy(inputs.copy()), torch.from_numpy(targets.copy())
+        return _tensor(inputs.copy()), _tensor(targets.copy())
 
     @property
     def terminates(self) -> bool:
@@ -265,15 +264,11 @@ class UnitStore:
     @cached_property
     def numbers(self) -> "Tensor":
         """Which of the partition's units these are, int64 [U], ascending."""
-        import torch
-
-        return torch.from_numpy(self._numbers)
+        return _tensor(self._numbers)
 
     def lengths(self, units: "Tensor") -> "Tensor":
         """Count the transitions of each unit: int64 [U] of unit numbers to int64 [U]."""
-        import torch
-
-        return torch.from_numpy(self._lengths[units.numpy()])
+        return _tensor(self._lengths[units.numpy()])
 
     def transitions(self, units: "Tensor", steps: "Tensor") -> tuple["Tensor", "Tensor"]:
         """Gather the chosen transitions of each unit.
@@ -288,10 +283,8 @@ class UnitStore:
         Returns:
             Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
         """
-        import torch
-
         # NumPy takes short rows in half of torch's time.
-        rows = torch.from_numpy(self._rows.take(self._chosen(units, steps), axis=0))
+        rows = _tensor(self._rows.take(self._chosen(units, steps), axis=0))
         width = self.observation_size + self.action_size
         return rows[..., :width].contiguous(), rows[..., width:].contiguous()
 
@@ -299,17 +292,11 @@ class UnitStore:
         """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see
         `transitions`.
         """
-        import torch
-
-        rows, starts = self._chosen(units, steps), self.trajectory_starts
-        place = np.minimum(np.searchsorted(starts, rows), len(starts) - 1)
-        return torch.from_numpy(starts[place] == rows)
+        return _tensor(np.isin(self._chosen(units, steps), self.trajectory_starts))
 
     def first_observations(self) -> "Tensor":
         """Give the first observation of every trajectory, float32 [trajectories, S]."""
-        import torch
-
-        return torch.from_numpy(self._rows[self.trajectory_starts, : self.observation_size])
+        return _tensor(self._rows[self.trajectory_starts, : self.observation_size])
 
     def _chosen(self, units: "Tensor", steps: "Tensor") -> Ints:
         """Find the rows of steps of units, int64 [U, M]."""
@@ -318,6 +305,12 @@ class UnitStore:
             steps.numpy(), self._lengths[which, None] - 1
         )
         return rows
+
+
+def _tensor(array: Array) -> "Tensor":
+    import torch
+
+    return torch.from_numpy(array)
 
 
 def _on_disk(folder: Path, shape: tuple[int, int]) -> Floats:

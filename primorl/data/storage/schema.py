@@ -217,10 +217,8 @@ def action_vectors(table: pa.Table, spaces: Spaces) -> Floats:
     """Give the actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
     if not spaces.discrete_actions:
         return vectors(table["action"])
-    chosen = numbers(table["action"])
-    onehot = np.zeros((len(chosen), spaces.action_size), dtype=np.float32)
-    onehot[np.arange(len(chosen)), chosen] = 1
-    return onehot
+    one_hot: Floats = np.eye(spaces.action_size, dtype=np.float32)[numbers(table["action"])]
+    return one_hot
 
 
 def vectors(column: pa.ChunkedArray) -> Floats:
@@ -248,11 +246,8 @@ def changes(column: pa.ChunkedArray) -> Flags:
     """
     values = whole(column)
     changed = np.ones(len(values), dtype=bool)
-    if pa.types.is_integer(values.type):
-        np.not_equal(numbers(values)[1:], numbers(values)[:-1], out=changed[1:])
-    else:
-        before = values.slice(0, max(len(values) - 1, 0))
-        changed[1:] = numbers(pc.not_equal(values.slice(1), before))
+    before = values.slice(0, max(len(values) - 1, 0))
+    changed[1:] = numbers(pc.not_equal(values.slice(1), before))
     return changed
 
 
