@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dp_accounting import dp_event
 from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
+from primorl.data.identity.membership import remember_units
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
