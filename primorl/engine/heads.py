@@ -24,16 +24,18 @@ Correlated features have directions of several times curvature 1: 1 overshoots.
 _ROWS_OF_A_UNIT = 32  # as is usual
 _UNEXPLAINED = 0.5  # share of a target that no features explain, as is usual
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
-EXPLAINED, FIRST_STATES, LENGTHS = "explained", "first_states", "lengths"
+EXPLAINED, REWARD_OFFSET = "explained", "reward_offset"
+FIRST_STATES, LENGTHS = "first_states", "lengths"
 PERSISTENCE = "persistence"  # of a clone, the others of a model
 """Names of the queries in ``privacy.json``."""
-LATE = (RESIDUALS, EXPLAINED, FIRST_STATES, LENGTHS, PERSISTENCE)
+LATE = (RESIDUALS, EXPLAINED, REWARD_OFFSET, FIRST_STATES, LENGTHS, PERSISTENCE)
 """Queries that are asked after the rounds: they need the weights, or the released scales."""
 SHARES = {
     SCALES: 0.15,
     FINER_SCALES: 0.15,
     RESIDUALS: 0.07,
     EXPLAINED: 0.03,
+    REWARD_OFFSET: 0.03,
     FIRST_STATES: 0.06,
     LENGTHS: 0.03,
     PERSISTENCE: 0.08,
@@ -43,8 +45,8 @@ PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
 LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
 """Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
-PERSISTENCE_CONTRIBUTION = BoundedSum(1, 1.0)
-"""Of a unit to `PERSISTENCE`."""
+ONE_NUMBER = BoundedSum(1, 1.0)
+"""Of a unit to `REWARD_OFFSET` and to `PERSISTENCE`."""
 SURELY_EXPLAINED = 2.0
 """Standard errors of what is explained of the reward, up to which it may be nothing."""
 LOST_YES, _LOST_OF_CUBES = 0.2, 0.02
@@ -112,6 +114,7 @@ def contributions(
         ),
         RESIDUALS: residual_contribution(observations + 1),
         EXPLAINED: explained_contribution(observations + 1),
+        REWARD_OFFSET: ONE_NUMBER,
         FIRST_STATES: first_state_contribution(observations, one_hot),
         LENGTHS: LENGTH_CONTRIBUTION,
     }

@@ -36,6 +36,7 @@ _WIDEST_CHANGE = 6.0  # in their scale, that the finer query looks at
 _LARGEST_RESIDUAL = 2.0  # in scales of the target
 _FARTHEST_TARGET = 10.0  # in its scale
 _LARGEST_ERROR = 0.2  # of a share that is told
+_TOLD = 2.0  # standard deviations of its noise, above which a mean is told from 0
 _SEEN = 3.5  # standard deviations of its noise, above which a mean square is told from nothing
 _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is told from nothing
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
@@ -448,6 +449,31 @@ class ExplainedQuery(_PredictionQuery):
         )
 
 
+class RewardOffsetQuery(_PredictionQuery):
+    """Asks every unit by how much its rewards exceed the heads' prediction: their mean, in the
+    scale of the reward.
+
+    The clip of the rounds takes away what rare rewards of large size would add. A unit's mean over
+    all its rows is small, and hardly clipped.
+    """
+
+    @property
+    def contribution(self) -> BoundedSum:
+        """A unit's contribution."""
+        return heads.ONE_NUMBER
+
+    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """See `_PredictionQuery.summarise`."""
+        return (known - predicted)[:, -1:].double().mean(0)
+
+    def offset(self, answer: Tensor, noise: float) -> float:
+        """Return what to add to a predicted reward, 0 where noise could have made the answer:
+        post-processing.
+        """
+        found = float(answer[0])
+        return found if abs(found) > _TOLD * noise else 0.0
+
+
 @dataclass(frozen=True)
 class PersistenceQuery(_PredictionQuery):
     """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
@@ -464,7 +490,7 @@ class PersistenceQuery(_PredictionQuery):
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
-        return heads.PERSISTENCE_CONTRIBUTION
+        return heads.ONE_NUMBER
 
     def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
         """Return the clone's output, of its one network."""

@@ -29,6 +29,7 @@ _LEAST_SHARE, _FARTHEST = 0.01, 0.95
 LateQuery = (
     queries.ResidualQuery
     | queries.ExplainedQuery
+    | queries.RewardOffsetQuery
     | queries.FirstStatesQuery
     | queries.LengthsQuery
     | queries.PersistenceQuery
@@ -106,6 +107,7 @@ class TrainingSetup:
         made: dict[str, LateQuery] = {
             heads.RESIDUALS: queries.ResidualQuery(self.architecture.targets),
             heads.EXPLAINED: queries.ExplainedQuery(self.architecture.targets),
+            heads.REWARD_OFFSET: queries.RewardOffsetQuery(self.architecture.targets),
             heads.FIRST_STATES: queries.FirstStatesQuery(self.columns),
         }
         if self.horizon is not None:
@@ -212,6 +214,17 @@ class TrainingSetup:
             min=least
         )
 
+    def _offset_reward(self, weights: Weights, answers: Answers) -> Weights:
+        """Add to the heads' rewards what the people's exceed them by, where it was asked for."""
+        if heads.REWARD_OFFSET not in answers:
+            return weights
+        query = queries.RewardOffsetQuery(self.architecture.targets)
+        answer, noise = answers[heads.REWARD_OFFSET], self.noise_of(heads.REWARD_OFFSET)
+        *others, bias = weights
+        bias = bias.clone()
+        bias[..., query.targets - 1] += query.offset(answer, noise)
+        return (*others, bias)
+
     def explain(self, answers: Answers) -> tuple[Explained | None, ...] | None:
         """Estimate what the model explains of each target; None where it was not asked for."""
         if heads.EXPLAINED not in answers:
@@ -242,7 +255,7 @@ class TrainingSetup:
         if self.architecture.features is None:
             return self.architecture, weights
         shape = replace(self.architecture, members=members, spread=True)
-        spread = self.spread(answers)
+        spread, weights = self.spread(answers), self._offset_reward(weights, answers)
         return shape, make_members(weights, spread, self.noise_in_weights, shape, self.seed)
 
     def shape(self, weights: Tensor) -> Weights:

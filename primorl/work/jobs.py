@@ -199,7 +199,7 @@ class CloneJob(TrainingJob):
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
-        asked = {heads.PERSISTENCE: heads.PERSISTENCE_CONTRIBUTION}
+        asked = {heads.PERSISTENCE: heads.ONE_NUMBER}
         return self.mechanism.build(manifest, self.network(manifest), asked)
 
 

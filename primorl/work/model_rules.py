@@ -182,6 +182,9 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.EXPLAINED]
+    # A simulator measures returns, and an outcome at the end is the reward of few rows.
+    if linear and params.chosen.environment is None and params.chosen.bounds.before_end is None:
+        names += [heads.REWARD_OFFSET]
     names += [heads.FIRST_STATES] if params.asks_starts else []
     names += [heads.LENGTHS] if params.asks_starts and params.chosen.horizon is not None else []
     mechanism = MechanismNumbers(

@@ -16,6 +16,7 @@ from primorl.engine import queries
 from primorl.engine.heads import (
     FINER_SCALES,
     RESIDUALS,
+    REWARD_OFFSET,
     SCALES,
     WINDOW,
     contributions,
@@ -29,11 +30,12 @@ from primorl.engine.queries import (
     LengthsQuery,
     ObservationColumns,
     ResidualQuery,
+    RewardOffsetQuery,
     ScalesQuery,
 )
 from primorl.engine.training import TrainingState, train
 from primorl.model.architecture import Architecture, Explained
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights, outputs
 from primorl.model.features import FARTHEST, Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -175,8 +177,8 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
         assert isinstance(early, ScalesQuery)
         moved = (early.total(more) - early.total(rest)).double() / ONE
         assert float(moved.norm()) <= asked[name].sensitivity * (1 + 1e-12)
-    late = ResidualQuery(6), ExplainedQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)
-    for query in late:
+    of_heads = ResidualQuery(6), ExplainedQuery(6), RewardOffsetQuery(6)
+    for query in (*of_heads, FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
         sums = [query.total(log, normaliser, weights) for log in (more, rest)]
         moved = (sums[0] - sums[1]).double() / ONE
         assert float(moved.norm()) <= query.contribution.sensitivity * (1 + 1e-12)
@@ -336,6 +338,25 @@ def test_scales_are_found_however_narrow_and_noise_makes_them_wider() -> None:
     assert bool((scales[:3] / true[:3] < 1.4).all())
     assert float(scales[5]) == pytest.approx(1.4, rel=0.3), "rare large rewards count"
     assert float(setup.early_queries(answers)[FINER_SCALES].windows.half[1]) > 2 * WINDOW * 0.16
+
+
+def test_rare_costs_that_the_clip_takes_away_are_given_back() -> None:
+    """The twin: without the answer, or with one that noise could have made, they are not."""
+    setup, log = setup_of(400), narrow(400)
+    trained = train(setup, log, None)
+    inputs = trained.normaliser.inputs(torch.cat(list(log.inputs)))[None]
+    known = trained.normaliser.targets(torch.cat(list(log.targets)))[:, :6]
+
+    def missing(answers: dict[str, Tensor], noise: float = 0.0) -> Tensor:
+        mechanism = setup_of(400, noise).mechanism
+        _, weights = replace(setup, mechanism=mechanism).release(trained.weights, answers, 1)
+        return (known - outputs(weights, inputs)[0, :, :6]).mean(0)
+
+    given, taken = missing(dict(trained.answers)), missing({})
+    assert abs(float(given[-1])) < 0.01 < 0.03 < abs(float(taken[-1]))
+    assert torch.equal(given[:-1], taken[:-1]), "only the reward's"
+    noisy = missing({REWARD_OFFSET: trained.answers[REWARD_OFFSET]}, noise=40.0)
+    assert torch.equal(noisy, taken)
 
 
 UNITS, ROWS = 1000, 40
