@@ -6,11 +6,11 @@ suits them. What neither says is a default of its class, or decided by a rule. A
 key and one that is not there are the same: None, until something decides.
 """
 
-import functools
 import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -372,7 +372,7 @@ class Params(Block):
     @property
     def undecided(self) -> frozenset[str]:
         """Keys that a rule is still to decide."""
-        return frozenset(key for key in RULED if found_in(self, key) is None)
+        return frozenset(key for key in RULED if attrgetter(key)(self) is None)
 
     def choices(self) -> dict[str, Any]:
         """Return values to compare runs by, by dotted key, without addresses, speed and what a rule
@@ -391,7 +391,7 @@ class Params(Block):
 
     def with_decided(self, values: Mapping[str, Any]) -> "Params":
         """Return the same choices with what a rule decided, by dotted key; set keys stay."""
-        taken = {key: value for key, value in values.items() if found_in(self, key) is None}
+        taken = {key: value for key, value in values.items() if attrgetter(key)(self) is None}
         blocks: dict[str, dict[str, Any]] = {}
         for key, value in taken.items():
             block, _, name = key.partition(".")
@@ -409,11 +409,6 @@ class Params(Block):
     def asks_today(self) -> bool:
         """Whether the question for today's returns has a share of ε."""
         return "behaviour" in self.privacy.shares
-
-
-def found_in(settings: Any, key: str) -> Any:
-    """Return the value at a dotted key of a settings object."""
-    return functools.reduce(getattr, key.split("."), settings)
 
 
 def load(path: Path = PARAMS) -> Params:
@@ -539,14 +534,12 @@ def merge(
                 else reading.UNKNOWN_KEY
             )
             raise PipelineError(f"{file}: recipe.{reading.shown_key(key)}: {why}")
-    empty = {key: None for key, value in [*given.items(), *suggested.items()] if value is None}
-    given = {key: value for key, value in given.items() if value is not None}
-    origins = dict.fromkeys(suggested, file) | dict.fromkeys(given, PARAMS.name)
-    suggested = {key: value for key, value in suggested.items() if value is not None}
-    if given.keys() & {"partition.public_fraction", "partition.public"}:
-        suggested.pop("partition.public_fraction", None)
-    said = empty | suggested | given
+    set_here = {key for key, value in given.items() if value is not None}
+    origins = dict.fromkeys(suggested, file) | dict.fromkeys(set_here, PARAMS.name)
     origins = {key: of for key, of in origins.items() if key.partition(".")[0] in BLOCKS}
+    if set_here & {"partition.public_fraction", "partition.public"}:
+        suggested.pop("partition.public_fraction", None)
+    said = given | {key: value for key, value in suggested.items() if key not in set_here}
     if not said.get("partition.public") and said.get("partition.public_fraction") is None:
         said["partition.public_fraction"] = 0  # nobody is public by default
     if said.get("privacy.shares") is None:
@@ -554,7 +547,7 @@ def merge(
         said["privacy.shares"] = dict(SHARES_OF_A_SIMULATOR if simulated else SHARES_OF_A_LOG)
     # A network begins with what a drawn public split tells; else a rule decides about the class.
     drawn = said.get("partition.public_fraction") not in (None, 0)
-    shaped = {"dynamics.hidden", "dynamics.start"} & (given.keys() | suggested.keys())
+    shaped = [said.get(key) for key in ("dynamics.hidden", "dynamics.start")] != [None, None]
     if said.get("dynamics.model") is None and (drawn or shaped):
         said["dynamics.model"], origins["dynamics.model"] = "network", PUBLIC
     content: dict[str, Any] = {name: {} for name in (*BLOCKS, "ledger", "tracking", "compute")}

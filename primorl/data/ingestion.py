@@ -3,12 +3,10 @@ must pass.
 """
 
 import itertools
-from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +29,6 @@ from primorl.data.storage.schema import (
     vectors,
     whole,
 )
-
-_Item = TypeVar("_Item")
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
@@ -92,7 +88,7 @@ def _copy_rows(
     spellings = [membership.SpellingCheck(reader.path, each) for each in of]
     people = kept = 0
     taken: set[int] = set()
-    with closing(ahead(reader.tables())) as tables:
+    with closing(reader.tables()) as tables:
         for everybody in tables:
             people += pc.count_distinct(everybody["unit_id"]).as_py()
             for check_spelling in spellings:
@@ -127,18 +123,6 @@ def _copy_rows(
         paid = f"which training pays for, too: {shown}. That is private: {why}"
         say(f"ingest: warning: {found}, {paid}")
     return fingerprint
-
-
-def ahead(items: Generator[_Item]) -> Generator[_Item]:
-    """Make each item in a thread of its own while the one before it is worked on.
-
-    Closing it closes ``items``: open and temporary files of a source go with an error too.
-    """
-    with closing(items), ThreadPoolExecutor(1) as maker:
-        coming = maker.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = maker.submit(next, items, None)
-            yield item
 
 
 _EXACT = 2**24  # float32 has no whole number beyond for each

@@ -98,7 +98,6 @@ class GymBatch:
             raise PipelineError(f"environment {environment!r}: {found}")
         self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
         if isinstance(action, Discrete):
-            self._start = int(action.start)
             self.action_low = np.zeros(int(action.n), np.float32)
             self.action_high = np.ones(int(action.n), np.float32)
         else:
@@ -130,7 +129,7 @@ class GymBatch:
         """
         for at, env in enumerate(self._envs):
             if not self._over[at]:
-                action = int(actions[at]) + self._start if self.discrete_actions else actions[at]
+                action = int(actions[at]) if self.discrete_actions else actions[at]
                 found = env.step(action)
                 self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = (
                     found[:4]

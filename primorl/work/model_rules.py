@@ -6,9 +6,10 @@ linear heads the variance that the noise adds to predictions (docs/fitted-plan.m
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from primorl.config.params import RULED, JobName, Params, found_in
+from primorl.config.params import RULED, JobName, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
@@ -177,7 +178,7 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, dynamics = params.privacy, params.dynamics
-    decided = {key: found_in(params, key) for key in RULED}
+    decided = {key: attrgetter(key)(params) for key in RULED}
     linear = decided["dynamics.model"] == "linear"
     names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []

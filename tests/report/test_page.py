@@ -209,7 +209,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
         assert ("96% under the policy" in page) == shown
         assert "the model has not learned it" not in page
         rare = replace(FACTS, summary=own, conduct=conduct | {"clone_ended": 0.04}, declared=words)
-        assert ("the model has not learned it" in plain(write_page(rare))) == shown
+        assert ("nor the policy counts it.</li>" in plain(write_page(rare))) == shown
         assert "The clone misses practice" not in page
     named = {"clone": 0.3, "policy": 0.2}
     ends = [{"name": "died", "reward": 0.0} | named, {"name": "went home", "reward": 5.0} | named]
@@ -220,7 +220,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     assert "died: 20 under the policy and 30 if all goes on as today" in page
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
     assert "no such end by the last step: 60 under the policy and 40 if" in page
-    assert page.count("The model has not learned how often that is today.") == 1
+    assert page.count("The model has not learned how often that is today.</li>") == 1
     assert "less dose 3 where not ward=icu: 10% of" in page
     assert "The clone misses practice in its share of dose 4" in page
 
