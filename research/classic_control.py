@@ -39,7 +39,8 @@ class ClassicControl:
     Each subclass has its own equations.
     """
 
-    step_limit: int | None
+    discrete_actions: bool = True
+    step_limit: int | None = 500
     _widest: tuple[float, ...]
     """Of each number of a first state: it is uniform between this bound and its negative."""
 
@@ -82,8 +83,6 @@ class CartPoleBatch(ClassicControl):
     observation_size: int = 4
     action_low: Floats = np.zeros(2, np.float32)
     action_high: Floats = np.ones(2, np.float32)
-    discrete_actions: bool = True
-    step_limit: int | None = 500
     _widest = (0.05,) * 4
     _gravity, _mass_cart, _mass_pole, _half_length, _force, _tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     _angle_limit, _position_limit = 12 * 2 * math.pi / 360, 2.4
@@ -95,7 +94,7 @@ class CartPoleBatch(ClassicControl):
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """See `GymBatch.step`."""
-        x, speed, angle, turn = self._state
+        _, speed, angle, turn = self._state
         force = np.where(actions == 1, self._force, -self._force)
         sine, cosine = np.sin(angle), np.cos(angle)
         total = self._mass_cart + self._mass_pole
@@ -104,9 +103,7 @@ class CartPoleBatch(ClassicControl):
         turning = (self._gravity * sine - cosine * pushed) / resistance
         pushing = pushed - self._mass_pole * self._half_length * turning * cosine / total
         tau = self._tau
-        after = np.stack(
-            (x + tau * speed, speed + tau * pushing, angle + tau * turn, turn + tau * turning)
-        )
+        after = self._state + tau * np.stack((speed, pushing, turn, turning))
         terminated = (np.abs(after[0]) > self._position_limit) | (
             np.abs(after[2]) > self._angle_limit
         )
@@ -124,8 +121,6 @@ class AcrobotBatch(ClassicControl):
     observation_size: int = 6
     action_low: Floats = np.zeros(3, np.float32)
     action_high: Floats = np.ones(3, np.float32)
-    discrete_actions: bool = True
-    step_limit: int | None = 500
     _widest = (0.1,) * 4
     _tau, _gravity = 0.2, 9.8
     _length, _centre = 1.0, 0.5  # of both links [m]

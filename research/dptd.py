@@ -106,19 +106,16 @@ class Sarsa:
         action, rows = self._act(features, exploration), []
         for _ in range(steps):
             following, reward, ended, _, _ = self.env.step(action)
-            next_features = self._features(np.asarray(following, dtype=np.float64))
+            after = np.asarray(following, dtype=np.float64)
+            next_features = self._features(after)
             next_action = self._act(next_features, exploration)
             if rate:
                 target = float(reward) + (
                     0 if ended else 0.99 * self.weights[next_action] @ next_features
                 )
                 self.weights[action] += rate * (target - self.weights[action] @ features) * features
-            rows.append((np.stack((here, following)), float(reward), ended))
-            here, features, action = (
-                np.asarray(following, dtype=np.float64),
-                next_features,
-                next_action,
-            )
+            rows.append((np.stack((here, after)), float(reward), ended))
+            here, features, action = after, next_features, next_action
             if ended:
                 break
         return rows

@@ -190,11 +190,9 @@ class Run:
     @property
     def key(self) -> Row:
         """Names and settings of the row."""
-        users = (
-            f"{self.cohorts} × {self.cohort} users of {self.steps} steps, "
-            f"{self.episodes or 'all'} episodes"
-        )
-        setting = f"{users}, hidden {list(self.hidden)}, deviation {self.deviation}, {self.update}"
+        users = f"{self.cohorts} × {self.cohort} users of {self.steps} steps"
+        setting = f"{users}, {self.episodes or 'all'} episodes, hidden {list(self.hidden)}, "
+        setting += f"deviation {self.deviation}, {self.update}"
         if self.averaged:
             setting += f", mean of the last {self.averaged:.0%}"
         return {
@@ -409,14 +407,7 @@ def cartpole() -> Iterator[Run]:
         base = replace(base, update=loose(paper))
         yield replace(base, row="paper", budget="no noise", noise_multiplier=0.0)
         yield from published(base, ("ε 1", "ε 3", "ε 5"))
-    local = DPPG(
-        clipping_norm=0.1,
-        local_learning_rate=1.0,
-        epochs=4,
-        minibatches=1,
-        decay=0.97,
-        learning_rate=20.0,
-    )
+    local = replace(FULL_BATCH, epochs=4, learning_rate=20.0)
     base = Run("CartPole", "DPPG", "strict", "", local, 0.0, 125, 8, 500, 1)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
     base = Run("CartPole", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64), averaged=0.5)
@@ -425,6 +416,14 @@ def cartpole() -> Iterator[Run]:
 
 Z = ("z 1", "z 3")
 BUDGETS = (*Z, "ε 1", "ε 0.5", "ε 0.25", "ε 0.1")
+FULL_BATCH = DPPG(
+    clipping_norm=0.1,
+    local_learning_rate=1.0,
+    epochs=1,
+    minibatches=1,
+    decay=0.97,
+    learning_rate=40.0,
+)
 CONTROL = CarriedCritic(
     clipping_norm=0.05,
     local_learning_rate=7.26e-4,
@@ -441,15 +440,7 @@ DOSING = CarriedCritic(
 
 def acrobot() -> Iterator[Run]:
     """Acrobot: a user has four episodes, for within one all rewards are equal until the goal."""
-    update = DPPG(
-        clipping_norm=0.1,
-        local_learning_rate=1.0,
-        epochs=1,
-        minibatches=1,
-        decay=0.97,
-        learning_rate=40.0,
-    )
-    base = Run("Acrobot", "DPPG", "strict", "", update, 0.0, 300, 12, 2000, 4)
+    base = Run("Acrobot", "DPPG", "strict", "", FULL_BATCH, 0.0, 300, 12, 2000, 4)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
     base = Run("Acrobot", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64))
     yield from with_nulls(base, "z 3")
@@ -460,14 +451,7 @@ def dosing() -> Iterator[Run]:
 
     The simulator is this project's (Bergman's minimal model), not the paper's.
     """
-    update = DPPG(
-        clipping_norm=0.1,
-        local_learning_rate=1.0,
-        epochs=1,
-        minibatches=1,
-        decay=1.0,
-        learning_rate=8.0,
-    )
+    update = replace(FULL_BATCH, decay=1.0, learning_rate=8.0)
     for task in ("Dosing-0", "Dosing-1"):
         base = Run(task, "DPPG", "strict", "", update, 0.0, 250, 24, 96, 1, deviation=0.7)
         yield from lines(base, ("z 0.1", "z 0.5", "ε 1"), "ε 1", learning_rate=1.0)
@@ -495,8 +479,7 @@ def mujoco() -> Iterator[Run]:
 
 def cases() -> list[Run | Peer]:
     """All lines of the tables."""
-    peers = [Peer(task, method) for task, method in _PEERS]
-    return [*cartpole(), *acrobot(), *dosing(), *mujoco(), *peers]
+    return [*cartpole(), *acrobot(), *dosing(), *mujoco(), *(Peer(*key) for key in _PEERS)]
 
 
 PUBLISHED = {
@@ -532,18 +515,8 @@ Table 1).
 
 def table(rows: Sequence[Row]) -> str:
     """Write a line for each budget, beside the paper's figure."""
-    head = (
-        "task",
-        "method",
-        "budget",
-        "ε",
-        "the paper's",
-        "our mode of the papers, drawn; greedy",
-        "drawn",
-        "greedy",
-        "best look",
-    )
-    lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"]
+    head = "| task | method | budget | ε | the paper's | our mode of the papers, drawn; greedy "
+    lines = [f"{head}| drawn | greedy | best look | users |", "|---" * 10 + "|"]
     by_place: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
     for one in cases():
         if one.row in ("strict", "peer", "paper") and (found := _of(rows, one)):
@@ -574,10 +547,9 @@ def nulls(rows: Sequence[Row]) -> str:
         prefix = null.row.removesuffix("noise alone")
         same = [one for one in all_lines if (one.task, one.method) == (null.task, null.method)]
         by_row = {one.row: _of(rows, one) for one in same if one.budget in ("", null.budget)}
-        own = by_row[prefix.strip() or "strict"]
+        first = f"{null.budget}: {interval(by_row[prefix.strip() or 'strict'], 'drawn')}"
         cells = [interval(by_row.get(prefix + kind, []), "drawn") for kind in kinds]
         name = f"{null.method}, papers' mode" if prefix else null.method
-        first = f"{null.budget}: {interval(own, 'drawn')}"
         lines.append(f"| {null.task} | {name} | {first} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -628,9 +600,9 @@ def main() -> None:
         for one in cases()
         if one.task in asked.only and (not asked.rows or one.row in asked.rows)
     ]
-    by_key = {str(one.key | {"seed": seed}): one for seed in range(asked.seeds) for one in chosen}
-    keys = [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen]
-    completed("online", keys, lambda key: by_key[str(key)].made(key["seed"]))
+    runs = [(one, one.key | {"seed": seed}) for seed in range(asked.seeds) for one in chosen]
+    made = {str(key): partial(one.made, key["seed"]) for one, key in runs}
+    completed("online", [key for _, key in runs], lambda key: made[str(key)]())
 
 
 if __name__ == "__main__":

@@ -129,13 +129,7 @@ class Step:
         return norms
 
 
-@lru_cache(maxsize=16)
-def _quantile(probability: float, degrees: int, noncentrality: float) -> float:
-    """The quantile of a non-central χ² distribution.
-
-    A run asks for the same one for every cohort.
-    """
-    return float(ncx2.ppf(probability, degrees, noncentrality))
+_quantile = lru_cache(maxsize=16)(ncx2.ppf)  # every cohort of a run asks for the same one
 
 
 @dataclass(frozen=True)
@@ -325,8 +319,7 @@ def draw(path: Path, rows: list[Row]) -> None:
     styles = {("learning", "1.0"): "-", ("learning", "5.0"): "--", ("noise alone", "1.0"): ":"}
     users = np.arange(EVERY, USERS + 1, EVERY)
     for row in rows:
-        style = styles.get((row["mode"], row["epsilon"]))
-        if style is None:
+        if (style := styles.get((row["mode"], row["epsilon"]))) is None:
             continue
         here = axes[list(SETTINGS).index(row["settings"]), PROBABILITIES.index(row["p"])]
         curve, errors = np.array(row["curve"]), 1.96 * np.array(row["errors"])
@@ -373,8 +366,7 @@ def table(rows: list[Row]) -> str:
     for settings, name, epsilon in product(SETTINGS, ("dppg-kl", "dppg-l2"), EPSILONS):
         line = f"| {settings} | {ALGORITHMS[name]} | {epsilon:g}"
         for p in PROBABILITIES:
-            key = {"settings": settings, "algorithm": name, "p": p}
-            key |= {"epsilon": str(epsilon)}
+            key = {"settings": settings, "algorithm": name, "p": p, "epsilon": str(epsilon)}
             learning, noise, clip = (_find(rows, key | {"mode": mode}) for mode in MODES)
             error = 1.96 * math.hypot(learning["error"], noise["error"])
             better = learning["regret"] < noise["regret"] - error
@@ -387,7 +379,7 @@ def table(rows: list[Row]) -> str:
     ):
         key = {"settings": settings, "algorithm": name, "mode": mode}
         found = [f"{_regret(_find(rows, key | {'p': p}))} | – | –" for p in PROBABILITIES]
-        named = f"{ALGORITHMS[name]}{', no clip and no noise' if mode == 'neither' else ''}"
+        named = ALGORITHMS[name] + ", no clip and no noise" * (mode == "neither")
         lines.append(f"| {settings} | {named} | ∞ | {' | '.join(found)} |")
     return "\n".join(lines)
 
