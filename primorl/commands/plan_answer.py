@@ -96,7 +96,8 @@ def show(
     """
     if given or solve is not None or not PARAMS.exists():
         if epsilon is not None:
-            raise PipelineError("--run-epsilon: found without a run of its own; leave it out")
+            found = "found beside numbers of a mechanism, or without a project"
+            raise PipelineError(f"--run-epsilon: {found}; leave the others out")
         training, delta = asked_for(given, solve)
         lines, content = _mechanism_lines(training, delta), _as_json(training, delta)
     else:
