@@ -47,7 +47,7 @@ def declared(environment: str) -> tuple[Spaces, int | None, Space[Any]]:
         inner = (env.env if isinstance(env, FlattenObservation) else env).observation_space
         limit = None if env.spec is None else env.spec.max_episode_steps
         spaces = spaces_of(origin, env.observation_space, env.action_space)
-    return replace(spaces, observation_names=names_of(inner)), limit, inner
+    return replace(spaces, observation_names=_name_dimensions(inner)[0]), limit, inner
 
 
 def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
@@ -69,7 +69,7 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         found = f"{flat.shape[0]} numbers; allowed are up to {_MOST_NUMBERS}"
         raise PipelineError(f"{origin}: observation space: found {found}")
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
-    one_hot = tuple(_one_hot(observation))
+    names, one_hot = _name_dimensions(observation)
     if isinstance(action, Discrete):
         if action.start != 0:
             raise PipelineError(f"{origin}: action space: found actions from {action.start}, not 0")
@@ -89,7 +89,7 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             raise PipelineError(f"{origin}: action space: {found}")
         ends = [tuple(end.astype(float).tolist()) for end in (action.low, action.high)]
         spaces = Spaces(low, high, ends[0], ends[1])
-    return replace(spaces, one_hot=one_hot, observation_names=names_of(observation))
+    return replace(spaces, one_hot=one_hot, observation_names=names)
 
 
 def check_fit(where: str, own: Spaces, other: Spaces) -> None:
@@ -104,13 +104,21 @@ def check_fit(where: str, own: Spaces, other: Spaces) -> None:
             raise PipelineError(f"{where}: {what}: found {found}, declared is {allowed}")
 
 
-def names_of(space: Space[Any]) -> tuple[str, ...]:
+def _name_dimensions(space: Space[Any]) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     """Name each dimension of a space of observations as Gymnasium flattens it; a category is
-    ``name=2``.
+    ``name=2``. Entries of a Dict are called by their keys, those of a Tuple by their numbers.
 
-    Entries of a Dict are called by their keys, those of a Tuple by their numbers.
+    Returns:
+        The names; and the parts that are one category each: (first dimension, number of
+            categories).
     """
-    return tuple(found for names, _ in _parts(space) for found in names)
+    names: list[str] = []
+    one_hot: list[tuple[int, int]] = []
+    for own, is_choice in _parts(space):
+        if is_choice:
+            one_hot.append((len(names), len(own)))
+        names += own
+    return tuple(names), tuple(one_hot)
 
 
 def _parts(space: Space[Any], name: str = "observation") -> Iterator[tuple[list[str], bool]]:
@@ -130,14 +138,3 @@ def _parts(space: Space[Any], name: str = "observation") -> Iterator[tuple[list[
         size = flatdim(space)
         one = size == 1 and name != "observation"
         yield [name] if one else [f"{name}_{i}" for i in range(size)], False
-
-
-def _one_hot(space: Space[Any]) -> Iterator[tuple[int, int]]:
-    """Find the parts of a flattened observation that are one category each: (first dimension,
-    number of categories).
-    """
-    first = 0
-    for names, is_choice in _parts(space):
-        if is_choice:
-            yield first, len(names)
-        first += len(names)
