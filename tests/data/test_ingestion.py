@@ -7,9 +7,7 @@ import pyarrow as pa
 import pytest
 
 from primorl.base import PipelineError
-from primorl.base.files import CONSENT, WITHDRAWALS
 from primorl.data import sources as batching
-from primorl.data.identity.membership import read_ids
 from primorl.data.ingestion import ingest
 from primorl.data.storage import rows as parquet
 from primorl.data.storage.schema import DatasetInfo
@@ -88,24 +86,6 @@ def withdraw(*ids: str) -> dict[str, str]:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(ids) + "\n")
     return {"exclude_units": str(file)}
-
-
-@pytest.mark.parametrize("way", ["standalone/tmpabc", "tmpabc"])  # --temp, --queue
-def test_a_list_that_a_copy_of_dvc_lacks_names_the_option_that_brings_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    Path("params.yaml").touch()
-    copy = Path(".dvc/tmp/exps") / way
-    copy.mkdir(parents=True)
-    for folder in (WITHDRAWALS, CONSENT):
-        (copy / folder).mkdir(parents=True)
-        with pytest.raises(PipelineError) as here:
-            read_ids(f"{folder}/ids.txt", folder, "key")
-        assert "--copy-paths" not in str(here.value)
-        with monkeypatch.context() as context:
-            context.chdir(copy)
-            with pytest.raises(PipelineError, match=rf"`--copy-paths {folder}/ids\.txt`"):
-                read_ids(f"{folder}/ids.txt", folder, "key")
 
 
 def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(

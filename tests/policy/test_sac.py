@@ -66,17 +66,11 @@ def sampled(actor: nn.Module, observation: Tensor, noise: Tensor) -> tuple[Tenso
     return action, policy.log_prob(action)
 
 
-def gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad.clone()
+class Reference:
+    """SAC with autograd, a module a network and ``torch.distributions``.
 
-
-class Networks:
-    """Starts from the fast one's weights of one seed (by its place); the order of the steps, the
-    targets and α.
-
-    With a ``prior``, from standardised observations to a distribution, and κ, KL(π‖prior) is held
-    at κ.
+    Starts from the fast one's weights of one seed (by its place). With a ``prior``, from
+    standardised observations to a distribution, and κ, KL(π‖prior) is held at κ.
     """
 
     def __init__(
@@ -89,40 +83,85 @@ class Networks:
         kappa: float,
     ) -> None:
         self.config, self.columns, self.seed = config, columns, seed
-        self.prior, self.kappa = prior, kappa
+        self.prior, self.kappa, self.discrete = prior, kappa, isinstance(sac, DiscreteSac)
         self.actor = module(sac.actor.layers, seed)
         self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]
         self.targets = [module(sac.target.layers, 2 * seed + i) for i in range(2)]
         self.critic_gradients: list[Tensor] = []
         self.log_alpha = sac.log_alpha[seed : seed + 1].clone().requires_grad_()
-        rate = config.learning_rate
-        self.actor_adam = torch.optim.Adam(self.actor.parameters(), rate)
-        self.critic_adam = torch.optim.Adam(
-            [p for critic in self.critics for p in critic.parameters()], rate
-        )
-        self.alpha_adam = torch.optim.Adam([self.log_alpha], rate)
+        critics = [each for critic in self.critics for each in critic.parameters()]
+        parts: Any = ([*self.actor.parameters()], critics, [self.log_alpha])
+        self.adams = [torch.optim.Adam(part, config.learning_rate) for part in parts]
 
-    def target_entropy(self) -> float:
-        raise NotImplementedError
+    def policy(self, observation: Tensor) -> Categorical:
+        return Categorical(logits=self.actor(observation))
 
-    def prior_density(self, observation: Tensor, action: Tensor) -> Tensor:
-        """log π_b(a|s), or nothing at all."""
-        return torch.zeros(()) if self.prior is None else self.prior(observation).log_prob(action)
+    def soft_value(
+        self, critics: list[nn.Sequential], observation: Tensor, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """E[min Q - α log π] of each row, and E[log π]; with a prior log π/π_b."""
+        alpha = self.log_alpha.exp().detach()
+        if noise is None:
+            policy, prior = self.policy(observation), self.prior and self.prior(observation)
+            logs = policy.logits - (prior.logits if isinstance(prior, Categorical) else 0.0)
+            least = torch.minimum(*(critic(observation) for critic in critics))
+            value = (policy.probs * (least - alpha * logs)).sum(1)
+            return value, (policy.probs * logs).sum(1)
+        action, logs = sampled(self.actor, observation, noise)
+        if self.prior is not None:
+            logs = logs - self.prior(observation).log_prob(action)
+        inputs = torch.cat((observation, action), 1)
+        least = torch.minimum(*(critic(inputs)[:, 0] for critic in critics))
+        return least - alpha * logs, logs
 
-    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(next_observation, observation, action, reward, continues)."""
-        S, A = self.columns.observation_size, self.columns.action_size
-        following, observation, action, reward, continues = torch.split(
-            rows, [S, S, A, 1, 1], dim=1
-        )
-        return following, observation, action, reward[:, 0], continues[:, 0]
+    def predictions(self, observation: Tensor, action: Tensor) -> list[Tensor]:
+        """Q of what was done, by each critic."""
+        if self.discrete:
+            chosen = action.argmax(1, keepdim=True)
+            return [critic(observation).gather(1, chosen)[:, 0] for critic in self.critics]
+        inputs = torch.cat((observation, action), 1)
+        return [critic(inputs)[:, 0] for critic in self.critics]
+
+    def update(self, rows: Tensor, critic_noise: Tensor | None, actor_noise: Tensor | None) -> None:
+        """Take the noise that the other draws for itself; None: actions are discrete."""
+        S, A, config = self.columns.observation_size, self.columns.action_size, self.config
+        following, observation, action, reward, continues = rows.split([S, S, A, 1, 1], dim=1)
+        of_actor, of_critics, of_alpha = self.adams
+        with torch.no_grad():
+            value, _ = self.soft_value(self.targets, following, critic_noise)
+            wanted = reward[:, 0] + config.discount * continues[:, 0] * value
+        of_critics.zero_grad()
+        for predicted in self.predictions(observation, action):
+            nn.functional.mse_loss(predicted, wanted).backward()
+        gradients = [each.grad for critic in self.critics for each in critic.parameters()]
+        self.critic_gradients = [each.clone() for each in gradients if each is not None]
+        of_critics.step()
+        with torch.no_grad():
+            for target, critic in zip(self.targets, self.critics, strict=True):
+                for old, new in zip(target.parameters(), critic.parameters(), strict=True):
+                    old.lerp_(new, config.target_rate)
+        of_actor.zero_grad()
+        value, logs = self.soft_value(self.critics, observation, actor_noise)
+        (-value.mean()).backward()
+        of_actor.step()
+        logs = logs.detach()
+        if self.prior is not None:
+            with torch.no_grad():
+                self.log_alpha -= 3e-3 * (self.kappa - logs.mean()).clamp(-1, 1)
+                self.log_alpha.clamp_(-7, 5)
+            return
+        entropy = config.discrete_target_entropy * math.log(A)
+        entropy = entropy if self.discrete else config.target_entropy
+        of_alpha.zero_grad()
+        (-self.log_alpha * (logs + entropy)).mean().backward()
+        of_alpha.step()
 
     def assert_same(self, sac: ActorCritic, **tolerance: Any) -> None:
         """Parameters and last gradients of the seed in ``sac`` are these."""
         own, actor = self.seed, [*self.actor.parameters()]
         of_actor = [part[own] for part in (*sac.actor.layers, *gradient_layers(sac.actor))]
         found = [*of_actor, sac.log_alpha[own : own + 1]]
-        true = [*actor, *(gradient(parameter) for parameter in actor), self.log_alpha]
+        true: list[Any] = [*actor, *(each.grad for each in actor), self.log_alpha]
         for i in range(2):
             ours = *sac.critic.layers, *sac.target.layers
             found += [part[2 * own + i] for part in ours]
@@ -131,115 +170,6 @@ class Networks:
         true += self.critic_gradients
         for one, other in zip(found, true, strict=True):
             torch.testing.assert_close(one.view_as(other), other.detach(), **tolerance)
-
-    def step(
-        self, critic_loss: Callable[[], Tensor], actor_loss: Callable[[], tuple[Tensor, Tensor]]
-    ) -> None:
-        self.critic_adam.zero_grad()
-        critic_loss().backward()
-        self.critic_gradients = [
-            gradient(p) for critic in self.critics for p in critic.parameters()
-        ]
-        self.critic_adam.step()
-        with torch.no_grad():
-            for target, critic in zip(self.targets, self.critics, strict=True):
-                for old, new in zip(target.parameters(), critic.parameters(), strict=True):
-                    old.copy_((1 - self.config.target_rate) * old + self.config.target_rate * new)
-        self.actor_adam.zero_grad()
-        loss, log_density = actor_loss()
-        loss.backward()
-        self.actor_adam.step()
-        if self.prior is not None:
-            with torch.no_grad():
-                self.log_alpha -= 3e-3 * (self.kappa - log_density.mean()).clamp(-1, 1)
-                self.log_alpha.clamp_(-7, 5)
-            return
-        self.alpha_adam.zero_grad()
-        (-self.log_alpha * (log_density + self.target_entropy())).mean().backward()
-        self.alpha_adam.step()
-
-
-class Reference(Networks):
-    """SAC for actions in a box; ``update`` takes the noise that the other draws for itself."""
-
-    def target_entropy(self) -> float:
-        return self.config.target_entropy
-
-    def critic_loss(self, rows: Tensor, noise: Tensor) -> Tensor:
-        following, observation, action, reward, continues = self.split(rows)
-        with torch.no_grad():
-            next_action, log_density = sampled(self.actor, following, noise)
-            first, second = (
-                target(torch.cat((following, next_action), 1))[:, 0] for target in self.targets
-            )
-            log_density = log_density - self.prior_density(following, next_action)
-            value = torch.minimum(first, second) - self.log_alpha.exp() * log_density
-            wanted = reward + self.config.discount * continues * value
-        inputs = torch.cat((observation, action), 1)
-        return sum(
-            (nn.functional.mse_loss(critic(inputs)[:, 0], wanted) for critic in self.critics),
-            torch.zeros(()),
-        )
-
-    def actor_loss(self, rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        observation = self.split(rows)[1]
-        action, log_density = sampled(self.actor, observation, noise)
-        log_density = log_density - self.prior_density(observation, action)
-        first, second = (
-            critic(torch.cat((observation, action), 1))[:, 0] for critic in self.critics
-        )
-        alpha = self.log_alpha.exp().detach()
-        return (alpha * log_density - torch.minimum(first, second)).mean(), log_density.detach()
-
-    def update(self, rows: Tensor, critic_noise: Tensor, actor_noise: Tensor) -> None:
-        self.step(
-            lambda: self.critic_loss(rows, critic_noise), lambda: self.actor_loss(rows, actor_noise)
-        )
-
-
-class DiscreteReference(Networks):
-    """SAC for discrete actions, with ``torch.distributions.Categorical``."""
-
-    def target_entropy(self) -> float:
-        return self.config.discrete_target_entropy * math.log(self.columns.action_size)
-
-    def policy(self, observation: Tensor) -> Categorical:
-        return Categorical(logits=self.actor(observation))
-
-    def log_densities(self, observation: Tensor) -> Tensor:
-        """log π, or log π/π_b, of every action."""
-        logits: Tensor = self.policy(observation).logits
-        if self.prior is None:
-            return logits
-        prior = self.prior(observation)
-        assert isinstance(prior, Categorical)
-        return logits - prior.logits
-
-    def critic_loss(self, rows: Tensor) -> Tensor:
-        following, observation, action, reward, continues = self.split(rows)
-        with torch.no_grad():
-            first, second = (target(following) for target in self.targets)
-            bonus = self.log_alpha.exp() * self.log_densities(following)
-            value = (self.policy(following).probs * (torch.minimum(first, second) - bonus)).sum(1)
-            wanted = reward + self.config.discount * continues * value
-        chosen = action.argmax(1, keepdim=True)
-        losses = (
-            nn.functional.mse_loss(critic(observation).gather(1, chosen)[:, 0], wanted)
-            for critic in self.critics
-        )
-        return sum(losses, torch.zeros(()))
-
-    def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        observation = self.split(rows)[1]
-        probabilities = self.policy(observation).probs
-        log_densities = self.log_densities(observation)
-        first, second = (critic(observation).detach() for critic in self.critics)
-        alpha = self.log_alpha.exp().detach()
-        loss = probabilities * (alpha * log_densities - torch.minimum(first, second))
-        return loss.sum(1).mean(), (probabilities * log_densities).sum(1).mean().detach()
-
-    def update(self, rows: Tensor) -> None:
-        self.step(lambda: self.critic_loss(rows), lambda: self.actor_loss(rows))
 
 
 CPU = torch.device("cpu")
@@ -287,7 +217,9 @@ class Truncated(Normal):
         return Normal.log_prob(self, value) - inside.log()
 
 
-def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCritic, list[Networks]]:
+def made(
+    discrete: bool, seeds: int = 1, prior: bool = False
+) -> tuple[ActorCritic, list[Reference]]:
     """Policies of SAC and the reference of each.
 
     With a prior all are of one seed, each with a κ of its own.
@@ -308,13 +240,12 @@ def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCrit
             return Independent(Truncated(*clone.mean_and_std(raw)), 1)
 
     kind: Any = DiscreteSac if discrete else Sac
-    reference: Any = DiscreteReference if discrete else Reference
     sac = kind(BATCHES, scaling.columns, SeedGenerators.of(numbers, CPU), constraint)
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 4.999 if prior else 0.3, seeds))
     kappas = [kappa * (1 if discrete else 2) for kappa in KAPPAS]
     return sac, [
-        reference(sac, BATCHES, scaling.columns, own, given, kappas[own]) for own in range(seeds)
+        Reference(sac, BATCHES, scaling.columns, own, given, kappas[own]) for own in range(seeds)
     ]
 
 
@@ -330,15 +261,13 @@ def some_rows(columns: ReplayColumns, seed: int, seeds: int = 1) -> Tensor:
 
 
 def step_both(
-    sac: ActorCritic, references: list[Networks], rows: Tensor, seen: Tensor, noises: list[Any]
+    sac: ActorCritic, references: list[Reference], rows: Tensor, seen: Tensor, noises: list[Any]
 ) -> None:
     """One update of each on ``rows``, and of the references on ``seen``."""
     sac.update(rows)
     for own, reference, noise in zip(seen, references, noises, strict=True):
-        if isinstance(reference, Reference):
-            reference.update(own, *torch.randn(2, len(own), 2, generator=noise))
-        if isinstance(reference, DiscreteReference):
-            reference.update(own)
+        drawn: Any = torch.randn(2, len(own), 2, generator=noise)
+        reference.update(own, *((None, None) if reference.discrete else drawn))
 
 
 @pytest.mark.usefixtures("double")
@@ -347,8 +276,7 @@ def test_whole_updates_are_those_of_the_reference(discrete: bool) -> None:
     """Gradients, order of the steps, which networks are detached, Adam, targets and α, several
     times over.
 
-    The reference has autograd, a module a network and ``torch.distributions``, and one seed at a
-    time. The twin sees one reward that is off by a thousandth in one seed, in that seed only.
+    The twin sees one reward that is off by a thousandth in one seed, in that seed only.
     """
     seeds = 2 if discrete else 3
     sac, references = made(discrete, seeds)
@@ -413,7 +341,6 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
     drawn = sac.act(observation.expand(1, 20_000, -1))[0]
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(drawn.sum(1), torch.ones(20_000))
-    assert isinstance(reference, DiscreteReference)
     probabilities = reference.policy(observation[0]).probs
     # 4 standard deviations.
     torch.testing.assert_close(drawn.mean(0), probabilities, atol=0.015, rtol=0)

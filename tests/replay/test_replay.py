@@ -318,11 +318,6 @@ def secret(tape: Tape) -> int:
     return tape.secret
 
 
-def mean(tape: Tape) -> float:
-    """Average the reward."""
-    return float(pq.read_table(DATA)["reward"].to_numpy().mean())
-
-
 def write(path: str, log: Any, number: float) -> None:
     """Write a file."""
     Path(path).write_text(str(number), encoding="utf-8")
@@ -333,26 +328,27 @@ def grow(path: str, log: Any, number: int) -> None:
     Path(path).write_bytes(Path(path).read_bytes() + b" " * number)
 
 
-LEAKS = {
-    "ingest": Leak(rows, lambda log, number: print(number, file=sys.stderr), "ingest: {}"),
-    "partition": Leak(rows, lambda log, number: print(number), "partition: {}"),
-    "train_model": Leak(
-        secret, lambda log, number: log.metric("cohort", number), "('train_model.cohort',{}"
-    ),
-    "clone_behaviour": Leak(
-        mean, lambda log, number: log.metric("data", number), "('clone_behaviour.data',"
-    ),
-    "optimize_policy": Leak(
-        rows, lambda log, number: log.metric("rows", number), "('optimize_policy.rows',{}"
-    ),
+def log_metric(log: Any, number: int) -> None:
+    """Log to MLflow."""
+    log.metric("leak", number)
+
+
+def by_print(name: str) -> Leak:
+    """Print the transitions."""
+    return Leak(rows, lambda log, number: print(number, file=sys.stderr), f"{name}: {{}}")
+
+
+LEAKS = {name: by_print(name) for name in ("ingest", "partition", "primorl summary")} | {
+    "train_model": Leak(secret, log_metric, "('train_model.leak',{}"),
+    "clone_behaviour": Leak(rows, log_metric, "('clone_behaviour.leak',{}"),
+    "optimize_policy": Leak(rows, log_metric, "('optimize_policy.leak',{}"),
     "evaluate_private": Leak(
         rows, partial(grow, "metrics/private_evaluation.json"), "metrics/private_evaluation.json: "
     ),
-    "evaluate": Leak(mean, partial(write, "metrics/mean"), "metrics/mean: only in"),
+    "evaluate": Leak(rows, partial(write, "metrics/leak"), "metrics/leak: only in"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
-    "online": Leak(secret, lambda log, number: print(number, file=sys.stderr), "online: {}"),
-    "primorl summary": Leak(rows, lambda log, number: print(number), "primorl summary: {}"),
-    "primorl release --check out": Leak(mean, partial(write, "out/mean"), "out/mean: only in"),
+    "online": by_print("online")._replace(number=secret),
+    "primorl release --check out": Leak(rows, partial(write, "out/leak"), "out/leak: only in"),
 }
 
 

@@ -105,21 +105,6 @@ def public_units(number: int) -> None:
     write_data(public=number)
 
 
-def test_only_what_is_left_open_gets_a_value_and_what_is_given_holds(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise_of_model(monkeypatch, 1.0)
-    params = automatic(data, privacy__rounds=3, dynamics__hidden=[5])
-    chosen, _ = fit(params)
-    left = chosen.undecided - {"dynamics.degree"}  # which a network does not have
-    assert {key.partition(".")[0] for key in left} == {"policy"}
-    assert {"privacy.clipping_norm", "dynamics.degree"} & params.undecided
-    assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
-    assert chosen.dynamics.start == "public"
-    assert chosen.dynamics.ensemble_size == 2
-    assert (chosen.privacy.clipping_norm or 0) > 0
-
-
 def test_a_round_that_hardly_anybody_joins_is_refused(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:

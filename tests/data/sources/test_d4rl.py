@@ -1,4 +1,3 @@
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +6,6 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-import yaml
 
 from primorl.base import PipelineError
 from primorl.config.datasets import D4rlDataset
@@ -287,12 +285,3 @@ def test_a_name_finds_the_file_here_or_fetches_it(
     there.unlink()
     assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
     assert ingested(collected(entry(name="tiny-medium-v0"))).equals(expected(FULL))
-
-
-def test_the_table_has_d4rls_reference_scores_and_our_files_use_them() -> None:
-    rows = {row["name"]: row for row in csv.DictReader(d4rl.NAMES.open(encoding="utf-8"))}
-    assert len(rows) == 155
-    file = Path(__file__).parents[3] / "datasets/halfcheetah-medium-expert.yaml"
-    content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    row = rows[content["options"]["name"]]
-    assert content["score"].items() >= {key: float(row[key]) for key in ("low", "high")}.items()

@@ -1,6 +1,4 @@
 import json
-import os
-import shutil
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from primorl.data import sources as batching
 from primorl.data.sources import source_of
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
-from tests.data.builders import collected, create, ingested, made, snapshot
+from tests.data.builders import collected, create, ingested, made
 from tests.data.sources.minari_builders import (
     CHOICES,
     FORMATS,
@@ -184,35 +182,10 @@ def test_what_is_there_in_another_format_is_neither_missing_nor_fetched(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(minari, "download_dataset", None)
+    """Twin: one of which nothing is here; tests/commands/test_init.py fetches one."""
     (project / "minari/hop/medium-v0/data").mkdir(parents=True)
+    with pytest.raises(PipelineError, match="no Minari dataset 'hop/expert-v0'"):
+        source_of("small", entry("hop/expert-v0", root=project / "minari")).collect(Path("raw"))
     chosen = entry("hop/medium-v0", root=project / "minari", remote=True)
     with pytest.raises(PipelineError, match=r"data: found no metadata.json.*Minari 0\.5"):
         source_of("small", chosen).collect(Path("raw"))
-
-
-def test_a_dataset_that_is_not_here_is_fetched_once(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def download(dataset_id: str) -> None:
-        if dataset_id != "hop/medium-v0":
-            raise ValueError("not on the hub")
-        folder = Path(os.environ["MINARI_DATASETS_PATH"])
-        create(folder, dataset_id, [box_episode(3, 0)], **box_spaces())
-
-    def collect(dataset_id: str) -> None:
-        chosen = entry(dataset_id, root=project / "minari", remote=True)
-        source_of("small", chosen).collect(Path("raw"))
-
-    monkeypatch.setattr(minari, "download_dataset", download)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "minari"))
-    (project / "raw").mkdir()
-    (project / "minari").mkdir()
-    with pytest.raises(PipelineError, match="no Minari dataset 'hop/expert-v0'"):
-        source_of("small", entry("hop/expert-v0")).collect(Path("raw"))
-    with pytest.raises(PipelineError, match=r"hop/expert-v0'.*could not be fetched"):
-        collect("hop/expert-v0")
-    assert snapshot(Path("raw")) == {}
-    collect("hop/medium-v0")
-    shutil.rmtree("raw/hop")
-    monkeypatch.setattr(minari, "download_dataset", None)
-    collect("hop/medium-v0")
