@@ -446,30 +446,20 @@ def test_what_the_noise_hides_is_unknown() -> None:
     assert query.explain(math.nan * answer, 0.1) == (None,) * TARGETS
 
 
-@pytest.mark.parametrize(
-    ("pulse", "reward", "printed", "barred"),
-    [
-        (0.5, 0.5, [], False),
-        (0.15, 0.15, ["pulse 15%", "reward 15%"], False),
-        (None, 0.05, ["reward 5%"], False),
-        (0.3, 0.015, ["reward 2%"], True),
-        (0.05, None, ["pulse 5%"], False),
-    ],
-)
 def test_columns_of_which_little_is_explained_are_named_and_no_reward_bars_a_trial(
-    pulse: float | None,
-    reward: float | None,
-    printed: list[str],
-    barred: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shares = [
-        None if each is None else Explained(share=each, error=0.01) for each in (pulse, reward)
-    ]
-    assert bool(warn_of_little(shares, ["pulse", "reward"])) == barred
-    said = capsys.readouterr().err
-    assert all(each in said for each in printed)
-    assert bool(said) == bool(printed)
+    for pulse, reward, printed, barred in (
+        (0.5, 0.5, "", False),
+        (0.15, 0.15, "pulse 15%, reward 15%", False),
+        (0.3, 0.015, "reward 2%", True),
+        (0.05, None, "pulse 5%", False),
+    ):
+        shares = [Explained(share=each, error=0.01) if each else None for each in (pulse, reward)]
+        assert bool(warn_of_little(shares, ["pulse", "reward"])) == barred
+        said = capsys.readouterr().err
+        assert printed in said
+        assert bool(said) == bool(printed)
 
 
 def test_a_unit_adds_the_same_in_any_company() -> None:

@@ -95,7 +95,7 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
 
 def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: Params) -> None:
     """And so they are quoted: the price that the file states is for readers."""
-    params = with_changes(data, privacy={"sampling_probability": 1.0})
+    params = with_changes(data)
     plan.body(params, StageLog())
     found = RunPlan.load()
     quiet = replace(found.model.mechanism, noise_multiplier=0.5)
@@ -117,7 +117,7 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
 def test_a_plan_that_lost_a_job_before_it_was_paid_does_not_come_back(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    quick_clone(monkeypatch, rounds=4, q=1.0, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())
     whole = RunPlan.load()
@@ -129,7 +129,7 @@ def test_a_plan_that_lost_a_job_before_it_was_paid_does_not_come_back(
 
 def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stage after ``plan`` solves, fits or checks settings."""
-    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    quick_clone(monkeypatch, rounds=4, q=1.0, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())
     for name in ("fit_model", "model_job", "clone_job", "find_objections"):
@@ -194,7 +194,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The identities are right, as those of a forger are."""
-    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
+    quick_clone(monkeypatch, rounds=4, q=1.0, noise=lambda _: 1.0)
     unopened(monkeypatch)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())

@@ -157,7 +157,7 @@ def test_an_output_that_cannot_be_written_is_refused(
 
 def test_two_trials_of_a_queue_that_begin_together_pay_for_their_model_once(small: Params) -> None:
     """In copies as its workers have them; tests/smoke.py has DVC make one."""
-    params = with_changes(small, privacy={"sampling_probability": 1.0})
+    params = with_changes(small)
     write_partitions(episodes(6), [episode(7, 100 + i) for i in range(3)])
 
     def trial(number: int) -> int:

@@ -55,8 +55,7 @@ ASKED = ["scales", "finer_scales", "explained", "first_states"]
 
 
 def without_public(small: Params, privacy: Any = None, **blocks: Any) -> Params:
-    quick = {"sampling_probability": 1.0} | (privacy or {})
-    return with_changes(small, privacy=quick, **NOBODY | blocks)
+    return with_changes(small, privacy=privacy or {}, **NOBODY | blocks)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from tests.mechanisms import KilledError
 from tests.projects import from_plain
 
 OUTPUT = Path("models/dynamics")
-PRIVACY = {"target_epsilon": 5.0, "shares": {"model": 0.4}, "sampling_probability": 0.5}
+PRIVACY = {"target_epsilon": 5.0, "shares": {"model": 0.4}, "sampling_probability": 1.0}
 PRIVACY |= {"rounds": 4, "delta": 1e-3}
 DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
 

@@ -53,7 +53,6 @@ def here(small: Params) -> Params:
 
 def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
     own: dict[str, Any] = {"budget": {"epsilon": budget}, "delta": DELTA}
-    own["sampling_probability"] = 1.0  # accounted in no time
     return with_changes(params, privacy=own | privacy)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from primorl.base import PipelineError
 from primorl.base.files import MANIFEST, MODEL, PARTITIONS, PUBLIC
-from primorl.base.processes import choose_device, is_worker
+from primorl.base.processes import is_worker
 from primorl.config import params as params_module
 from primorl.config.params import RULED, Compute, Params
 from primorl.data.storage.rows import UnitStore
@@ -33,7 +33,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
-from primorl.work import model_rules
+from primorl.work import clone_rules, model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
 from primorl.work.model_rules import Fit
@@ -181,6 +181,7 @@ def test_the_class_is_a_network_where_noise_and_rows_allow_one(small: Params) ->
     ):
         asked: dict[str, Any] = {} if hidden is None else {"dynamics__hidden": hidden}
         asked |= {"partition__public_fraction": 0, "privacy__target_epsilon": epsilon}
+        asked["privacy__sampling_probability"] = 1.0  # accounted in no time
         params = automatic(small, **asked)
         left = replace(params, dynamics=replace(params.dynamics, model=None))
         chosen, found = fit(left, units)
@@ -398,10 +399,6 @@ def test_torchrun_says_which_process_this_is_and_what_it_shares(
     shared = choose_execution(CPU)
     assert (shared.rank, shared.ranks, is_worker()) == (3, 4, True)
     assert rows_in_memory() == 2 << 20
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    assert choose_device("auto") == torch.device("cuda", 1)
 
 
 def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
@@ -419,6 +416,8 @@ def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_row
     small: Params, monkeypatch: pytest.MonkeyPatch, discrete: int, epsilon: float, hidden: int
 ) -> None:
     noise_of_model(monkeypatch, 1.0)
+    for name in ("_OF_NETWORK", "_OF_LOGITS"):  # accounted in no time
+        monkeypatch.setattr(clone_rules, name, replace(getattr(clone_rules, name), q=1.0))
     write_partitions([episode(9, i) for i in range(12)])
     asked = {"partition__public_fraction": 0, "privacy__shares": {"model": 0.7, "clone": 0.3}}
     params = automatic(small, **asked, privacy__target_epsilon=float(epsilon))
