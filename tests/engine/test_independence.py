@@ -89,16 +89,15 @@ def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     assert equal([u[place] for u in moved], [u[0] for u in alone])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS[:4], KINDS[6]])
 def test_gaps_give_every_pair_its_own_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for a processor that rounds the last number of a row of numbers otherwise.
 
-    The twin: no gaps.
+    The twin: no gaps. Linear heads of a model take products, differences and sums alone.
     """
     shape = network(kind, (37,))
     local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
     check_independence(Kernel(shape, local, clip), range(1, 20), 7)
-    ended: list[str] = []
 
     def with_another_end(name: str) -> Any:
         operation = getattr(Tensor, name)
@@ -107,7 +106,6 @@ def test_gaps_give_every_pair_its_own_end(kind: str, monkeypatch: pytest.MonkeyP
             found: Tensor = operation(values)
             across = found.is_contiguous()
             found[-1 if across else slice(None), -1, -1] *= 1.001
-            ended.append(name)
             return found
 
         return computed
@@ -115,8 +113,6 @@ def test_gaps_give_every_pair_its_own_end(kind: str, monkeypatch: pytest.MonkeyP
     for name in ("exp_", "sigmoid_"):
         monkeypatch.setattr(Tensor, name, with_another_end(name))
     check_independence(Kernel(shape, local, clip), range(1, 20), 7)
-    if not ended:
-        return  # heads without ends take products, differences and sums alone
     monkeypatch.setattr(numerics, "_GAP", 0)
     with pytest.raises(PipelineError, match=r"compute\.device"):
         check_independence(Kernel(shape, local, clip), range(1, 20), 7)

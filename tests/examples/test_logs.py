@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples import tracks_to_log
+from examples import invented_cases, tracks_to_log
+from examples.anaesthesia_log import FILE, simulate
 from examples.spark_ingest import mapped
 from primorl.base import PipelineError
 from primorl.config.datasets import TabularDataset, checked
@@ -76,9 +77,6 @@ def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
 
 
 def test_the_cohort_that_is_invented_has_this_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("anesthesim")
-    from examples import invented_cases
-
     monkeypatch.setattr(invented_cases, "STEPS", 40)
     invented_cases.invent(6, Path("cases"))
     log = tracks_to_log.log_of(Path("cases"))
@@ -87,12 +85,7 @@ def test_the_cohort_that_is_invented_has_this_form(monkeypatch: pytest.MonkeyPat
     assert len(read("operations", log)) == len(log)
 
 
-pytest.importorskip("anesthesim")
-
-
 def test_the_log_is_read_as_its_file_says(project: Path) -> None:
-    from examples.anaesthesia_log import FILE, simulate
-
     FILE.parent.mkdir(parents=True)
     log = simulate(patients=4)
     pq.write_table(log, FILE)

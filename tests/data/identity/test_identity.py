@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base import PipelineError
@@ -113,6 +113,7 @@ def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
     assert digests(table(content, units=names, names=names)) < persons
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=10))
 def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None:
     check = DuplicateCheck("log.csv")

@@ -227,7 +227,7 @@ def logs(draw: st.DrawFn) -> list[Row]:
     return draw(st.permutations(content))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(logs(), st.integers(1, 40), st.integers(0, 40))
 def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

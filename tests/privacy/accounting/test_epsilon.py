@@ -79,13 +79,13 @@ def test_replacement_is_what_an_independent_accountant_says(setting: Any) -> Non
 def test_a_target_leaves_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("primorl.privacy.accounting.figures._MOST_ROUNDS", 1000)
     queries = (20.0, 30.0)
-    z = solve_noise_multiplier(0.5, DELTA, 0.1, 150, queries)
-    assert Training(0.1, z, 150, queries).spent(DELTA).epsilon_pld <= 0.5
-    assert Training(0.1, 0.99 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
-    assert z > 1.02 * solve_noise_multiplier(0.5, DELTA, 0.1, 150)
-    rounds = solve_rounds(0.5, DELTA, 0.1, 16.0, queries)
-    assert Training(0.1, 16.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
-    assert Training(0.1, 16.0, rounds + 1, queries).spent(DELTA).epsilon_pld > 0.5
+    z = solve_noise_multiplier(0.5, DELTA, 1.0, 150, queries)
+    assert Training(1.0, z, 150, queries).spent(DELTA).epsilon_pld <= 0.5
+    assert Training(1.0, 0.99 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
+    assert Training(1.0, z / 1.02, 150).spent(DELTA).epsilon_pld <= 0.5, "the queries' room"
+    rounds = solve_rounds(0.5, DELTA, 1.0, 160.0, queries)
+    assert Training(1.0, 160.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
+    assert Training(1.0, 160.0, rounds + 1, queries).spent(DELTA).epsilon_pld > 0.5
     for solve in (solve_noise_multiplier, solve_rounds):
         with pytest.raises(ValueError, match="the queries before the rounds alone"):
             solve(0.3, DELTA, 0.1, 16, (10.0,))

@@ -394,7 +394,7 @@ def test_no_schedule_of_crashes_breaks_a_promise(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(quick)  # a schedule leaves the working directory where its world is
-    for seed in range(30):
+    for seed in range(20):
         simulate(seed, quick / "world")
 
 
