@@ -9,38 +9,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, Values
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG
 from research.paper_mode import AdamDPPG
 from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
-
-
-class Policy:
-    """The policy at parameters that are a leaf of autograd."""
-
-    def __init__(self, network: PolicyNetwork, parameters: Tensor) -> None:
-        self.network, self.leaf = network, parameters.detach().clone().requires_grad_()
-
-    def logs(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Log-probabilities of actions: ``[t, S]`` and ``[t(, A)]`` to ``[t]``."""
-        network, at, layers = self.network, 0, [part[0] for part in self.network.fixed]
-        for size, width in pairwise(network.sizes):
-            for shape in ((width, size), (1, width)):
-                layers.append(self.leaf[at : at + math.prod(shape)].view(shape))
-                at += math.prod(shape)
-        signal = (observations - network.observation_mean) / network.observation_scale
-        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
-            signal = (signal @ weight.T + bias).relu()
-        outputs = signal @ layers[-2].T + layers[-1]
-        if network.discrete_actions:
-            return outputs.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return torch.distributions.Normal(outputs, self.leaf[at:].exp()).log_prob(actions).sum(-1)
-
-    def gradient(self, total: Tensor, *, create_graph: bool = False) -> Tensor:
-        """Gradient of a number by the parameters, ``[d]``."""
-        return torch.autograd.grad(total, self.leaf, create_graph=create_graph)[0]
 
 
 @dataclass(frozen=True)
@@ -80,26 +55,25 @@ class Looped:
         for user in users:
             user.advantages = normalised(user.returns(update.discount))
         if isinstance(update, PolicyGradient):
-            step = mean(lambda user: user.policy_gradient(theta))
+            step = mean(lambda user: user.scores(theta).T @ user.advantages)
             return {PARAMETERS: theta + update.learning_rate * step}
         if isinstance(update, Rebel):
-            point = theta
+            for user in users:
+                user.before = user.logs(theta)
             for _ in range(update.steps):
-                step = mean(
-                    partial(_User.regression_on_pairs, update=update, start=theta, theta=point)
-                )
-                point = point + update.step_size * step
-            return {PARAMETERS: point}
+                step = mean(partial(_User.paired, theta=theta, temperature=update.temperature))
+                theta = theta + update.step_size * step
+            return {PARAMETERS: theta}
         direction = torch.zeros_like(theta)
         for _ in range(update.steps):
-            step = mean(partial(_User.regression_on_scores, theta=theta, direction=direction))
+            step = mean(partial(_User.regressed, theta=theta, direction=direction))
             direction = direction + update.step_size * step
             direction = direction * min(1.0, update.ball / float(direction.norm()))
         return {PARAMETERS: theta + update.learning_rate * direction}
 
 
 class _User:
-    """One user's steps, without padding."""
+    """One user's n steps, without padding."""
 
     def __init__(self, network: PolicyNetwork, met: Trajectories, user: int) -> None:
         own = met.valid[user]
@@ -108,7 +82,40 @@ class _User:
         parts = (getattr(met, name)[user][own] for name in names)
         self.observations, self.actions, self.next_observations, self.rewards, *rest = parts
         self.ends, self.terminated = rest
-        self.advantages = self.old = torch.zeros(self.count)
+        self.advantages = self.before = torch.zeros(self.count)
+
+    def logs(self, theta: Tensor) -> Tensor:
+        """log π_θ of the actions, ``[n]``."""
+        network, at, layers = self.network, 0, [part[0] for part in self.network.fixed]
+        for size, width in pairwise(network.sizes):
+            for shape in ((width, size), (1, width)):
+                layers.append(theta[at : at + math.prod(shape)].view(shape))
+                at += math.prod(shape)
+        signal = (self.observations - network.observation_mean) / network.observation_scale
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+            signal = (signal @ weight.T + bias).relu()
+        outputs = signal @ layers[-2].T + layers[-1]
+        if network.discrete_actions:
+            return outputs.log_softmax(-1).gather(-1, self.actions.unsqueeze(-1)).squeeze(-1)
+        normal = torch.distributions.Normal(outputs, theta[at:].exp())
+        return normal.log_prob(self.actions).sum(-1)
+
+    def scores(self, theta: Tensor) -> Tensor:
+        """ψ = ∂ log π / ∂θ of each step, ``[n, d]``."""
+        nothing = torch.zeros(0, len(theta))
+        found: Tensor = jacobian(self.logs, theta, vectorize=True) if self.count else nothing
+        return found
+
+    def regressed(self, theta: Tensor, direction: Tensor) -> Tensor:
+        """Σ_t (Â_t - wᵀψ_t) ψ_t / n."""
+        scores = self.scores(theta)
+        return scores.T @ (self.advantages - scores @ direction) / max(1, self.count)
+
+    def paired(self, theta: Tensor, temperature: float) -> Tensor:
+        """Σ_t (e_t - ē) ψ_t / n, where e = Â - log(π_θ/π_before)/η."""
+        errors = self.advantages - (self.logs(theta) - self.before) / temperature
+        count = max(1, self.count)
+        return self.scores(theta).T @ (errors - errors.sum() / count) / count
 
     def returns(self, discount: float) -> Tensor:
         """Discounted sums of rewards to the end of every episode; where it was cut off, her mean
@@ -124,64 +131,29 @@ class _User:
 
     def generalised_advantages(self, discount: float, decay: float) -> Tensor:
         """GAE over a ridge regression on her own returns."""
-        returns = self.returns(discount)
-        here, there = (
-            self._features(seen, late)
-            for seen, late in ((self.observations, 0), (self.next_observations, 1))
-        )
-        penalty = 1e-3 * torch.eye(here.shape[1], dtype=torch.float64)
-        count, mean = max(1, self.count), returns.sum() / max(1, self.count)
-        weights = torch.linalg.solve(
-            here.T @ here / count + penalty, here.T @ (returns - mean) / count
-        )
+        returns, count = self.returns(discount), max(1, self.count)
+        here = self._features(self.observations, 0)
+        there = self._features(self.next_observations, 1)
+        penalty, mean = 1e-3 * torch.eye(here.shape[1]).double(), returns.sum() / count
+        moments = here.T @ here / count + penalty
+        weights = torch.linalg.solve(moments, here.T @ (returns - mean) / count)
         before, after = mean + here @ weights, (mean + there @ weights) * ~self.terminated
-        errors, found, following = self.rewards + discount * after - before, [], 0.0
-        for error, end in zip(errors.flip(0), self.ends.flip(0), strict=True):
-            following = error + (0.0 if end else discount * decay * following)
-            found.append(following)
-        return torch.stack(found[::-1]) if found else torch.zeros(0, dtype=torch.float64)
+        errors = self.rewards + discount * after - before
+        found, following = torch.zeros_like(errors), 0.0
+        for step in reversed(range(self.count)):
+            following = 0.0 if self.ends[step] else discount * decay * following
+            found[step] = following = errors[step] + following
+        return found
 
     def _features(self, observations: Tensor, late: int) -> Tensor:
-        scaled = (
-            (observations - self.network.observation_mean) / self.network.observation_scale
-        ).double()
+        scaled = (observations - self.network.observation_mean) / self.network.observation_scale
         time = (torch.nonzero(self.valid) + late).double() / self.of_all
-        return torch.cat([scaled, scaled.square(), time, torch.ones_like(time)], 1)
-
-    def policy_gradient(self, theta: Tensor) -> Tensor:
-        policy = Policy(self.network, theta)
-        return policy.gradient(
-            (policy.logs(self.observations, self.actions) * self.advantages).sum()
-        )
-
-    def regression_on_scores(self, theta: Tensor, direction: Tensor) -> Tensor:
-        """Σ_t (Â_t - wᵀψ_t) ψ_t / n.
-
-        The gradient is linear in weights of the steps: its derivative by them is wᵀψ.
-        """
-        policy, weights = Policy(self.network, theta), torch.ones(self.count, requires_grad=True)
-        logs = policy.logs(self.observations, self.actions)
-        (products,) = torch.autograd.grad(
-            policy.gradient((logs * weights).sum(), create_graph=True) @ direction, weights
-        )
-        logs = policy.logs(self.observations, self.actions)
-        return policy.gradient((logs * (self.advantages - products)).sum() / max(1, self.count))
-
-    def regression_on_pairs(self, update: Rebel, start: Tensor, theta: Tensor) -> Tensor:
-        policy = Policy(self.network, theta)
-        logs = policy.logs(self.observations, self.actions)
-        if theta is start:
-            self.old = logs.detach()
-        errors = self.advantages - (logs.detach() - self.old) / update.temperature
-        return policy.gradient(
-            (logs * (errors - errors.sum() / max(1, self.count))).sum() / max(1, self.count)
-        )
+        parts = scaled.double(), scaled.double().square(), time, torch.ones_like(time)
+        return torch.cat(parts, 1)
 
     def local_update(self, update: DPPG, start: Tensor, schedule: list[Tensor]) -> Tensor:
         advantages = normalised(self.generalised_advantages(update.discount, update.decay))
-        place = self.valid.cumsum(0) - 1
-        with torch.no_grad():
-            old = Policy(self.network, start).logs(self.observations, self.actions)
+        place, old = self.valid.cumsum(0) - 1, self.logs(start)
         own = start.clone().requires_grad_()
         kind = torch.optim.Adam if isinstance(update, AdamDPPG) else torch.optim.SGD
         optimiser = kind([own], update.local_learning_rate, maximize=True)
@@ -189,9 +161,9 @@ class _User:
             rows = place[steps[self.valid[steps]]]
             if not len(rows):
                 continue
-            policy = Policy(self.network, own.detach())
-            logs = policy.logs(self.observations[rows], self.actions[rows])
-            own.grad = policy.gradient(((logs - old[rows]).exp() * advantages[rows]).mean())
+            optimiser.zero_grad()
+            ratios = (self.logs(own) - old)[rows].exp()
+            (ratios * advantages[rows]).mean().backward()
             optimiser.step()
             with torch.no_grad():
                 delta = own - start
