@@ -17,16 +17,19 @@ from primorl.engine.heads import LENGTHS, least_spread
 from primorl.evaluate.wording import singular
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.figures import right_guesses, solve_noise_multiplier, solve_rounds
+from primorl.privacy.accounting.figures import solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import UNKNOWN, Bill
 from primorl.work.data import Partitions, observation_bounds, read_ledger
-from primorl.work.jobs import RunPlan
-from primorl.work.resolve import cost_of, next_plan
+from primorl.work.jobs import Figures, RunPlan
+from primorl.work.resolve import next_plan
 
 _LARGE = 2.0  # ε, from which a guarantee says little
 _MOST_COLUMNS = 12  # that a line names
+_KEYS = "epsilon_pld", "epsilon_rdp", "epsilon_replace_one"
+_Epsilons = dict[str, float | None]
+"""ε of a mechanism by PLD, by RDP, and if one unit is replaced, by `_KEYS`; None: no bound."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,23 @@ class OwnRun:
                 "plan`, which charges nothing; or give the numbers of a mechanism"
             )
         partitions = Partitions.open(PARTITIONS, params)
-        changed = frozenset() if status is None else status.changed_stages()
-        changed |= {"plan"} if epsilon is not None else set()
-        return cls(params, partitions, next_plan(params, partitions, changed), changed)
+        changed = frozenset if status is None else status.changed_stages
+        plan = next_plan(params, partitions, changed)
+        planned = set() if epsilon is None else {"plan"}
+        return cls(params, partitions, plan, changed() | planned)
+
+    @property
+    def figures(self) -> Figures:
+        """What all jobs of the plan cost."""
+        assert self.plan.figures is not None, "`next_plan` computes them"
+        return self.plan.figures
+
+    @property
+    def epsilons(self) -> _Epsilons:
+        """ε of the model's mechanism."""
+        found = self.figures
+        values = self.plan.jobs[0].epsilon, found.epsilon_rdp, found.epsilon_replace_one
+        return dict(zip(_KEYS, values, strict=True))
 
     @property
     def training(self) -> Training:
@@ -99,7 +116,9 @@ def show(
             found = "found beside numbers of a mechanism, or without a project"
             raise PipelineError(f"--run-epsilon: {found}; leave the others out")
         training, delta = asked_for(given, solve)
-        lines, content = _mechanism_lines(training, delta), _as_json(training, delta)
+        found = _account(training, delta)
+        lines = _mechanism_lines(training, delta, found)
+        content = _as_json(training, delta, found)
     else:
         own = OwnRun.read(status, epsilon)
         lines, content = _own_lines(own), _own_as_json(own) if as_json else {}
@@ -161,23 +180,23 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _as_json(training: Training, delta: float) -> dict[str, Any]:
-    private = training.noise_multiplier > 0
-    found: list[float | None] = [None] * 3
-    if private:
-        spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
-        found = list(map(finite, (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)))
+def _account(training: Training, delta: float) -> _Epsilons:
+    spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
+    found = (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)
+    return dict(zip(_KEYS, map(finite, found), strict=True))
+
+
+def _as_json(training: Training, delta: float, found: _Epsilons) -> dict[str, Any]:
     return {
-        "private": private,
-        **dict(zip(("epsilon_pld", "epsilon_rdp", "epsilon_replace_one"), found, strict=True)),
+        "private": training.noise_multiplier > 0,
+        **found,
         **asdict(training),
         "delta": delta,
         "neighboring_relation": RELATION_NAME,
     }
 
 
-def _mechanism_lines(training: Training, delta: float) -> Iterator[str]:
-    spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
+def _mechanism_lines(training: Training, delta: float, found: _Epsilons) -> Iterator[str]:
     q, z = at_most(training.sampling_probability, 6), at_least(training.noise_multiplier, 6)
     yield (
         f"sampling probability {q}, noise multiplier {z}, {training.rounds} rounds, at δ "
@@ -186,9 +205,9 @@ def _mechanism_lines(training: Training, delta: float) -> Iterator[str]:
     if training.queries:
         noise = ", ".join(at_least(multiplier, 6) for multiplier in training.queries)
         yield f"  beside {len(training.queries)} queries of all units, noise multiplier {noise}"
-    by_pld, by_rdp = at_most(spent.epsilon_pld), at_most(spent.epsilon_rdp)
+    by_pld, by_rdp, replaced = (at_most(found[key]) for key in _KEYS)
     yield f"  ε {by_pld} if one unit is zeroed out ({by_rdp} by RDP)"
-    yield f"  ε {at_most(replaced.epsilon_pld)} if one unit is replaced by another"
+    yield f"  ε {replaced} if one unit is replaced by another"
 
 
 # ---- the project's own run
@@ -196,7 +215,7 @@ def _mechanism_lines(training: Training, delta: float) -> Iterator[str]:
 
 def _own_as_json(own: OwnRun) -> dict[str, Any]:
     plan = own.plan
-    return _as_json(own.training, plan.model.delta) | {
+    return _as_json(own.training, plan.model.delta, own.epsilons) | {
         "can_learn": plan.can_learn,
         "why": plan.reason,
         "settings": {key: asdict(each) for key, each in plan.settings.items()},
@@ -234,7 +253,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
             "question shows: compare what the report says of ends in the model with what is known"
         )
     if training.noise_multiplier > 0:
-        yield from _mechanism_lines(training, plan.model.delta)
+        yield from _mechanism_lines(training, plan.model.delta, own.epsilons)
         cohort = training.sampling_probability * manifest.private_units
         yield f"  of {manifest.private_units} units about {cohort:.4g} join a round"
     for key, setting in plan.settings.items():
@@ -260,22 +279,22 @@ def _column_lines(own: OwnRun) -> Iterator[str]:
 
 def _cost_lines(own: OwnRun) -> Iterator[str]:
     """What all jobs of the run cost together, paid or not."""
-    plan, manifest, delta = own.plan, own.partitions.manifest, own.plan.model.delta
+    plan, found = own.plan, own.figures
     if plan.model.variant != "private":
         yield f"dynamics.variant is {plan.model.variant}: a run of it has no guarantee at all"
         return
-    together = cost_of(plan, manifest)
     parts = ", ".join(f"{each.name} {at_most(each.epsilon or 0)}" for each in plan.jobs)
+    unit = own.partitions.manifest.info.unit
     limit = at_most(own.params.privacy.target_epsilon, 6)
     less = ", which add up to less" if len(plan.jobs) > 1 else ""
     yield (
-        f"this run costs ε {at_most(together)} at δ {at_most(delta)} (target_epsilon {limit}): "
-        f"{parts}{less}"
+        f"this run costs ε {at_most(found.epsilon)} at δ {at_most(plan.model.delta)} "
+        f"(target_epsilon {limit}): {parts}{less}"
     )
     yield (
         "  whoever sees all that this run releases, and knows everybody else, tells rightly at "
-        f"most {at_most(right_guesses(plan.events(manifest)))} times in 100 whether one "
-        f"{singular(manifest.info.unit, own.params.chosen.card.labels)} took part (a coin: 50)"
+        f"most {at_most(found.right_guesses)} times in 100 whether one "
+        f"{singular(unit, own.params.chosen.card.labels)} took part (a coin: 50)"
     )
-    if together >= _LARGE:
-        yield f"  warning: ε {at_most(together)} is large: this promises little"
+    if found.epsilon is None or found.epsilon >= _LARGE:
+        yield f"  warning: ε {at_most(found.epsilon)} is large: this promises little"

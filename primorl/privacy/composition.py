@@ -9,10 +9,9 @@ from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dp_accounting import dp_event
-
 from primorl.base import PipelineError
 from primorl.base.files import BEHAVIOUR, MODEL
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting.epsilon import (
     Training,
     compose,
@@ -178,7 +177,7 @@ def _one_after_another(
     )
     event = joint_event([each.event for each in mechanisms])
     spent = None
-    if facts.delta is not None and not isinstance(event, dp_event.NonPrivateDpEvent):
+    if facts.delta is not None and not isinstance(event, dp.NonPrivateDpEvent):
         spent = compose([event], facts.delta)
     return replace(
         facts,
@@ -210,12 +209,12 @@ def count_once(mechanisms: Iterable[Part], get: Callable[[Part, str], Any] = get
     return list(found.values())
 
 
-def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
+def joint_event(events: Sequence[dict[str, Any]]) -> DpEvent:
     """Compose several accounted events, one after another."""
     parts = tuple(flat(map(event_from_json, events)))
-    if any(isinstance(part, dp_event.NonPrivateDpEvent) for part in parts):
-        return dp_event.NonPrivateDpEvent()
-    return dp_event.ComposedDpEvent(parts)
+    if any(isinstance(part, dp.NonPrivateDpEvent) for part in parts):
+        return dp.NonPrivateDpEvent()
+    return dp.ComposedDpEvent(parts)
 
 
 def _unite(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -279,7 +278,7 @@ def _training(path: Path, mechanism: Statement | MechanismStatement) -> Training
     return Training(q, z, rounds, queries)
 
 
-def _check_curves(path: Path, statement: Statement, event: dp_event.DpEvent, delta: float) -> None:
+def _check_curves(path: Path, statement: Statement, event: DpEvent, delta: float) -> None:
     """Check the replacement ε, groups, attacks and profile of a private statement."""
     found, accountant = figures(event, delta), statement.accountant
     replaced = statement.epsilon_replace_one

@@ -18,7 +18,6 @@ import torch
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from dp_accounting import dp_event
 
 from primorl.base import PipelineError
 from primorl.base.files import file_sha256, finite, read_text
@@ -28,6 +27,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.composition import (
     BEFOREHAND,
@@ -267,7 +267,7 @@ def _check_ledger(bundle: contents.Bundle) -> None:
 def _check_account(
     path: Path,
     stated: contents.LedgerStatement | SpentOnDataset,
-    events: Sequence[dp_event.DpEvent],
+    events: Sequence[DpEvent],
     by: Any,
 ) -> None:
     """Check the ε of an account, known up to the last step of the filter's bisection."""
@@ -275,9 +275,9 @@ def _check_account(
     refuse_less(path, "epsilon", stated.epsilon, total, by.accountant, FILTER_ROUNDING)
 
 
-def _events(ledger: contents.LedgerStatement) -> list[dp_event.DpEvent]:
+def _events(ledger: contents.LedgerStatement) -> list[DpEvent]:
     return [
-        event_from_json(each.event) if each.same_unit else dp_event.NonPrivateDpEvent()
+        event_from_json(each.event) if each.same_unit else dp.NonPrivateDpEvent()
         for each in ledger.records
     ]
 

@@ -6,27 +6,23 @@ first and not all would leave a run without its answers, so it is refused before
 private byte.
 """
 
-import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-
-from dp_accounting.dp_event import NonPrivateDpEvent
 
 from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA, changed_stages
 from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
-from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import (
     Budget,
     BudgetExceeded,
     Charge,
-    Request,
     paid_identities,
 )
 from primorl.privacy.ledger.ledger import Ledger
@@ -41,8 +37,8 @@ from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
     EVALUATE_PRIVATE,
     TRAIN_MODEL,
+    Price,
     RunPlan,
-    request_for,
 )
 from primorl.work.resolve import is_refused, next_plan
 
@@ -62,7 +58,8 @@ class Bill:
 
     Attributes:
         variant: private, or one without a guarantee.
-        requests: of the model, then of the clone and the question.
+        prices: of the model, then of the clone and the question.
+        together: ε of all of them; None: it is computed where it is asked for.
         account: everything that was charged to the same units.
         delta: δ of the budget.
         budget: the limit of all of it; None: there is none.
@@ -74,7 +71,8 @@ class Bill:
     """
 
     variant: Variant
-    requests: tuple[Request, ...]
+    prices: tuple[Price, ...]
+    together: float | None
     account: Account
     delta: float
     budget: Budget | None
@@ -128,7 +126,8 @@ class Bill:
         account = Account(()) if ledger is None else ledger.account(partitions.version)
         return cls(
             variant=plan.model.variant,
-            requests=tuple(request_for(job, partitions) for job in plan.paid_jobs),
+            prices=plan.jobs,
+            together=None if plan.figures is None else plan.figures.epsilon,
             account=account,
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
@@ -137,16 +136,16 @@ class Bill:
         )
 
     @cached_property
-    def unpaid(self) -> list[Request]:
-        """The requests that no earlier charge pays for.
+    def unpaid(self) -> list[Price]:
+        """The jobs that no earlier charge pays for.
 
         One without a guarantee is charged each time, as it is never restored.
         """
         paid = paid_identities(self.account.charges)
         return [
             own
-            for own in self.requests
-            if own.identity not in paid or isinstance(own.event, NonPrivateDpEvent)
+            for own in self.prices
+            if own.identity not in paid or own.event["type"] == "NonPrivateDpEvent"
         ]
 
     def find_lost(self, changed: Set[str]) -> list[Charge]:
@@ -158,13 +157,13 @@ class Bill:
         """
         paid = {charge.identity: charge for charge in self.account.charges}
         here = {charge for _, charge in find_charges(self.folder)}
-        run = changed | {stage_of(each) for each in self.unpaid}
+        run = changed | {stage_of(each.name) for each in self.unpaid}
         found = []
-        for each in self.requests:
+        for each in self.prices:
             if each in self.unpaid:
                 continue
             charge = paid[each.identity]
-            before = _ORDER[: _ORDER.index(stage_of(each)) + 1]
+            before = _ORDER[: _ORDER.index(stage_of(each.name)) + 1]
             needed = run & {*before} or charge.id not in here
             if needed and not (self.checkpoints / f"{charge.id}.safetensors").exists():
                 found.append(charge)
@@ -178,7 +177,11 @@ class Bill:
     @cached_property
     def after(self) -> float:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
-        return self.account.with_events([each.event for each in self.unpaid], self.delta)
+        if self.together is not None and not self.account.entries:
+            return self.together
+        return self.account.with_events(
+            [event_from_json(each.event) for each in self.unpaid], self.delta
+        )
 
     @property
     def total(self) -> str:
@@ -243,18 +246,17 @@ class Bill:
         )
 
 
-def stage_of(request: Request) -> str:
-    """Return the stage that a request is paid in."""
-    return request.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
+def stage_of(charge: str) -> str:
+    """Return the stage that a charge of this name is paid in."""
+    return charge.partition(":")[0]  # a question's is "evaluate_private: behaviour"
 
 
-def name_charges(requests: Sequence[Request]) -> str:
-    """List names of charges, with the ε of their events."""
-    names = []
-    for each in requests:
-        epsilon = compose([each.event], each.delta).epsilon_pld
-        price = f" ({at_most(epsilon)})" if math.isfinite(epsilon) else ""
-        names.append(f"{each.stage}{price}")
+def name_charges(prices: Sequence[Price]) -> str:
+    """List names of charges, with the ε of each alone."""
+    names = [
+        each.name if each.epsilon is None else f"{each.name} ({at_most(each.epsilon)})"
+        for each in prices
+    ]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -276,7 +278,7 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         partitions = Partitions.read(PARTITIONS, ledger)
         if partitions.manifest.info.dataset != params.dataset:
             return None
-        plan = next_plan(params, partitions, changed)
+        plan = next_plan(params, partitions, lambda: changed)
         bill = Bill.of(params, plan, partitions, ledger, changed)
     if not (params.online.asked and changed):
         return bill

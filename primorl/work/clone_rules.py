@@ -1,5 +1,6 @@
 """How the clone of the behaviour is decided: its class, clip and noise."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from primorl.base import PipelineError
@@ -8,13 +9,14 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import PERSISTENCE, SHARES
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
+from primorl.privacy.accounting.figures import estimate_noise_multiplier
 from primorl.work.jobs import CloneJob, MechanismNumbers, noise_of_share, solve_noise
 from primorl.work.model_rules import count_rows, epsilon_of, noise_share
 
 _MOST_ROWS = 256  # of a unit and round
 _NOISE_OF_HIDDEN = 0.03
-"""s up to which logits of discrete actions have hidden layers: with more noise, linear ones act
-more like people."""
+"""s, about, up to which logits of discrete actions have hidden layers: with more noise, linear ones
+act more like people."""
 _FULL_SHARE = 0.5
 """Of the horizon, from which on a unit's rows count in full: a model must know how often
 trajectories end, a clone need not, and the fewer units count in full, the more noise."""
@@ -66,24 +68,34 @@ def clone_job(
         return None
     begun = params.normaliser == "public" and public.units >= LEAST_UNITS
     rounds = _FROM_PUBLIC if begun else _OF_NETWORK
-    job = _job_of(rounds, params, manifest, model_identity)
-    noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
-    if manifest.info.spaces.discrete_actions and noise > _NOISE_OF_HIDDEN and not begun:
-        rounds = _OF_LOGITS
-        job = replace(_job_of(rounds, params, manifest, model_identity), hidden=())
-        noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
+    if manifest.info.spaces.discrete_actions and not begun:
+        network = _job_of(rounds, params, manifest, model_identity, estimate_noise_multiplier)
+        if _noise_of(network, manifest) > _NOISE_OF_HIDDEN:
+            rounds = _OF_LOGITS
+    job = _job_of(rounds, params, manifest, model_identity, solve_noise)
+    noise = _noise_of(job, manifest)
     walk = rounds.walk if begun else rounds.walk / (1 + noise)
     return _with_clip(job, manifest, noise, walk, rounds.norm)
 
 
-def _job_of(rounds: _Rounds, params: Params, manifest: Manifest, model_identity: str) -> CloneJob:
-    """Make the job of these rounds, with the noise that its ε asks for and C = 1."""
+def _noise_of(job: CloneJob, manifest: Manifest) -> float:
+    return noise_share(job.build_mechanism(manifest), job.network(manifest))
+
+
+def _job_of(
+    rounds: _Rounds,
+    params: Params,
+    manifest: Manifest,
+    model_identity: str,
+    solve: Callable[..., float],
+) -> CloneJob:
+    """Make the job of these rounds, with C = 1 and the noise that its ε asks for."""
     delta, public = params.privacy.delta, params.normaliser == "public"
     epsilon = epsilon_of(params, "clone")
     asked = noise_of_share(epsilon, delta, SHARES[PERSISTENCE])
     mechanism = MechanismNumbers(
         sampling_probability=rounds.q,
-        noise_multiplier=solve_noise(epsilon, delta, rounds.q, rounds.rounds, (asked,)),
+        noise_multiplier=solve(epsilon, delta, rounds.q, rounds.rounds, (asked,)),
         clipping_norm=1.0,
         clipping="flat",
         rounds=rounds.rounds,
@@ -103,7 +115,7 @@ def _job_of(rounds: _Rounds, params: Params, manifest: Manifest, model_identity:
         seed=params.seed,
         draw=params.privacy.draw,
         bounds=params.chosen.bounds,
-        hidden=params.behaviour.hidden,
+        hidden=() if rounds is _OF_LOGITS else params.behaviour.hidden,
         log_variance_bounds=params.behaviour.log_variance_bounds,
         start="public" if rounds is _FROM_PUBLIC else "random",
         normaliser="public" if public else "model",

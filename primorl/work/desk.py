@@ -49,6 +49,7 @@ from primorl.work.jobs import (
     EVALUATE_PRIVATE,
     TRAIN_MODEL,
     AnyJob,
+    Price,
     RunPlan,
     request_for,
 )
@@ -123,7 +124,9 @@ class Desk:
                     f"{PLAN}: delta: found {job.delta!r}, allowed is privacy.delta of params.yaml, "
                     f"{self.delta!r}; run `dvc repro plan`"
                 )
-        self.bill = Bill.of(params, plan, self.partitions, self.ledger)
+        prices = tuple(Price.of(job, self.partitions) for job in plan.paid_jobs)
+        own = replace(plan, jobs=prices, figures=None)  # what the file says is for readers
+        self.bill = Bill.of(params, own, self.partitions, self.ledger)
         return plan
 
     def request(self, job: AnyJob) -> Request:
@@ -152,13 +155,14 @@ class Desk:
         if self.bill is not None:
             now = self.ledger.account(self.version)  # other processes may have charged meanwhile
             bill = replace(self.bill, account=now)
-            if request in bill.unpaid:  # what is paid is restored
+            unpaid, stage = [each.identity for each in bill.unpaid], stage_of(request.stage)
+            due = request.identity in unpaid
+            if due:  # what is paid is restored
                 bill.refuse_beyond_budget()
-                first = request == bill.unpaid[0] and len(bill.unpaid) > 1
+                first = request.identity == unpaid[0] and len(unpaid) > 1
                 if first and bill.variant == "private":
-                    say(f"{stage_of(request)}: this run is still to charge {bill.total}")
-            stage, own = {stage_of(request)}, request.identity
-            if request in bill.unpaid or own in paid_identities(bill.find_lost(stage)):
+                    say(f"{stage}: this run is still to charge {bill.total}")
+            if due or request.identity in paid_identities(bill.find_lost({stage})):
                 bill.refuse_lost(stage)
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
@@ -171,8 +175,7 @@ class Desk:
         Raises:
             ValueError: the charge is not of a stage in `ALLOWED_STAGES`.
         """
-        stage = charge.stage.partition(":")[0]  # a question's is "evaluate_private: behaviour"
-        if stage not in ALLOWED_STAGES:
+        if stage_of(charge.stage) not in ALLOWED_STAGES:
             raise ValueError(f"charge {charge.id} of {charge.stage} opens no private rows")
         if self._rows is None:
             self._rows = open_private(self.partitions, own)

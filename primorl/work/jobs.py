@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from dp_accounting.dp_event import DpEvent
-
+import primorl
 from primorl.base import PipelineError, records
 from primorl.base.files import PAID_PLANS, PARAMS, PLAN, finite, home
 from primorl.base.records import record
@@ -26,12 +25,14 @@ from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
+from primorl.privacy.accounting import DpEvent
 from primorl.privacy.accounting.epsilon import Training, compose, event_to_json
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Contribution, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.statement import our_accountant
 
 if TYPE_CHECKING:
     from primorl.work.data import Partitions
@@ -371,6 +372,25 @@ def request_for(job: AnyJob, partitions: "Partitions") -> Request:
 
 
 @record
+class Figures:
+    """What all jobs of a plan cost, for readers of a file that nobody has edited since.
+
+    Attributes:
+        epsilon: of all jobs together, as the ledger counts; None: no guarantee.
+        right_guesses: see `primorl.privacy.accounting.figures.right_guesses`.
+        epsilon_rdp: of the model, by RDP; None: no bound.
+        epsilon_replace_one: of the model, if one unit is replaced; None: no bound.
+        key: see `RunPlan.key`.
+    """
+
+    epsilon: float | None
+    right_guesses: float
+    epsilon_rdp: float | None
+    epsilon_replace_one: float | None
+    key: str = ""
+
+
+@record
 class Setting:
     """A decided setting.
 
@@ -399,6 +419,7 @@ class RunPlan:
         policy: the block ``policy``; what the stage decides from the released model is None.
         jobs: what each of them costs.
         settings: that the jobs were made of, by dotted key of params.yaml.
+        figures: of all jobs; None: in a plan that is not for readers, or of an older version.
     """
 
     FORMAT = 3
@@ -414,6 +435,7 @@ class RunPlan:
     policy: Policy
     jobs: tuple[Price, ...]
     settings: dict[str, Setting]
+    figures: Figures | None = None
 
     @property
     def paid_jobs(self) -> tuple[AnyJob, ...]:
@@ -424,6 +446,13 @@ class RunPlan:
     def events(self, manifest: Manifest) -> list[DpEvent]:
         """Return the events of all jobs on the units of the manifest, in the same order."""
         return [event_of(job, manifest) for job in self.paid_jobs]
+
+    def key(self) -> str:
+        """Digest the plan as it is, and the versions that its figures were computed by."""
+        content = records.to_json(self)
+        figures = {**content["figures"], "key": ""}
+        by = [primorl.__version__, our_accountant().version]
+        return digest({**content, "figures": figures, "by": by})
 
     @classmethod
     def load(cls, path: Path = PLAN) -> "RunPlan":
@@ -454,7 +483,9 @@ class RunPlan:
                 f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
             )
         try:
-            found.events(partitions.manifest)
+            for job in (found.model, found.clone):
+                if job is not None:
+                    job.build_mechanism(partitions.manifest)
         except (KeyError, ValueError) as impossible:
             why = records.printable(str(impossible))
             raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None

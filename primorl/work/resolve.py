@@ -5,19 +5,22 @@ Reads settings, declared facts and the public split, never a private byte, and c
 (`clone_rules`).
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from primorl.base import PipelineError
+from primorl.base.files import finite
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.settings import LEAST_UNITS
 from primorl.model.termination import LEARNED, NONE, RULES
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
@@ -49,10 +52,39 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
         PipelineError: what was paid for is of a version that this one cannot read; see `resolve`,
             too.
     """
-    decided, path = resolve(params, partitions), jobs.paid_plan(params, partitions)
+    decided = resolve(params, partitions)
+    kept = _find_paid(decided, params, partitions)
+    return add_figures(decided if kept is None else kept, partitions.manifest)
+
+
+def add_figures(plan: jobs.RunPlan, manifest: Manifest) -> jobs.RunPlan:
+    """Compute what all jobs of a plan cost, for readers."""
+    spent, delta = plan.model.build_mechanism(manifest).spent(), plan.model.delta
+    figures = jobs.Figures(
+        epsilon=None, right_guesses=100.0, epsilon_rdp=None, epsilon_replace_one=None
+    )
+    if spent is not None:
+        events = plan.events(manifest)
+        figures = jobs.Figures(
+            epsilon=finite(total_of(events, delta)),
+            right_guesses=right_guesses(events),
+            epsilon_rdp=finite(spent.epsilon_rdp),
+            epsilon_replace_one=finite(compose(events[:1], delta, "replace_one").epsilon_pld),
+        )
+    plan = replace(plan, figures=figures)
+    return replace(plan, figures=replace(figures, key=plan.key()))
+
+
+def _find_paid(
+    decided: jobs.RunPlan, params: Params, partitions: Partitions
+) -> jobs.RunPlan | None:
+    """Find the plan that was paid for with these settings and data, with the verdict and the
+    warnings of the one that is ``decided`` now; None: nothing was.
+    """
+    path = jobs.paid_plan(params, partitions)
     known = paid_identities(partitions.account.charges)
     if not known or not path.exists():
-        return decided
+        return None
     try:
         kept = jobs.RunPlan.read(params, partitions, path)
     except PipelineError as unreadable:
@@ -67,7 +99,7 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
     dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
     whole = [job.name for job in kept.jobs] == [job.name for job in decided.jobs]
     if not paid or not whole or (dear and kept.model.variant == "private"):
-        return decided
+        return None
     angles = params.chosen.bounds.angles  # nothing paid for depends on them
     model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
     return replace(
@@ -81,13 +113,23 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
     )
 
 
-def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> jobs.RunPlan:
-    """Read what the stage ``plan`` decided, or decide where it will run again; ``changed`` names
-    the stages that DVC will run.
+def next_plan(
+    params: Params, partitions: Partitions, changed: Callable[[], Set[str]]
+) -> jobs.RunPlan:
+    """Read what the stage ``plan`` decided; decide where it will run again, or where the file is
+    edited or of other settings, data or versions.
+
+    Args:
+        params: every choice.
+        partitions: the data.
+        changed: asks for the stages that DVC will run, if nothing else tells.
     """
-    if "plan" not in changed:
-        with suppress(PipelineError):
-            return jobs.RunPlan.read(params, partitions)
+    found = None
+    with suppress(PipelineError):
+        found = jobs.RunPlan.read(params, partitions)
+    figures = found and found.figures
+    if found and figures and figures.key == found.key() and "plan" not in changed():
+        return found
     return decide_plan(params, partitions)
 
 

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 
-from primorl.base.files import PARTITIONS
+from pipeline import plan
+from primorl.base.files import PARTITIONS, PLAN
+from primorl.base.reporting import StageLog
 from primorl.commands import plan_answer
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
+from primorl.work import resolve
 from primorl.work.data import Partitions, open_to_charge
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
+from tests.mechanisms import watch
 from tests.pipeline.training_project import noise_of_model, watch_private
 from tests.privacy.ledger.ledgers import request
 from tests.work.conftest import small
@@ -122,6 +126,27 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     assert primorl("plan", "--run-epsilon", "1", "--rounds", "9")[0] == 1
     edit("params.yaml", privacy={"budget": {"epsilon": None}})
     assert "then, without a budget" in said(primorl)
+
+
+def test_what_was_decided_is_printed_and_nothing_stale(
+    data: Params, primorl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twins: a file that somebody edited, and one of another version, are decided anew."""
+    edit("params.yaml", dynamics={"train_anyway": True})
+    decided: list[Params] = []
+    watch(monkeypatch, resolve, "resolve", lambda params, _: decided.append(params))
+    first = said(primorl)
+    plan.body(load(), StageLog())
+    assert (said(primorl), len(decided)) == (first, 2)
+    sound = PLAN.read_text("utf-8")
+    for part, other in (("epsilon", 1e-6), ("identity", "0" * 64)):
+        content = json.loads(sound)
+        content["jobs"][0][part] = other
+        PLAN.write_text(json.dumps(content), encoding="utf-8")
+        assert said(primorl) == first
+    PLAN.write_text(sound, encoding="utf-8")
+    monkeypatch.setattr("primorl.__version__", "another")
+    assert (said(primorl), len(decided)) == (first, 5)
 
 
 def test_columns_are_told_in_their_own_units_and_a_changed_source_beside_the_cost(

@@ -169,7 +169,8 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
 
     monkeypatch.setattr(resolve, "resolve", otherwise)
     plan.body(params, StageLog())
-    assert RunPlan.load() == replace(paid, warnings=("new",))
+    manifest = Partitions.open(PARTITIONS, params).manifest
+    assert RunPlan.load() == resolve.add_figures(replace(paid, warnings=("new",)), manifest)
     train_model.body(params, StageLog())
     assert len(charged(params)) == 1
     for other in ({"draw": 1}, {"rounds": 3}):

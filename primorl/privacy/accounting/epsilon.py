@@ -14,16 +14,13 @@ from typing import Any
 
 import attrs
 import numpy as np
-from dp_accounting import NeighboringRelation, dp_event, pld, rdp
-from dp_accounting.dp_event import DpEvent
-from scipy import stats
-from scipy.special import log_ndtr, ndtr
+import scipy
 
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.statement import RELATION_NAME, Relation
 
 # probability of cohorts that the accountant drops anyhow: they are counted as the largest
 _NEGLIGIBLE = 1e-30
-RELATION = NeighboringRelation.REPLACE_SPECIAL
 _PRECISION = 1e-7  # of an ε in closed form
 # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 LARGEST_TIGHT = 1000.0
@@ -66,12 +63,12 @@ class Training:
     @property
     def event(self) -> DpEvent:
         """``rounds`` Poisson-sampled Gaussian releases, after a Gaussian one for each query."""
-        gaussian = dp_event.GaussianDpEvent(self.noise_multiplier)
-        sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)
-        rounds = dp_event.SelfComposedDpEvent(sampled, self.rounds)
+        gaussian = dp.GaussianDpEvent(self.noise_multiplier)
+        sampled = dp.PoissonSampledDpEvent(self.sampling_probability, gaussian)
+        rounds = dp.SelfComposedDpEvent(sampled, self.rounds)
         if not self.queries:
             return rounds
-        return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
+        return dp.ComposedDpEvent((*map(dp.GaussianDpEvent, self.queries), rounds))
 
     def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
         """Compute ε at ``delta``."""
@@ -115,10 +112,9 @@ def spent(
     stated = loose if sound and not replaced else math.inf
     if loose > LARGEST_TIGHT:
         return Spent(stated, stated, delta)
-    neighbours = NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
     def tight(near: float) -> float:
-        return float(accountant_near(event, near, neighbours).get_epsilon(delta))
+        return float(accountant_near(event, near, relation).get_epsilon(delta))
 
     near, epsilon = loose, tight(loose)
     # A grid for what was guessed is too coarse for what turned out to be far less.
@@ -141,36 +137,34 @@ def compose(
     """
     rounds: dict[DpEvent, int] = {}
     for inner, count in _releases(events):
-        if isinstance(inner, dp_event.NonPrivateDpEvent):
+        if isinstance(inner, dp.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
         rounds[inner] = rounds.get(inner, 0) + count
     if not rounds:
         return Spent(0.0, 0.0, delta)
-    merged = dp_event.ComposedDpEvent(
-        tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items())
-    )
+    merged = dp.ComposedDpEvent(tuple(dp.SelfComposedDpEvent(*each) for each in rounds.items()))
     return spent(merged, delta, relation, guess)
 
 
 def flat(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
     """Yield the events, and the parts of composed ones."""
     for event in events:
-        yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        yield from flat(event.events) if isinstance(event, dp.ComposedDpEvent) else (event,)
 
 
 def _releases(events: Iterable[DpEvent]) -> Iterator[tuple[DpEvent, int]]:
     """Yield the releases of events: the event of one, and how many there are."""
     for event in flat(events):
-        repeated = isinstance(event, dp_event.SelfComposedDpEvent)
+        repeated = isinstance(event, dp.SelfComposedDpEvent)
         yield (event.event, int(event.count)) if repeated else (event, 1)
 
 
-def accountant_near(
-    event: DpEvent, epsilon: float, relation: NeighboringRelation = RELATION
-) -> pld.PLDAccountant:
+def accountant_near(event: DpEvent, epsilon: float, relation: Relation = RELATION_NAME) -> Any:
     """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
     rounds = sum(count for _, count in _releases([event]))
-    accountant = pld.PLDAccountant(relation, grid_interval(event, epsilon, rounds))
+    kinds = dp.NeighboringRelation
+    neighbours = kinds.REPLACE_ONE if relation == "replace_one" else kinds.REPLACE_SPECIAL
+    accountant = dp.pld.PLDAccountant(neighbours, grid_interval(event, epsilon, rounds))
     return accountant.compose(event)
 
 
@@ -184,7 +178,7 @@ def grid_interval(event: DpEvent, epsilon: float, rounds: int) -> float:
     parts = [part for part, _ in _releases([event])]
     affordable = max(map(_widest_loss, parts)) * max(2e-5, 2e-6 * math.sqrt(rounds))
     # A point of a mixture's PLD is found by bisection, which takes ten times as long.
-    mixed = any(isinstance(part, dp_event.MixtureOfGaussiansDpEvent) for part in parts)
+    mixed = any(isinstance(part, dp.dp_event.MixtureOfGaussiansDpEvent) for part in parts)
     return min(1e-2 if mixed else 1e-3, max(fine, affordable))
 
 
@@ -193,12 +187,12 @@ def _widest_loss(event: DpEvent) -> float:
     deviations of noise.
     """
     match event:
-        case dp_event.PoissonSampledDpEvent():
+        case dp.PoissonSampledDpEvent():
             return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
-        case dp_event.GaussianDpEvent():
+        case dp.GaussianDpEvent():
             z = float(event.noise_multiplier)
             return min(10 / z + 0.5 / z**2, 700.0)
-        case dp_event.MixtureOfGaussiansDpEvent():
+        case dp.dp_event.MixtureOfGaussiansDpEvent():
             z, farthest = float(event.standard_deviation), max(event.sensitivities)
             shares = zip(event.sensitivities, event.sampling_probs, strict=True)
             joins = min(1.0, math.fsum(p for s, p in shares if s > 0))
@@ -226,7 +220,7 @@ def rdp_epsilon(event: DpEvent, delta: float) -> tuple[float, bool]:
     logger = logging.getLogger("absl")
     logger.addFilter(is_news)
     try:
-        accountant = rdp.RdpAccountant().compose(event)
+        accountant = dp.rdp.RdpAccountant().compose(event)
         sound = all(float(value) >= 0 for value in accountant.rdp)
         return float(accountant.get_epsilon(delta)), sound
     finally:
@@ -237,7 +231,7 @@ def rdp_values(event: DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
     """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one
     below zero.
     """
-    values = [float(value) for value in rdp.RdpAccountant(orders).compose(event).rdp]
+    values = [float(value) for value in dp.rdp.RdpAccountant(orders).compose(event).rdp]
     return tuple(value if value >= 0 else math.inf for value in values)
 
 
@@ -264,28 +258,28 @@ def grouped(event: DpEvent, units: int) -> DpEvent:
     match event:
         case _ if units == 1:
             return event
-        case dp_event.NonPrivateDpEvent():
+        case dp.NonPrivateDpEvent():
             return event
-        case dp_event.ComposedDpEvent():
-            return dp_event.ComposedDpEvent(tuple(grouped(part, units) for part in event.events))
-        case dp_event.SelfComposedDpEvent():
-            return dp_event.SelfComposedDpEvent(grouped(event.event, units), event.count)
-        case dp_event.GaussianDpEvent():
-            return dp_event.GaussianDpEvent(event.noise_multiplier / units)
-        case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()):
+        case dp.ComposedDpEvent():
+            return dp.ComposedDpEvent(tuple(grouped(part, units) for part in event.events))
+        case dp.SelfComposedDpEvent():
+            return dp.SelfComposedDpEvent(grouped(event.event, units), event.count)
+        case dp.GaussianDpEvent():
+            return dp.GaussianDpEvent(event.noise_multiplier / units)
+        case dp.PoissonSampledDpEvent(event=dp.GaussianDpEvent()):
             return _sample_group(event.sampling_probability, event.event.noise_multiplier, units)
     raise ValueError(f"no group analysis for {type(event).__name__}")
 
 
 def _sample_group(sampling_probability: float, noise_multiplier: float, units: int) -> DpEvent:
     if sampling_probability == 1:
-        return dp_event.GaussianDpEvent(noise_multiplier / units)
+        return dp.GaussianDpEvent(noise_multiplier / units)
     counts = np.arange(units + 1)
-    probabilities = stats.binom.pmf(counts, units, sampling_probability)
+    probabilities = scipy.stats.binom.pmf(counts, units, sampling_probability)
     kept = probabilities > _NEGLIGIBLE
     kept[-1] = True  # what is dropped is counted as the whole group, which is never less
     probabilities[-1] += probabilities[~kept].sum()
-    return dp_event.MixtureOfGaussiansDpEvent(
+    return dp.dp_event.MixtureOfGaussiansDpEvent(
         float(noise_multiplier),
         tuple(map(float, counts[kept])),
         tuple(map(float, probabilities[kept] / probabilities[kept].sum())),
@@ -301,8 +295,8 @@ def gaussian_epsilon(mean: float, delta: float) -> float:
     """
 
     def exceeds(epsilon: float) -> bool:
-        lower = math.exp(epsilon + float(log_ndtr(-mean / 2 - epsilon / mean)))
-        return float(ndtr(mean / 2 - epsilon / mean)) - lower > delta
+        lower = math.exp(epsilon + float(scipy.special.log_ndtr(-mean / 2 - epsilon / mean)))
+        return float(scipy.special.ndtr(mean / 2 - epsilon / mean)) - lower > delta
 
     low, high = 0.0, 1.0
     if not exceeds(low):
@@ -339,7 +333,7 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, DpEvent):
+    if isinstance(value, dp.DpEvent):
         return event_to_json(value)
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
@@ -368,19 +362,19 @@ def event_from_json(content: dict[str, Any], allowed: Collection[str] = tuple(_F
             if not isinstance(parts, list) or not 1 <= len(parts) <= _MOST_PARTS:
                 raise ValueError(f"{name}.events: a list of 1 to {_MOST_PARTS} events is needed")
             inner = tuple(event_from_json(part, _IN_COMPOSED) for part in parts)
-            return dp_event.ComposedDpEvent(inner)  # a tuple, unlike a list, can be counted
+            return dp.ComposedDpEvent(inner)  # a tuple, unlike a list, can be counted
         case "SelfComposedDpEvent":
             event = event_from_json(content["event"], _IN_SELF_COMPOSED)
             if type(content["count"]) is not int:
                 raise ValueError(f"{name}.count: found {content['count']!r}; allowed: an integer")
-            return dp_event.SelfComposedDpEvent(event, _positive(content, "count", math.inf))
+            return dp.SelfComposedDpEvent(event, _positive(content, "count", math.inf))
         case "PoissonSampledDpEvent":
             probability = _positive(content, "sampling_probability", 1)
             event = event_from_json(content["event"], ("GaussianDpEvent",))
-            return dp_event.PoissonSampledDpEvent(probability, event)
+            return dp.PoissonSampledDpEvent(probability, event)
         case "GaussianDpEvent":
-            return dp_event.GaussianDpEvent(_positive(content, "noise_multiplier", math.inf))
-    return dp_event.NonPrivateDpEvent()
+            return dp.GaussianDpEvent(_positive(content, "noise_multiplier", math.inf))
+    return dp.NonPrivateDpEvent()
 
 
 def _check_type(name: Any, allowed: Collection[str]) -> str:

@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from dp_accounting import dp_event
-from scipy import optimize
+import scipy
 
 from primorl.base.files import finite
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.accounting.rounding import at_most, rounded_up
@@ -56,7 +56,7 @@ class Figures:
 
 
 @lru_cache(maxsize=64)
-def figures(event: dp_event.DpEvent, delta: float) -> Figures:
+def figures(event: DpEvent, delta: float) -> Figures:
     """Compute the figures of ``event`` around ε at ``delta``.
 
     Raises:
@@ -82,7 +82,7 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
     return Figures(finite(replaced.epsilon_pld), profile, tuple(groups), attacks)
 
 
-def stated(event: dp_event.DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
+def stated(event: DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
     """Compute the keys of a privacy statement that follow from an event; ``spent`` None: nothing is
     guaranteed.
 
@@ -91,7 +91,7 @@ def stated(event: dp_event.DpEvent, spent: accounting.Spent | None) -> dict[str,
     """
     if spent is None:
         nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
-        event = dp_event.NonPrivateDpEvent()
+        event = dp.NonPrivateDpEvent()
         return {
             "event": accounting.event_to_json(event),
             "profile": (),
@@ -112,7 +112,7 @@ def stated(event: dp_event.DpEvent, spent: accounting.Spent | None) -> dict[str,
     }
 
 
-def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:
+def deltas(event: DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:
     """Compute δ of ``event`` at each of ``epsilons``, which rise from 0, on a grid for ε near
     ``near``.
 
@@ -125,9 +125,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 
 
-def true_positive_rates(
-    event: dp_event.DpEvent, near: float, rates: Sequence[float]
-) -> list[float]:
+def true_positive_rates(event: DpEvent, near: float, rates: Sequence[float]) -> list[float]:
     """Bound the true positive rate of any membership attack, for each false positive rate α.
 
     Every (ε, δ) that holds bounds it by δ + e^ε α and, read from the other side, by 1 - e^-ε (1 - δ
@@ -163,7 +161,7 @@ def posterior(prior: float, rate: float, power: float) -> float:
     return prior * power / (prior * power + (1 - prior) * rate)
 
 
-def right_guesses(events: Sequence[dp_event.DpEvent]) -> float:
+def right_guesses(events: Sequence[DpEvent]) -> float:
     """Bound how often in 100 an attacker tells rightly whether one unit took part, where both are
     equally likely: 50 (1 + δ(0)).
 
@@ -175,7 +173,7 @@ def right_guesses(events: Sequence[dp_event.DpEvent]) -> float:
     epsilon = accounting.compose(events, _COIN_DELTA).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         return 100.0 if epsilon else 50.0
-    (least,) = deltas(dp_event.ComposedDpEvent(tuple(accounting.flat(events))), epsilon, [0.0])
+    (least,) = deltas(dp.ComposedDpEvent(tuple(accounting.flat(events))), epsilon, [0.0])
     return min(100.0, 50 * (1 + least))
 
 
@@ -204,10 +202,7 @@ def solve_noise_multiplier(
         training = accounting.Training(sampling_probability, multiplier, rounds, queries)
         return min(training.spent(delta).epsilon_pld, _INFINITE) - target_epsilon
 
-    left = accounting.gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(
-        1 / z**2 for z in queries
-    )
-    near = _noise_of_mean(math.sqrt(max(left, 1e-12)), sampling_probability, rounds)
+    near = estimate_noise_multiplier(target_epsilon, delta, sampling_probability, rounds, queries)
     multiplier = rounded_up(_root(excess, near) * (1 - _PRECISION), _DIGITS)
     # ε is read on a grid that follows it, so the root is exact to some digits only.
     while excess(multiplier) > 0:
@@ -233,7 +228,9 @@ def _root(excess: Callable[[float], float], near: float) -> float:
         if high >= _LARGEST_MULTIPLIER:
             return high
         low, high = high, min(high * _STRIDE, _LARGEST_MULTIPLIER)
-    return float(optimize.brentq(excess, low, high, xtol=_PRECISION * low)) if low < high else low
+    if low == high:
+        return low
+    return float(scipy.optimize.brentq(excess, low, high, xtol=_PRECISION * low))
 
 
 def solve_rounds(
@@ -265,17 +262,25 @@ def solve_rounds(
 
 
 def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ...]) -> None:
-    alone = accounting.compose([dp_event.GaussianDpEvent(z) for z in queries], delta).epsilon_pld
+    alone = accounting.compose([dp.GaussianDpEvent(z) for z in queries], delta).epsilon_pld
     if alone > target_epsilon:
         raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
 
 
-def _noise_of_mean(mean: float, sampling_probability: float, rounds: int) -> float:
-    """Estimate the z at which the rounds cost about one Gaussian release of mean μ.
+def estimate_noise_multiplier(
+    target_epsilon: float,
+    delta: float,
+    sampling_probability: float,
+    rounds: int,
+    queries: tuple[float, ...] = (),
+) -> float:
+    """Estimate what `solve_noise_multiplier` finds, to a few percent.
 
-    By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)). It
-    only begins a search.
+    By the central limit theorem of Gaussian DP (Bu et al. 2020), the rounds cost about one Gaussian
+    release of mean μ = q √(T (exp(1/z²) - 1)); squares of means add up.
     """
+    whole = accounting.gaussian_mean(target_epsilon, delta) ** 2
+    left = max(whole - math.fsum(1 / z**2 for z in queries), 1e-12)
     if sampling_probability == 1.0:
-        return math.sqrt(rounds) / mean
-    return 1 / math.sqrt(math.log1p((mean / sampling_probability) ** 2 / rounds))
+        return math.sqrt(rounds / left)
+    return 1 / math.sqrt(math.log1p(left / sampling_probability**2 / rounds))

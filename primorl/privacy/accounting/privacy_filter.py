@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event
-from scipy.special import log_ndtr, ndtr, ndtri
+import scipy
 
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting.epsilon import (
     LARGEST_TIGHT,
     accountant_near,
@@ -130,15 +130,15 @@ UNBOUNDED = Cost(math.inf, 1.0, (math.inf,) * len(ORDERS))
 
 
 @lru_cache(maxsize=4096)
-def cost(event: dp_event.DpEvent) -> Cost:
+def cost(event: DpEvent) -> Cost:
     """Compute the cost of one event: a whole run with settings that were fixed before it began."""
-    if isinstance(event, dp_event.NonPrivateDpEvent):
+    if isinstance(event, dp.NonPrivateDpEvent):
         return UNBOUNDED
     mean = gaussian_cost(event)
     return Cost(mean**2, ESCAPED, rdp_values(event, ORDERS))
 
 
-def gaussian_cost(event: dp_event.DpEvent) -> float:
+def gaussian_cost(event: DpEvent) -> float:
     """Find the smallest μ of a Gaussian that covers ``event`` up to a mass of `ESCAPED`; infinite
     beyond 60.
 
@@ -197,12 +197,14 @@ class _Profile:
         """Compute the largest h - g. g is convex, so on each piece it is where their slopes agree,
         or at an end.
         """
+        special = scipy.special
         with np.errstate(divide="ignore", over="ignore"):
-            equal = np.exp(-mean * (ndtri(np.minimum(self.lower, 1.0)) + mean / 2))
+            equal = np.exp(-mean * (special.ndtri(np.minimum(self.lower, 1.0)) + mean / 2))
         at = np.clip(equal, self.ends[:-1], self.ends[1:])
         at = np.where(np.isfinite(at), at, self.ends[:-1])
         log = np.log(at)
-        gaussian = ndtr(mean / 2 - log / mean) - np.exp(log + log_ndtr(-mean / 2 - log / mean))
+        near, far = mean / 2 - log / mean, -mean / 2 - log / mean
+        gaussian = special.ndtr(near) - np.exp(log + special.log_ndtr(far))
         last = self.upper[-1]  # as γ grows, g vanishes
         return max(float((self.upper - at * self.lower - gaussian).max()), float(last))
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event
 
 from primorl.base import Busy
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -118,10 +118,10 @@ class Entry:
     same_unit: bool
 
     @property
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> DpEvent:
         """Event of the charge for one unit."""
         if not self.same_unit:
-            return dp_event.NonPrivateDpEvent()
+            return dp.NonPrivateDpEvent()
         return event_from_json(self.charge.event)
 
     @property
@@ -147,7 +147,7 @@ class Account:
         return total([entry.cost for entry in self.entries])
 
     @property
-    def events(self) -> list[dp_event.DpEvent]:
+    def events(self) -> list[DpEvent]:
         """Events of one unit of the account, oldest first."""
         return [entry.event for entry in self.entries]
 
@@ -157,7 +157,7 @@ class Account:
         """
         return _by_filter(self.cost, self.events, delta)
 
-    def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
+    def with_events(self, events: Sequence[DpEvent], delta: float) -> float:
         """Compute ε at ``delta`` after these events as well."""
         costs = total([self.cost, *(cost(event) for event in events)])
         return costs.epsilon(delta) if self.entries else _by_filter(costs, events, delta)
@@ -170,12 +170,12 @@ class Account:
             yield entry.charge, _by_filter(costs, events[:number], delta)
 
 
-def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> float:
+def total_of(events: Sequence[DpEvent], delta: float) -> float:
     """Compute ε of these events as `Account.epsilon` does."""
     return _by_filter(total([cost(event) for event in events]), events, delta)
 
 
-def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
+def _by_filter(costs: Cost, events: Sequence[DpEvent], delta: float) -> float:
     epsilon = costs.epsilon(delta)
     if len(events) == 1:  # chosen before there was any result, so PLD's ε holds too
         epsilon = min(epsilon, compose(events, delta).epsilon_pld)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
-from dp_accounting import dp_event
-
 from primorl.base import Busy, PipelineError, say
 from primorl.base.files import finite, home, locked, sync, workspace
+from primorl.privacy.accounting import dp
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
@@ -121,7 +120,7 @@ def pay_or_resume(
         PipelineError: one of the refusals above, or the checkpoint to resume from is damaged.
             Nothing is spent.
     """
-    if isinstance(request.event, dp_event.NonPrivateDpEvent):
+    if isinstance(request.event, dp.NonPrivateDpEvent):
         yield Payment(ledger.reserve(request, budget), begin)
         return
     said = False

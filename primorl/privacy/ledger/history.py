@@ -15,10 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from dp_accounting.dp_event import DpEvent
-
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file, sync
+from primorl.privacy.accounting import DpEvent
 from primorl.privacy.accounting.rounding import at_most
 
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well

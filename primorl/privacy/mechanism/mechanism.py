@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from dp_accounting import dp_event
-
+from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.clipping import Clip
@@ -158,10 +157,10 @@ class Mechanism:
         return self.expected_cohort if self.denominator is None else self.denominator
 
     @property
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> DpEvent:
         """The event that the accountant composes."""
         if not self.is_private:
-            return dp_event.NonPrivateDpEvent()
+            return dp.NonPrivateDpEvent()
         return self._account(self.rounds).event
 
     def cohort(self) -> Tensor:
@@ -287,11 +286,11 @@ class GaussianQuery:
         return self.noise_multiplier * self.sensitivity
 
     @property
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> DpEvent:
         """The event that the accountant composes."""
         if self.noise_multiplier == 0:
-            return dp_event.NonPrivateDpEvent()
-        return dp_event.GaussianDpEvent(self.noise_multiplier)
+            return dp.NonPrivateDpEvent()
+        return dp.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
         """Compute the sum + discrete N(0, (z · sensitivity)² I), float64 in units of 1: the only

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from dp_accounting import dp_event, pld
+from dp_accounting import NeighboringRelation, dp_event, pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting.epsilon import RELATION, Training, compose, gaussian_epsilon
+from primorl.privacy.accounting.epsilon import Training, compose, gaussian_epsilon
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.privacy_filter import (
     ESCAPED,
@@ -119,7 +119,8 @@ def reached(choices: list[dp_event.DpEvent], epsilon: float) -> float:
 
 
 def _masses(event: dp_event.DpEvent, grid: float = 1e-3) -> tuple[Floats, Floats, float]:
-    pmf = pld.PLDAccountant(RELATION, grid).compose(event)._pld._pmf_remove.to_dense_pmf()
+    accountant = pld.PLDAccountant(NeighboringRelation.REPLACE_SPECIAL, grid)
+    pmf = accountant.compose(event)._pld._pmf_remove.to_dense_pmf()
     return (np.arange(pmf.size) + pmf._lower_loss) * grid, pmf._probs, pmf._infinity_mass
 
 
