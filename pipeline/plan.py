@@ -5,7 +5,7 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base import say
 from primorl.base.files import PARTITIONS
-from primorl.base.reporting import StageLog
+from primorl.base.reporting import StageLog, in_lines
 from primorl.config.params import Params
 from primorl.work.data import Partitions
 from primorl.work.resolve import decide_plan, refuse_useless
@@ -19,7 +19,7 @@ def body(params: Params, log: StageLog) -> None:
     """
     plan = decide_plan(params, Partitions.open(PARTITIONS, params))
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
-        say(f"plan: {line}".replace("; ", "\n  "))
+        say("\n  ".join(in_lines(f"plan: {line}")))
     refuse_useless(params, plan)
     plan.write()
 

@@ -56,7 +56,7 @@ class PolicyGradient(ReturnBasedUpdate):
         """See `Update.apply`."""
         here = values[PARAMETERS].unsqueeze(0)
 
-        def sums(own: Trajectories, weights: Tensor, workspace: Workspace, number: int) -> Tensor:
+        def sums(own: Trajectories, weights: Tensor, workspace: Workspace) -> Tensor:
             steps = network.step_gradients(here, own.observations, own.actions, workspace)
             return steps.sums(weights)
 
@@ -142,7 +142,6 @@ def _sum_regression_gradients(
     own: Trajectories,
     advantages: Tensor,
     workspace: Workspace,
-    number: int,
 ) -> Tensor:
     """Compute Σ_t (Â_t - wᵀψ_t) ψ_t / n of every user, ``[U, d]``. Sensitive."""
     here = parameters.unsqueeze(0)
@@ -173,12 +172,16 @@ class Rebel(Regression):
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
         """See `Update.apply`."""
-        advantages = self.advantages(met)
-        old: dict[int, Tensor] = {}  # log π_t, from the first step, which begins at θ_t
+        here, advantages = values[PARAMETERS].unsqueeze(0), self.advantages(met)
+
+        def logs(own: Trajectories, _: Tensor, workspace: Workspace) -> Tensor:
+            return network.step_gradients(here, own.observations, own.actions, workspace).logs
+
+        # log π_t, which the first step begins at
+        known = torch.stack((advantages, torch.cat([*by_pieces(logs, met, advantages)])), -1)
 
         def gradients(parameters: Tensor) -> Iterator[Tensor]:
-            of_piece = partial(self._sum_gradients, network, parameters, old)
-            return by_pieces(of_piece, met, advantages)
+            return by_pieces(partial(self._sum_gradients, network, parameters), met, known)
 
         return {PARAMETERS: self.ascend(cohort, values[PARAMETERS], gradients)}
 
@@ -186,17 +189,17 @@ class Rebel(Regression):
         self,
         network: PolicyNetwork,
         parameters: Tensor,
-        old: dict[int, Tensor],
         own: Trajectories,
-        advantages: Tensor,
+        known: Tensor,
         workspace: Workspace,
-        number: int,
     ) -> Tensor:
-        """Compute Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n of every user, ``[U, d]``. Sensitive."""
+        """Compute Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n of every user, ``[U, d]``, from Â and
+        log π_t, ``[U, T, 2]``. Sensitive.
+        """
         here = parameters.unsqueeze(0)
         steps = network.step_gradients(here, own.observations, own.actions, workspace)
-        log_ratios = steps.logs - old.setdefault(number, steps.logs)
-        errors = advantages - log_ratios / self.temperature
+        advantages, old = known.unbind(-1)
+        errors = advantages - (steps.logs - old) / self.temperature
         return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))
 
 

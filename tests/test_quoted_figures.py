@@ -1,5 +1,7 @@
 """Figures that README and privacy.md quote are what the accountant says."""
 
+from dataclasses import astuple
+
 import pytest
 from dp_accounting import dp_event
 from scipy.stats import norm
@@ -15,11 +17,11 @@ EVENT = dp_event.GaussianDpEvent(1 / gaussian_mean(EPSILON, DELTA))
 
 
 def rows(page: str, meaning: Figures) -> list[str]:
-    groups = [at_most(epsilon) for _, epsilon in meaning.groups]
+    groups = [at_most(each.epsilon) for each in meaning.groups]
     gain = deltas(EVENT, EPSILON, [0.0])[0]
     coin = percent_at_most((1 + gain) / 2)
     if page == "README.md":
-        rate, power = meaning.attacks[1]
+        rate, power = astuple(meaning.attacks[1])
         return [
             f"wrongly names {100 * rate:g} in 100 of those that were not in the data, she finds at "
             f"most {at_most(100 * power)} in 100",
@@ -29,7 +31,7 @@ def rows(page: str, meaning: Figures) -> list[str]:
         ]
     mean = gaussian_mean(EPSILON, DELTA)
     exceeded = float(norm.sf((EPSILON - mean**2 / 2) / mean))
-    found = " | ".join(at_most(1000 * power) for _, power in meaning.attacks)
+    found = " | ".join(at_most(1000 * each.true_positive_rate) for each in meaning.attacks)
     return [
         f"| {EPSILON:g} | {found} | {percent_at_most(gain)} | {coin} |",
         f"| ε at δ = 1e-5 | {EPSILON:g} | {' | '.join(groups)} |",

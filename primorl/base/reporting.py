@@ -2,6 +2,7 @@
 
 import errno
 import math
+import re
 import sys
 import traceback
 import warnings
@@ -72,6 +73,11 @@ def explained(name: str, error: Exception) -> str:
         f"{name}: unforeseen {type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}; "
         "its message may quote private values and is shown only with --debug"
     )
+
+
+def in_lines(text: str) -> list[str]:
+    """Split a text where a sentence or a part of one ends."""
+    return re.split(r"(?<=\.) (?=[A-Z])|(?<=;) ", text)
 
 
 class StageLog:

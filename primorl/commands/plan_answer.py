@@ -10,6 +10,7 @@ from typing import Any
 from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA, Status
 from primorl.base.files import MANIFEST, PARAMS, PARTITIONS, finite
+from primorl.base.reporting import in_lines
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.sources.log_paths import changed
 from primorl.data.storage.schema import Manifest
@@ -233,7 +234,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     older = "as the log was collected, " * bool(changed(own.params.dataset, own.params.chosen))
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"
     if plan.can_learn is not None:
-        yield f"can it learn? {plan.can_learn}: {plan.reason}".replace("; ", "\n  ")
+        yield "\n  ".join(in_lines(f"can it learn? {plan.can_learn}: {plan.reason}"))
         if plan.can_learn == "marginal":
             yield "  for a yes: narrower bounds, larger ε, more people; else a trial is less likely"
         yield from _column_lines(own)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+from primorl.base.reporting import in_lines
 from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.privacy.accounting.rounding import at_most
 
@@ -297,11 +298,6 @@ def text(summary: Mapping[str, Any]) -> str:
     stages = ", ".join(f"{name} {took:.0f}" for name, took in seconds.items())
     rows.append(("time", f"{sum(seconds.values()):.0f} s: {stages}"))
     return "\n".join(f"{name:<8} {value}" for name, value in rows)
-
-
-def in_lines(text: str) -> list[str]:
-    """Split a text where a sentence or a part of one ends."""
-    return re.split(r"(?<=\.) (?=[A-Z])|(?<=;) ", text)
 
 
 def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -123,15 +123,12 @@ def within(vectors: Tensor, bound: float) -> Tensor:
 _AT_ONCE = 16
 
 
-PieceFunction = Callable[[Trajectories, Tensor, Workspace, int], Tensor]
-"""From trajectories of U users, rows of values, memory to work in and a piece's number to a row for
-each user.
-"""
+PieceFunction = Callable[[Trajectories, Tensor, Workspace], Tensor]
+"""From trajectories of U users, rows of values and memory to work in to a row for each user."""
 
 
 def by_pieces(function: PieceFunction, met: Trajectories, values: Tensor) -> Iterator[Tensor]:
-    """Compute one row for each user from trajectories, rows of ``values``, memory to work in and a
-    piece's number.
+    """Compute one row for each user from trajectories, rows of ``values`` and memory to work in.
 
     The rounding of a product may depend on the number of users, and that of an operation that
     threads share on where it is cut. So every piece has the same number of users, the last one with
@@ -145,7 +142,7 @@ def by_pieces(function: PieceFunction, met: Trajectories, values: Tensor) -> Ite
             of_thread.workspace = Workspace(values.device)
         users = slice(number * _AT_ONCE, (number + 1) * _AT_ONCE)
         part, own = met.of(users), fill(values[users], _AT_ONCE)
-        return function(part.fill(_AT_ONCE), own, of_thread.workspace, number)[: part.users]
+        return function(part.fill(_AT_ONCE), own, of_thread.workspace)[: part.users]
 
     pieces = range(max(1, -(-met.users // _AT_ONCE)))
     torch.set_num_threads(1)
@@ -227,7 +224,6 @@ class DPPG:
         met: Trajectories,
         advantages: Tensor,
         workspace: Workspace,
-        number: int = 0,
     ) -> Tensor:
         """Compute θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
 
@@ -238,7 +234,6 @@ class DPPG:
             met: trajectories.
             advantages: Â, ``[U, T]``.
             workspace: memory to work in.
-            number: of the piece.
         """
         begin = start.expand(met.users, -1)
         deltas, climb, old = torch.zeros_like(begin), self.rule(begin), torch.zeros_like(advantages)

@@ -24,6 +24,7 @@ from primorl.privacy.statement import (
     NO_ROUNDS,
     Accountant,
     MechanismStatement,
+    ProfilePoint,
     Statement,
     our_accountant,
 )
@@ -291,16 +292,16 @@ def _check_curves(path: Path, statement: Statement, event: DpEvent, delta: float
     known = deltas(event, own, epsilons) if epsilons else []
     # δ at its own ε, which is the accountant's to the last digit, is the stated one.
     exact, pairs = (own, statement.epsilon), zip(epsilons, known, strict=True)
-    profile = [(each, min(least, delta) if each in exact else least) for each, least in pairs]
-    for key, points in (
-        ("groups", found.groups),
-        ("attacks", found.attacks),
-        ("profile", profile),
-    ):
-        stated_points = [astuple(point) for point in getattr(statement, key)]
-        if [place for place, _ in stated_points] != [place for place, _ in points]:
+    profile = tuple(
+        ProfilePoint(epsilon=each, delta=min(least, delta) if each in exact else least)
+        for each, least in pairs
+    )
+    curves = {"groups": found.groups, "attacks": found.attacks, "profile": profile}
+    for key, points in curves.items():
+        ours, theirs = ([*map(astuple, each)] for each in (points, getattr(statement, key)))
+        if [place for place, _ in ours] != [place for place, _ in theirs]:
             raise PipelineError(f"{path}: {key}: points are missing; run `dvc repro`")
-        for (_, value), (_, least) in zip(stated_points, points, strict=True):
+        for (_, least), (_, value) in zip(ours, theirs, strict=True):
             refuse_less(path, key, value, least, accountant)
 
 

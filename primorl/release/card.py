@@ -23,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from primorl.base import PipelineError
 from primorl.base.files import file_sha256, read_json
+from primorl.base.reporting import in_lines
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict
 from primorl.privacy.accounting.epsilon import event_from_json
@@ -510,7 +511,7 @@ def environment(package: str, **options: Any) -> Environment:
         "inf": math.inf,
         "gain": wording.gain,
         "gain_note": wording.GAIN_NOTE,
-        "in_lines": wording.in_lines,
+        "in_lines": in_lines,
         "with_interval": wording.value,
         "advice_words": wording.ADVICE,
         "whose": wording.WHOSE,

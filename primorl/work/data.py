@@ -131,17 +131,13 @@ def find_charges(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _find_charges(content: Any) -> Iterator[str]:
-    """Yield the charges that a statement and its mechanisms, or private answers, name."""
-    if not isinstance(content, dict):
-        return
-    statements = content.get("statements")
-    for part in (statements or {}).values() if isinstance(statements, dict | None) else ():
+    """Yield the charges that a statement and its mechanisms, or private answers, name anywhere."""
+    if isinstance(content, dict):
+        if isinstance(content.get("charge"), str):
+            yield content["charge"]
+        content = list(content.values())
+    for part in content if isinstance(content, list) else ():
         yield from _find_charges(part)
-    mechanisms = content.get("mechanisms")
-    for part in mechanisms if isinstance(mechanisms, list) else ():
-        yield from _find_charges(part)
-    if isinstance(content.get("charge"), str):
-        yield content["charge"]
 
 
 def budget_of(params: Params, units: int) -> Budget | None:

@@ -80,7 +80,7 @@ _USUAL_SPREAD = 1 / 16
 """Standard deviation of a column, as a share of its declared range, that is to be seen: of one that
 was declared twice as wide as nearly all values lie, which is 8 deviations.
 """
-_OUTSIDE = "outside: "  # of a figure beyond what is a yes
+_MOST_RARER = 0.5  # of trajectories, that can have the rarer of two outcomes
 _MANY_ROWS = 1e6
 """Rows of all people from which on networks learned more than linear heads, where s is small."""
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
@@ -145,14 +145,12 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     if left_open and noise > allowed:
         why = (
             f"people have rows for a network, but its noise is {noise:.2f} of what rounds can move "
-            f"({_OUTSIDE}yes to {allowed})"
+            + _limits(noise, allowed)
         )
         return _of_heads(heads_instead, manifest, public, instead=why)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
-    why = (
-        f"the noise is {noise:.2f} of what the rounds can move ({_OUTSIDE * (noise > _NOISE_YES)}"
-        f"yes to {_NOISE_YES}, no from {_NOISE_NO})"
-    )
+    limits = _limits(noise, _NOISE_YES, _NOISE_NO)
+    why = f"the noise is {noise:.2f} of what the rounds can move {limits}"
     return _doubt_policy(chosen, Fit(answer, why), manifest)
 
 
@@ -329,24 +327,27 @@ def _of_heads(
             break
     why = (
         f"the noise in what linear heads predict has {lost:.2g} of the variance of the target "
-        f"({_OUTSIDE * (lost > heads.LOST_YES)}yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), "
-        "before small weights are shrunk; "
+        f"{_limits(lost, heads.LOST_YES, _LOST_NO)}, before small weights are shrunk; "
         "whether polynomials fit these data is known after training"
     )
-    blur = 0.0
     if blurred is not None:
-        blur = blurred
-        why += (
-            f"; the variances that scale their features have a noise of {blur:.0%} "
-            f"({_OUTSIDE * (blur > _BLURRED_YES)}yes to {_BLURRED_YES:.0%}, no from "
-            f"{_BLURRED_NO:.0%})"
-        )
+        limits = _limits(blurred, _BLURRED_YES, _BLURRED_NO, ".0%")
+        why += f"; the variances that scale their features have a noise of {blurred:.0%} {limits}"
+    blur = blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
     if instead is not None:
         why = f"{instead}; {why}"
     elif lost <= heads.LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
     return chosen, Fit(answer, why)
+
+
+def _limits(found: float, yes: float, no: float | None = None, form: str = "g") -> str:
+    """Say up to where a figure is a yes and from where a no, and whether this one is beyond a
+    yes.
+    """
+    beyond = "" if no is None else f", no from {no:{form}}"
+    return f"({'outside: ' * (found > yes)}yes to {yes:{form}}{beyond})"
 
 
 def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
@@ -356,31 +357,34 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     least, reward = heads.least_spread(mechanism), params.chosen.bounds.reward
     if least is None or isinstance(reward, str):
         return fit
-    narrow = least / 2 > _USUAL_SPREAD
-    why = (
-        f"{fit.why}; the noise may hide a reward whose standard deviation is below "
-        f"{least * (reward[1] - reward[0]) / 2:.2g}, or more where few rows have one, and a column "
-        f"below {least / 2:.1%} of its declared range ({_OUTSIDE * narrow}yes to "
-        f"{_USUAL_SPREAD:.1%})"
-    )
-    noise, horizon = heads.noise_of_queries(mechanism), params.chosen.horizon
+    noise, horizon, span = heads.noise_of_queries(mechanism), params.chosen.horizon, least / 2
+    narrow = span > _USUAL_SPREAD
+    limits = _limits(span, _USUAL_SPREAD, form=".1%")
+    found = [
+        fit.why,
+        f"the noise may hide a reward whose standard deviation is below "
+        f"{span * (reward[1] - reward[0]):.2g}, or more where few rows have one, and a column "
+        f"below {span:.1%} of its declared range {limits}",
+    ]
     if horizon is not None and params.chosen.bounds.before_end == (0, 0):
         # The rarer outcome is cut at the edge of the second answer's window, where its variance is
         # its share of the rows; twice the noise is seen 9 times in 10.
-        share = 2 * noise[heads.FINER_SCALES]
-        unseen = share * horizon > 0.5  # as the rarer one cannot have more
-        narrow = narrow or unseen
-        seen = f"surely seen where {share:.1%} of all rows have the rarer one, as "
-        seen += f"{share * horizon:.0%} of trajectories of {horizon} steps"
-        if share * horizon > 1:
-            seen = f"hidden where all trajectories have {horizon} steps"
-        why += f"; an outcome at the end is {seen} ({_OUTSIDE * unseen}yes to 50%)"
+        rows = 2 * noise[heads.FINER_SCALES]
+        ends = rows * horizon
+        narrow |= ends > _MOST_RARER
+        seen = f"hidden where all trajectories have {horizon} steps"
+        if ends <= 1:
+            seen = (
+                f"surely seen where {rows:.1%} of all rows have the rarer one, as {ends:.0%} of "
+                f"trajectories of {horizon} steps"
+            )
+        found.append(f"an outcome at the end is {seen} {_limits(ends, _MOST_RARER, form='.0%')}")
     if params.chosen.environment is None:
         needed = heads.SURELY_EXPLAINED * math.sqrt(2) * noise[heads.EXPLAINED]
-        why += (
-            f"; no trial where the model then explains less than about {needed:.0%} of the reward"
+        found.append(
+            f"no trial where the model then explains less than about {needed:.0%} of the reward"
         )
-    return Fit("marginal" if narrow and fit.answer == "yes" else fit.answer, why)
+    return Fit("marginal" if narrow and fit.answer == "yes" else fit.answer, "; ".join(found))
 
 
 def round_to(number: float, digits: int) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 import scipy
 
@@ -26,11 +25,11 @@ _PRECISION = 1e-7  # of an ε in closed form
 LARGEST_TIGHT = 1000.0
 _MOST_PARTS = 256  # of a composed event: no more than is composed in a moment
 _FIELDS = {
-    "ComposedDpEvent": {"events"},
-    "SelfComposedDpEvent": {"event", "count"},
-    "PoissonSampledDpEvent": {"sampling_probability", "event"},
-    "GaussianDpEvent": {"noise_multiplier"},
-    "NonPrivateDpEvent": set(),
+    "ComposedDpEvent": ("events",),
+    "SelfComposedDpEvent": ("event", "count"),
+    "PoissonSampledDpEvent": ("sampling_probability", "event"),
+    "GaussianDpEvent": ("noise_multiplier",),
+    "NonPrivateDpEvent": (),
 }
 _IN_SELF_COMPOSED = ("PoissonSampledDpEvent", "GaussianDpEvent")
 _IN_COMPOSED = ("SelfComposedDpEvent", *_IN_SELF_COMPOSED)
@@ -327,9 +326,8 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
     Raises:
         ValueError: this project does not account such an event.
     """
-    _check_type(type(event).__name__, _FIELDS)
-    fields = {field.name: getattr(event, field.name) for field in attrs.fields(type(event))}
-    return {"type": type(event).__name__, **{name: _plain(value) for name, value in fields.items()}}
+    name = _check_type(type(event).__name__, _FIELDS)
+    return {"type": name, **{field: _plain(getattr(event, field)) for field in _FIELDS[name]}}
 
 
 def _plain(value: Any) -> Any:
@@ -352,7 +350,7 @@ def event_from_json(content: dict[str, Any], allowed: Collection[str] = tuple(_F
         content.get("type") if isinstance(content, dict) else type(content).__name__, allowed
     )
     found = content.keys() - {"type"}
-    if found != _FIELDS[name]:
+    if found != {*_FIELDS[name]}:
         raise ValueError(
             f"{name}: found the fields {sorted(found)}; they must be {sorted(_FIELDS[name])}"
         )

@@ -42,17 +42,14 @@ _INFINITE = 1e4  # stands for an infinite ε
 
 @dataclass(frozen=True)
 class Figures:
-    """Guarantees of one event; None: nothing.
-
-    ``profile`` has pairs (ε, δ) that hold together, ε rising from 0, and is empty where ε is beyond
-    30; ``groups`` numbers of units and their ε at the stated δ; ``attacks`` false positive rates,
-    and the largest true positive rate with each.
+    """Guarantees of one event, as `primorl.privacy.statement.Statement` has them; ``profile`` is
+    empty where ε is beyond 30.
     """
 
     epsilon_replace_one: float | None
-    profile: tuple[tuple[float, float], ...]
-    groups: tuple[tuple[int, float | None], ...]
-    attacks: tuple[tuple[float, float], ...]
+    profile: tuple[ProfilePoint, ...]
+    groups: tuple[GroupPoint, ...]
+    attacks: tuple[AttackPoint, ...]
 
 
 @lru_cache(maxsize=64)
@@ -64,22 +61,26 @@ def figures(event: DpEvent, delta: float) -> Figures:
     """
     epsilon = accounting.compose([event], delta).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
-        profile: tuple[tuple[float, float], ...] = ()
-        attacks = tuple((rate, 1.0) for rate in FALSE_POSITIVE_RATES)
+        points: list[tuple[float, float]] = []
+        rates = [1.0] * len(FALSE_POSITIVE_RATES)
     else:
         shares = [rounded_up(share * epsilon, 3) if share else 0.0 for share in _PROFILE]
-        profile = tuple(
-            sorted([*zip(shares, deltas(event, epsilon, shares), strict=True), (epsilon, delta)])
-        )
+        known = deltas(event, epsilon, shares)
+        points = sorted([*zip(shares, known, strict=True), (epsilon, delta)])
         rates = true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES)
-        attacks = tuple(zip(FALSE_POSITIVE_RATES, rates, strict=True))
+    attacks = zip(FALSE_POSITIVE_RATES, rates, strict=True)
     groups = []
     for units in GROUP_SIZES:
         whole = accounting.grouped(event, units)
         of_all = accounting.compose([whole], delta, guess=units * epsilon)
-        groups.append((units, finite(of_all.epsilon_pld)))
+        groups.append(GroupPoint(units=units, epsilon=finite(of_all.epsilon_pld)))
     replaced = accounting.compose([event], delta, "replace_one")
-    return Figures(finite(replaced.epsilon_pld), profile, tuple(groups), attacks)
+    return Figures(
+        epsilon_replace_one=finite(replaced.epsilon_pld),
+        profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in points),
+        groups=tuple(groups),
+        attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in attacks),
+    )
 
 
 def stated(event: DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
@@ -90,26 +91,14 @@ def stated(event: DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
         ValueError: the event is not of a kind that this project accounts.
     """
     if spent is None:
+        event = accounting.event_to_json(dp.NonPrivateDpEvent())
         nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
-        event = dp.NonPrivateDpEvent()
-        return {
-            "event": accounting.event_to_json(event),
-            "profile": (),
-            "groups": (),
-            "attacks": (),
-        } | nothing
-    about = figures(event, spent.delta)
+        return {"event": event, **nothing, **dict.fromkeys(("profile", "groups", "attacks"), ())}
     return {
         "event": accounting.event_to_json(event),
         "epsilon": spent.epsilon_pld,
         "epsilon_rdp": finite(spent.epsilon_rdp),
-        "epsilon_replace_one": about.epsilon_replace_one,
-        "profile": tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile),
-        "groups": tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups),
-        "attacks": tuple(
-            AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks
-        ),
-    }
+    } | vars(figures(event, spent.delta))
 
 
 def deltas(event: DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:

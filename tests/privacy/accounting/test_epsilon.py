@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+from dataclasses import astuple
 from decimal import Decimal
 from typing import Any
 
@@ -181,14 +182,15 @@ def test_profile_and_attacks_are_those_of_the_exact_gaussian() -> None:
     The best attack is Φ(Φ⁻¹(α) + μ) (Dong, Roth and Su 2022).
     """
     mu, found = 5 / 20, figures(Training(1.0, 20.0, 25).event, 1e-5)
-    epsilons = [epsilon for epsilon, _ in found.profile]
+    points = [astuple(each) for each in found.profile]
+    epsilons = [epsilon for epsilon, _ in points]
     assert epsilons == sorted(epsilons)
     assert epsilons[0] == 0
-    assert any(delta == 1e-5 for _, delta in found.profile)
-    for epsilon, delta in found.profile:
+    assert any(delta == 1e-5 for _, delta in points)
+    for epsilon, delta in points:
         exact = float(gaussian_delta(mu, epsilon))
         assert exact * (1 - 1e-6) <= delta <= max(exact * 1.05, 1e-10)
-    for rate, power in found.attacks:
+    for rate, power in map(astuple, found.attacks):
         exact = float(stats.norm.cdf(stats.norm.ppf(rate) + mu))
         assert exact <= power <= exact * 1.002
 
