@@ -163,7 +163,7 @@ class Desk:
                 if first and bill.variant == "private":
                     say(f"{stage}: this run is still to charge {bill.total}")
             if due or request.identity in paid_identities(bill.find_lost({stage})):
-                bill.refuse_lost(stage)
+                bill.refuse_lost({stage})
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:
