@@ -137,7 +137,7 @@ def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
     pooled = PooledTraining(
         batch_size=256, learning_rate=1e-3, weight_decay=1e-5, max_epochs=task.epochs, patience=5
     )
-    trained = train_pooled(shape, (inputs, targets), held_out, normaliser, pooled, seed)
+    weights, _ = train_pooled(shape, (inputs, targets), held_out, normaliser, pooled, seed)
     seen = torch.cat((inputs[:, :S], inputs[:, :S] + targets[:, :S]))
     bounds = Bounds(
         seen.amin(0),
@@ -148,7 +148,7 @@ def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
         float(targets[:, S].max()),
         discrete_actions=spaces.discrete_actions,
     )
-    return GaussianEnsemble(shape, trained.weights, normaliser, bounds, store.info.termination)
+    return GaussianEnsemble(shape, weights, normaliser, bounds, store.info.termination)
 
 
 def _real_rows(store: UnitStore, scaling: Scaling) -> ReplayBuffer:

@@ -9,7 +9,7 @@ from typing import Any
 
 from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA, Status
-from primorl.base.files import MANIFEST, PARAMS, PARTITIONS, finite
+from primorl.base.files import MANIFEST, PARAMS, PARTITIONS
 from primorl.base.reporting import in_lines
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.sources.log_paths import changed
@@ -17,7 +17,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS, least_spread
 from primorl.evaluate.wording import singular
 from primorl.model.termination import LEARNED
-from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.epsilon import EPSILONS, Training
 from primorl.privacy.accounting.figures import solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
@@ -28,9 +28,8 @@ from primorl.work.resolve import next_plan
 
 _LARGE = 2.0  # ε, from which a guarantee says little
 _MOST_COLUMNS = 12  # that a line names
-_KEYS = "epsilon_pld", "epsilon_rdp", "epsilon_replace_one"
 _Epsilons = dict[str, float | None]
-"""ε of a mechanism by PLD, by RDP, and if one unit is replaced, by `_KEYS`; None: no bound."""
+"""See `Training.epsilons`."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +76,6 @@ class OwnRun:
         assert self.plan.figures is not None, "`next_plan` computes them"
         return self.plan.figures
 
-    @property
-    def epsilons(self) -> _Epsilons:
-        """ε of the model's mechanism."""
-        found = self.figures
-        values = self.plan.jobs[0].epsilon, found.epsilon_rdp, found.epsilon_replace_one
-        return dict(zip(_KEYS, values, strict=True))
-
-    @property
-    def training(self) -> Training:
-        """The model's mechanism as the accountant sees it."""
-        found = self.plan.model.mechanism
-        asked = tuple(found.queries.values())
-        return Training(found.sampling_probability, found.noise_multiplier, found.rounds, asked)
-
 
 def show(
     given: Mapping[str, Any],
@@ -117,7 +102,7 @@ def show(
             found = "found beside numbers of a mechanism, or without a project"
             raise PipelineError(f"--run-epsilon: {found}; leave the others out")
         training, delta = asked_for(given, solve)
-        found = _account(training, delta)
+        found = training.epsilons(delta)
         lines = _mechanism_lines(training, delta, found)
         content = _as_json(training, delta, found)
     else:
@@ -170,7 +155,7 @@ def _complete(
         known[name] = getattr(load().privacy, name)
     if known.keys() >= {*needed}:
         return known, ()
-    run = OwnRun.read().training
+    run = OwnRun.read().plan.model.mechanism.training
     known = {name: getattr(run, name, None) for name in needed} | known
     if not all(known.values()):
         raise PipelineError("plan: this run has no noise; give --noise-multiplier")
@@ -179,12 +164,6 @@ def _complete(
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _account(training: Training, delta: float) -> _Epsilons:
-    spent, replaced = training.spent(delta), training.spent(delta, "replace_one")
-    found = (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)
-    return dict(zip(_KEYS, map(finite, found), strict=True))
 
 
 def _as_json(training: Training, delta: float, found: _Epsilons) -> dict[str, Any]:
@@ -206,7 +185,7 @@ def _mechanism_lines(training: Training, delta: float, found: _Epsilons) -> Iter
     if training.queries:
         noise = ", ".join(at_least(multiplier, 6) for multiplier in training.queries)
         yield f"  beside {len(training.queries)} queries of all units, noise multiplier {noise}"
-    by_pld, by_rdp, replaced = (at_most(found[key]) for key in _KEYS)
+    by_pld, by_rdp, replaced = (at_most(found[key]) for key in EPSILONS)
     yield f"  ε {by_pld} if one unit is zeroed out ({by_rdp} by RDP)"
     yield f"  ε {replaced} if one unit is replaced by another"
 
@@ -216,7 +195,7 @@ def _mechanism_lines(training: Training, delta: float, found: _Epsilons) -> Iter
 
 def _own_as_json(own: OwnRun) -> dict[str, Any]:
     plan = own.plan
-    return _as_json(own.training, plan.model.delta, own.epsilons) | {
+    return _as_json(own.plan.model.mechanism.training, plan.model.delta, own.figures.model) | {
         "can_learn": plan.can_learn,
         "why": plan.reason,
         "settings": {key: asdict(each) for key, each in plan.settings.items()},
@@ -227,7 +206,7 @@ def _own_as_json(own: OwnRun) -> dict[str, Any]:
 
 def _own_lines(own: OwnRun) -> Iterator[str]:
     """What it costs first, then whether it can learn, then the numbers."""
-    plan, manifest, training = own.plan, own.partitions.manifest, own.training
+    plan, manifest, training = own.plan, own.partitions.manifest, own.plan.model.mechanism.training
     with read_ledger(own.params) as ledger:
         bill = Bill.of(own.params, plan, own.partitions, ledger, own.changed)
     yield from _cost_lines(own)
@@ -254,7 +233,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
             "question shows: compare what the report says of ends in the model with what is known"
         )
     if training.noise_multiplier > 0:
-        yield from _mechanism_lines(training, plan.model.delta, own.epsilons)
+        yield from _mechanism_lines(training, plan.model.delta, own.figures.model)
         cohort = training.sampling_probability * manifest.private_units
         yield f"  of {manifest.private_units} units about {cohort:.4g} join a round"
     for key, setting in plan.settings.items():

@@ -160,14 +160,6 @@ def losses_of_rows(
     return negative_log_likelihood(mean, log_variance, targets), mean
 
 
-@dataclass(frozen=True)
-class Pooled:
-    """Weights of a pooled training, and the public evaluations after each of its epochs."""
-
-    weights: Weights
-    evaluations: tuple[PublicEvaluation, ...]
-
-
 def train_pooled(
     network: Network,
     rows: Rows,
@@ -176,7 +168,7 @@ def train_pooled(
     pooled: PooledTraining,
     seed: int,
     beta_nll: float = 0.0,
-) -> Pooled:
+) -> tuple[Weights, list[PublicEvaluation]]:
     """Train by maximum likelihood on all rows that are given (MOPO, Yu et al. 2020, section 4.3).
 
     Args:
@@ -189,7 +181,8 @@ def train_pooled(
         beta_nll: β of an ensemble's loss, see `primorl.engine.settings.LocalTraining`.
 
     Returns:
-        The weights with the best loss on ``judges``, or those after the last epoch.
+        The weights with the best loss on ``judges``, or those after the last epoch; and the public
+        evaluations after each.
     """
     normaliser = replace(normaliser, flag=network.columns > network.targets)
     evaluate = None if judges is None else PublicEvaluator(network, normaliser, judges)
@@ -219,7 +212,7 @@ def train_pooled(
             best = tuple(w.detach().clone() for w in weights)
         elif since_best >= pooled.patience:
             break
-    return Pooled(tuple(w.detach() for w in best), tuple(evaluations))
+    return tuple(w.detach() for w in best), evaluations
 
 
 class ChosenUnits:
@@ -273,8 +266,8 @@ def make_start(
     judges = ChosenUnits(public, order[:held_out]).rows(_MOST_PUBLIC_ROWS)
     size = min(_POOLED.batch_size, max(_LEAST_BATCH, len(rows[0]) // _BATCHES))
     pooled = replace(_POOLED, batch_size=size, epoch_rows=_EPOCH_ROWS)
-    judged = train_pooled(network, rows, judges, normaliser, pooled, seed, beta_nll)
-    losses = [evaluation.loss for evaluation in judged.evaluations]
+    _, judged = train_pooled(network, rows, judges, normaliser, pooled, seed, beta_nll)
+    losses = [evaluation.loss for evaluation in judged]
     pooled = replace(pooled, max_epochs=1 + losses.index(min(losses)))
     everybody = ChosenUnits(public, order).rows(_MOST_ROWS)
-    return train_pooled(network, everybody, None, normaliser, pooled, seed, beta_nll).weights
+    return train_pooled(network, everybody, None, normaliser, pooled, seed, beta_nll)[0]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,14 +33,6 @@ class Message(IntEnum):
     ROUNDS = 3  # take all answers to queries: rounds follow
     ROUND = 4  # sum the updates of a fresh cohort from these weights
     LATE = 5  # sum the late query of this number at these weights
-
-
-class Received(NamedTuple):
-    """A request of the first process, with a number and a released vector."""
-
-    request: Message
-    number: int
-    released: Tensor
 
 
 class Group:
@@ -85,8 +77,8 @@ class Processes(Group):
             if len(released):
                 dist.broadcast(released.double().cpu().contiguous(), 0)
 
-    def wait(self) -> Received:
-        """Wait for the next request of the first process."""
+    def wait(self) -> tuple[Message, int, Tensor]:
+        """Wait for the next request of the first process, its number and a released vector."""
         header = torch.empty(3, dtype=torch.int64)
         with _name_lost_process():
             dist.broadcast(header, 0)
@@ -94,7 +86,7 @@ class Processes(Group):
             released = torch.empty(size, dtype=torch.float64)
             if size:
                 dist.broadcast(released, 0)
-        return Received(Message(request), number, released)
+        return Message(request), number, released
 
     def total(self, own: Tensor) -> Tensor:
         """Add up the sums of all processes. Sensitive."""

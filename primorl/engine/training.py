@@ -245,8 +245,10 @@ def serve(
     """
     sizes = {name: query.contribution.size for name, query in setup.early_queries({}).items()}
     late, device = list(setup.late_queries().values()), setup.execution.device
-    while (received := group.wait()).request != Message.STOP:
-        request, number, released = received
+    while True:
+        request, number, released = group.wait()
+        if request == Message.STOP:
+            return
         if request in (Message.QUERY, Message.ROUNDS):
             known = list(sizes)[:number]
             parts = torch.split(released, [sizes[name] for name in known])

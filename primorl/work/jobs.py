@@ -67,6 +67,12 @@ class MechanismNumbers:
     delta: records.Delta
     queries: dict[str, records.NonNegative]
 
+    @property
+    def training(self) -> Training:
+        """The mechanism as the accountant sees it."""
+        q, queries = self.sampling_probability, tuple(self.queries.values())
+        return Training(q, self.noise_multiplier, self.rounds, queries)
+
     def build(
         self, manifest: Manifest, shape: Network, contributions: Mapping[str, Contribution]
     ) -> Mechanism:
@@ -378,15 +384,13 @@ class Figures:
     Attributes:
         epsilon: of all jobs together, as the ledger counts; None: no guarantee.
         right_guesses: see `primorl.privacy.accounting.figures.right_guesses`.
-        epsilon_rdp: of the model, by RDP; None: no bound.
-        epsilon_replace_one: of the model, if one unit is replaced; None: no bound.
+        model: of the model, see `Training.epsilons`.
         key: see `RunPlan.key`.
     """
 
     epsilon: float | None
     right_guesses: float
-    epsilon_rdp: float | None
-    epsilon_replace_one: float | None
+    model: dict[str, float | None]
     key: str = ""
 
 

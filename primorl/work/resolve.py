@@ -19,7 +19,6 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.settings import LEAST_UNITS
 from primorl.model.termination import LEARNED, NONE, RULES
-from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
@@ -59,18 +58,12 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
 
 def add_figures(plan: jobs.RunPlan, manifest: Manifest) -> jobs.RunPlan:
     """Compute what all jobs of a plan cost, for readers."""
-    spent, delta = plan.model.build_mechanism(manifest).spent(), plan.model.delta
-    figures = jobs.Figures(
-        epsilon=None, right_guesses=100.0, epsilon_rdp=None, epsilon_replace_one=None
-    )
-    if spent is not None:
-        events = plan.events(manifest)
-        figures = jobs.Figures(
-            epsilon=finite(total_of(events, delta)),
-            right_guesses=right_guesses(events),
-            epsilon_rdp=finite(spent.epsilon_rdp),
-            epsilon_replace_one=finite(compose(events[:1], delta, "replace_one").epsilon_pld),
-        )
+    own = plan.model.mechanism.training.epsilons(plan.model.delta)
+    figures = jobs.Figures(epsilon=None, right_guesses=100.0, model=own)
+    if plan.model.variant == "private":
+        guesses = right_guesses(plan.events(manifest))
+        epsilon = finite(cost_of(plan, manifest))
+        figures = replace(figures, epsilon=epsilon, right_guesses=guesses)
     plan = replace(plan, figures=figures)
     return replace(plan, figures=replace(figures, key=plan.key()))
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from primorl.base.files import finite
 from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.statement import RELATION_NAME, Relation
 
@@ -24,6 +25,7 @@ _PRECISION = 1e-7  # of an ε in closed form
 # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 LARGEST_TIGHT = 1000.0
 _MOST_PARTS = 256  # of a composed event: no more than is composed in a moment
+EPSILONS = "epsilon_pld", "epsilon_rdp", "epsilon_replace_one"
 _FIELDS = {
     "ComposedDpEvent": ("events",),
     "SelfComposedDpEvent": ("event", "count"),
@@ -72,6 +74,14 @@ class Training:
     def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
         """Compute ε at ``delta``."""
         return compose([self.event], delta, relation)
+
+    def epsilons(self, delta: float) -> dict[str, float | None]:
+        """Compute ε at ``delta`` by PLD, by RDP, and if one unit is replaced; None: no bound."""
+        found = [math.inf] * 3
+        if self.noise_multiplier > 0:
+            spent, replaced = self.spent(delta), self.spent(delta, "replace_one")
+            found = [spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld]
+        return dict(zip(EPSILONS, map(finite, found), strict=True))
 
 
 @lru_cache(maxsize=256)
