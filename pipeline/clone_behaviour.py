@@ -45,5 +45,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    description = "Clone the behaviour in the log under trajectory-level differential privacy."
-    sys.exit(run_stage("clone_behaviour", description, body, idle))
+    sys.exit(run_stage("clone_behaviour", __doc__, body, idle))

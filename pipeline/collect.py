@@ -17,6 +17,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_stage("collect", "bring the source's raw files here: made, fetched or copied", body)
-    )
+    sys.exit(run_stage("collect", __doc__, body))

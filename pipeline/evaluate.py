@@ -133,8 +133,4 @@ def evaluate(found: VerifiedRun, params: Params, folders: list[Path]) -> Evaluat
 
 
 if __name__ == "__main__":
-    description = (
-        "Measure the policy's return in the true environment; without one, its value in the "
-        "released model."
-    )
-    sys.exit(run_stage("evaluate", description, body))
+    sys.exit(run_stage("evaluate", __doc__, body))

@@ -62,5 +62,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    description = "Ask the private units for today's returns; charged to the ledger."
-    sys.exit(run_stage("evaluate_private", description, body, idle))
+    sys.exit(run_stage("evaluate_private", __doc__, body, idle))

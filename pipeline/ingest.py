@@ -29,4 +29,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("ingest", "any source becomes one validated Parquet schema", body))
+    sys.exit(run_stage("ingest", __doc__, body))

@@ -68,5 +68,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    description = "Learn online from users who arrive, each once, under differential privacy."
-    sys.exit(run_stage("online", description, body, idle))
+    sys.exit(run_stage("online", __doc__, body, idle))

@@ -66,10 +66,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_stage(
-            "optimize_policy",
-            "Train a policy in the pessimistic model; sees no private data.",
-            body,
-        )
-    )
+    sys.exit(run_stage("optimize_policy", __doc__, body))

@@ -20,4 +20,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("partition", "split by privacy unit into private and public", body))
+    sys.exit(run_stage("partition", __doc__, body))

@@ -25,4 +25,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("plan", "Decide every number of the run; charges nothing.", body))
+    sys.exit(run_stage("plan", __doc__, body))

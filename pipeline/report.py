@@ -19,6 +19,4 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_stage("report", "Write a report of the run: one page that needs no network.", body)
-    )
+    sys.exit(run_stage("report", __doc__, body))

@@ -49,7 +49,7 @@ itself.
 _BYTES_NEEDED = 32 << 20
 
 
-def run_stage(name: str, description: str, body: Body, idle: Idle | None = None) -> int:
+def run_stage(name: str, description: str | None, body: Body, idle: Idle | None = None) -> int:
     """Run one DVC stage from the command line; return its exit status.
 
     Checks that the project is of the installed version, deletes what killed processes left, reads

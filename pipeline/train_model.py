@@ -36,9 +36,8 @@ def body(params: Params, log: StageLog) -> None:
 
 
 if __name__ == "__main__":
-    description = "Train the dynamics ensemble under trajectory-level differential privacy."
     if is_worker():  # sums over its units, and writes no file
         sys.exit(
             exit_status("train_model", lambda: work_for_first(load(), PARTITIONS), debug=False)
         )
-    sys.exit(run_stage("train_model", description, body))
+    sys.exit(run_stage("train_model", __doc__, body))
