@@ -102,9 +102,9 @@ def show(
             found = "found beside numbers of a mechanism, or without a project"
             raise PipelineError(f"--run-epsilon: {found}; leave the others out")
         training, delta = asked_for(given, solve)
-        found = training.epsilons(delta)
-        lines = _mechanism_lines(training, delta, found)
-        content = _as_json(training, delta, found)
+        epsilons = training.epsilons(delta)
+        lines = _mechanism_lines(training, delta, epsilons)
+        content = _as_json(training, delta, epsilons)
     else:
         own = OwnRun.read(status, epsilon)
         lines, content = _own_lines(own), _own_as_json(own) if as_json else {}

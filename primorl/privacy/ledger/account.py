@@ -59,7 +59,7 @@ class Roster:
         """Tell whether one side of this version has a digest in common with side ``its`` of
         ``other``.
         """
-        return bool(np.isin(self.heads[side], other.heads[its], assume_unique=True).any())
+        return _meet(self.heads[side], other.heads[its])
 
     def newly_public(self, earlier: Sequence["Roster"]) -> bool:
         """Tell whether a public digest of this version is private in one of ``earlier``, and public
@@ -68,12 +68,15 @@ class Roster:
         fresh = self.heads["public"]
         for other in earlier:
             fresh = np.setdiff1d(fresh, other.heads["public"], assume_unique=True)
-        known = (other.heads["private"] for other in earlier)
-        return any(np.isin(fresh, each, assume_unique=True).any() for each in known)
+        return any(_meet(fresh, other.heads["private"]) for other in earlier)
 
     def stored(self) -> dict[Side, bytes]:
         """Encode the roster for the database."""
         return {side: of.astype("<u8").tobytes() for side, of in self.heads.items() if of.size}
+
+
+def _meet(one: Heads, other: Heads) -> bool:
+    return bool(np.isin(one, other, assume_unique=True).any())
 
 
 class Directory:
