@@ -230,7 +230,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     if manifest.public_units == 0 and manifest.info.termination == LEARNED:
         yield (
             "  ends rarer than 1 in 20 trajectories (deaths, say) may stay unlearned, which no "
-            "question shows: compare what the report says of ends in the model with what is known"
+            "question shows: where they are as rare in the model, no trial is recommended"
         )
     if training.noise_multiplier > 0:
         yield from _mechanism_lines(training, plan.model.delta, own.figures.model)

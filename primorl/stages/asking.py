@@ -182,14 +182,9 @@ def evaluation_record(
     estimates = QUESTION.estimates(problem, noise_of(mechanism), released)
     epsilon, delta = statement.epsilon, statement.delta
     answers = [replace(each, epsilon=epsilon, delta=delta) for each in estimates]
-    config = ModelConfig.read(MODEL)
-    lines = [*config.warnings, *BehaviourConfig.read(BEHAVIOUR).warnings]
-    if config.termination != problem.ensemble.termination:
-        lines.append(
-            "how the model ends episodes is not supported: its rollouts have no such ends, and no "
-            "outcomes; ends at a time need a column of the time since the beginning"
-        )
-    warned = [Veto(kind="warned", reason=line) for line in lines]
+    nobody = paid.desk.partitions.public.units == 0
+    bars = find_bars(problem, conduct, nobody=nobody)
+    warned = [Veto(kind="warned", reason=line) for line in bars]
     vetoes = (*model_values.signs_against(problem, free), *warned)
     return PrivateEvaluation(
         dataset=info.dataset,
@@ -205,3 +200,27 @@ def evaluation_record(
         return_bounds=(problem.return_low, problem.return_high),
         **files,
     )
+
+
+def find_bars(problem: Problem, conduct: Conduct | None, *, nobody: bool) -> list[str]:
+    """List what bars a trial beside the model's values: what was warned of, and ends that the model
+    lacks or may not have learned.
+
+    Args:
+        problem: with the model as rollouts take it.
+        conduct: what the policy does in it; None: no clone was made.
+        nobody: whether nobody is public.
+    """
+    config = ModelConfig.read(MODEL)
+    lines = [*config.warnings, *BehaviourConfig.read(BEHAVIOUR).warnings]
+    if config.termination != problem.ensemble.termination:
+        lines.append(
+            "how the model ends episodes is not supported: its rollouts have no such ends, and no "
+            "outcomes; ends at a time need a column of the time since the beginning"
+        )
+    if conduct is not None and nobody and (rare := conduct.find_rare_ends()):
+        lines.append(
+            f"so rare an end may not have been learned, and nothing that was asked tells: {rare} "
+            "of trajectories in the model, if all goes on as today"
+        )
+    return lines

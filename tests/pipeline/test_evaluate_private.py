@@ -15,13 +15,13 @@ from primorl.base.files import BEHAVIOUR
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
-from primorl.evaluate.private.results import PrivateEvaluation
+from primorl.evaluate.private.results import Conduct, Outcome, PrivateEvaluation
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import BehaviourConfig, write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.stages.asking import begin
+from primorl.stages.asking import begin, find_bars
 from primorl.work.jobs import digest_of_settings
 from primorl.work.model_rules import epsilon_of
 from tests.evaluate.conftest import random_policy
@@ -109,6 +109,28 @@ def test_learned_ends_that_rollouts_do_without_bar_a_trial(
     verdict = evaluated(ready).verdict
     assert verdict is not None
     assert any("ends episodes" in veto.reason for veto in verdict.vetoes) is barred
+
+
+@pytest.mark.parametrize(
+    ("died", "ended", "told"),
+    [(None, None, ""), (None, 0.06, ""), (None, 0.002, "any end 0.2%"), (0.01, 0.9, "“died” 1.0%")],
+)
+def test_ends_that_are_too_rare_to_be_learned_bar_a_trial(
+    ready: Params, died: float | None, ended: float | None, told: str
+) -> None:
+    ends = [(died, "died"), (0.5, "went home")] if died else []
+    conduct = Conduct(
+        discrete=True,
+        actions=(),
+        today_error=None,
+        contrast=None,
+        clone_ended=ended,
+        policy_ended=ended,
+        outcomes=tuple(Outcome(name=of, reward=0.0, clone=p, policy=p) for p, of in ends),
+    )
+    found = find_bars(problem(1), conduct, nobody=True)
+    assert [told in each for each in found] == [True] * bool(told)
+    assert find_bars(problem(1), conduct, nobody=False) == [], "their ends support the model's"
 
 
 def test_what_was_found_of_the_clone_bars_a_trial(ready: Params) -> None:

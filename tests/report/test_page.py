@@ -207,9 +207,6 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
         assert "<td>5%</td>" in page
         assert ("<td>4%</td><td>31%</td>" in page) == shown
         assert ("96% under the policy" in page) == shown
-        assert "the model has not learned it" not in page
-        rare = replace(FACTS, summary=own, conduct=conduct | {"clone_ended": 0.04}, declared=words)
-        assert ("nor the policy counts it.</li>" in plain(write_page(rare))) == shown
         assert "The clone misses practice" not in page
     named = {"clone": 0.3, "policy": 0.2}
     ends = [{"name": "died", "reward": 0.0} | named, {"name": "went home", "reward": 5.0} | named]

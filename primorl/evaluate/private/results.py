@@ -167,6 +167,11 @@ class Outcome:
     """Of the policy's, likewise."""
 
 
+RARE_END = 0.05
+"""Share of trajectories from which on an end is told from none, where nobody is public: how long
+people's trajectories are tells no less (`primorl.stages.policy.find_ends`)."""
+
+
 @record
 class Conduct:
     """What the policy does beside today's practice (`compare_actions`)."""
@@ -187,6 +192,15 @@ class Conduct:
     """The named ends, that of the least reward first."""
     always_ends: bool = False
     """Whether every trajectory of the people ends in one of them."""
+
+    def find_rare_ends(self) -> str:
+        """Name the ends that are so rare in the model that it may not have learned them; empty:
+        none is.
+        """
+        ends = {f"“{each.name}”": each.clone for each in self.outcomes}
+        if self.clone_ended is not None:
+            ends["any end"] = self.clone_ended
+        return ", ".join(f"{name} {share:.1%}" for name, share in ends.items() if share < RARE_END)
 
 
 @record
