@@ -16,13 +16,9 @@ from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, Rollouts, Scaling
 
 CONFIG = SacConfig(
-    hidden=(32, 32),
-    learning_rate=2e-3,
-    discount=0.97,
     target_rate=0.01,
     reward_scale=0.1,
     target_entropy=-3.0,
-    batch_size=128,
     epochs=5,
     updates_per_epoch=400,
     buffer_size=50_000,

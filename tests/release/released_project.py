@@ -60,17 +60,10 @@ def tiny_params() -> dict[str, Any]:
     """The project's own choices at a tiny size."""
     raw = project_settings()
     raw["partition"] = {"public_fraction": 0.3, "public": None}
-    raw["privacy"] |= {
-        "target_epsilon": 2.0,
-        "sampling_probability": 1.0,  # everybody takes part, and accounting is quick
-        "rounds": 3,
-        "delta": 1e-3,
-        "budget": {"epsilon": None},
-    }
-    raw["dynamics"] |= {
-        "hidden": [8],
-        "early_stopping": {"every": 2, "patience": None},
-    }
+    raw["privacy"] |= {"target_epsilon": 2.0, "rounds": 3, "delta": 1e-3}
+    raw["privacy"]["sampling_probability"] = 1.0  # which is accounted at once
+    raw["privacy"]["budget"] = {"epsilon": None}
+    raw["dynamics"] |= {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"] |= SHORT_POLICY
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
     return raw

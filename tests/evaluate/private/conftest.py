@@ -71,14 +71,8 @@ def model(
     shape = Architecture(states, actions, len(rewards), (2,), SURE - 1, SURE)
     weights = [torch.zeros_like(part) for part in shape.initial_weights(0)]
     weights[-1][:, 0, 0], weights[-1][:, 0, states] = torch.tensor(moves), torch.tensor(rewards)
-    bounds = Bounds(
-        torch.tensor([-1.0]),
-        torch.tensor([10.0]),
-        torch.tensor([-1.0]),
-        torch.tensor([1.0]),
-        -2.0,
-        2.0,
-    )
+    one = torch.ones(1)
+    bounds = Bounds(-one, 10 * one, -one, one, -2.0, 2.0)
     maps = plain_maps(states + actions, states + 1)
     return GaussianEnsemble(shape, tuple(weights), maps, bounds)
 
@@ -88,16 +82,10 @@ MODEL = model([0.5, 0.9], [1.0, 1.0])
 
 def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> Problem:
     """A state in [-1, 10] that says the time, an action in [-1, 1], rewards in [-2, 2]."""
-    settings: dict[str, Any] = {
-        "unit": "trajectory",
-        "observation_high": torch.tensor([10.0]),
-        "observation_mean": torch.tensor([2.0]),
-    } | {
-        "observation_scale": torch.tensor([2.0]),
-        "reward_low": -2.0,
-        "reward_high": 2.0,
-        "ensemble": ensemble,
-    }
+    two = torch.tensor([2.0])
+    settings: dict[str, Any] = {"unit": "trajectory", "observation_high": 5 * two}
+    settings |= {"observation_mean": two, "observation_scale": two, "ensemble": ensemble}
+    settings |= {"reward_low": -2.0, "reward_high": 2.0}
     return question(units, 1, 1, **settings | changes)
 
 

@@ -193,15 +193,6 @@ def norm(difference: Tensor) -> float:
     return math.sqrt(sum(int(x) ** 2 for x in difference.flatten().tolist())) / ONE
 
 
-def neighbours(
-    relation: Relation, rest: list[Binned], odd: Binned, other: Binned
-) -> tuple[list[Binned], list[Binned]]:
-    """Datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its
-    place.
-    """
-    return [*rest, odd], ([*rest, other] if relation == "replace_one" else rest)
-
-
 def histogram_sum(units: list[Binned]) -> Tensor:
     query, total = Fractions(COLUMNS, BINS), torch.zeros(COLUMNS, BINS, dtype=torch.int64)
     for bins, own in units:  # one by one, and all at once: padding changes nothing
@@ -225,8 +216,8 @@ BINNED = st.lists(
 def test_histograms_of_neighbours(
     relation: Relation, odd: Binned, other: Binned, rest: list[Binned]
 ) -> None:
-    one, two = neighbours(relation, rest, odd, other)
-    moved = norm(histogram_sum(one) - histogram_sum(two))
+    neighbour = [*rest, other] if relation == "replace_one" else rest
+    moved = norm(histogram_sum([*rest, odd]) - histogram_sum(neighbour))
     assert moved <= FACTOR[relation] * Fractions(COLUMNS, BINS).sensitivity
 
 
