@@ -139,6 +139,17 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
 
 
+def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Path) -> None:
+    clone, words = Path("models/behaviour"), ["predict", "--against-advice", "--out", str(OUT)]
+    clone.parent.mkdir()
+    policy, given = loaded(clone, discrete=True, drawn=True, **NAMES), table(NAMED)
+    assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
+    first, *others = read()
+    assert list(first) == ["probability_up", "probability_down", "abstained", "reason"]
+    shares = [[row["probability_up"], row["probability_down"]] for row in (first, *others)]
+    np.testing.assert_allclose(shares, policy.probabilities(ROWS))
+
+
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
     content = "age,dose,weight\n1,1,5\n"
     for name, given, out, keep, says in (
@@ -154,6 +165,8 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
         refused(policy, text(given, name), says, out, keep=keep)
     plain = {"age": [1.0], "dose": [1.0], "weight": [5.0], "tags": [["a"]]}
     refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<")
+    Path("folder.parquet").mkdir()
+    refused(policy, Path("folder.parquet"), "folder.parquet: found a folder")
     refused(policy, table(plain), "--keep: found columns that", keep=["tags"])
     named = loaded(Path("named"), **OF_THE_LOG)
     refused(named, table({"x": [1.0], "ward": [1.5]}), r"column 'ward': found double")

@@ -219,6 +219,10 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     shutil.copytree(kept, "data/raw")
     came_back = changed(chosen.dataset, chosen.chosen)
     assert (came_back is None) == (says is None), "an old copy that came back is old"
+    own = project_settings("csv-log")
+    own["chosen"]["options"]["files"] += "/*"
+    edited = write_settings(own | {"dataset": "csv-log"}).chosen
+    assert changed(chosen.dataset, edited) is None, "of an edited entry DVC tells by itself"
     shutil.rmtree(files)
     assert changed(chosen.dataset, chosen.chosen) is None, "a log that was moved tells nothing"
 

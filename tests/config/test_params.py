@@ -230,9 +230,10 @@ def read(folder: Path, content: str | bytes) -> Any:
     return read_yaml(path, "why")
 
 
-def test_words_and_dates_stay_text(tmp_path: Path) -> None:
-    for text in ("yes", "2026-01-01", "1:30"):
-        assert read(tmp_path, f"a: {text}\n") == {"a": text}
+def test_words_and_dates_stay_text_and_numbers_are_read(tmp_path: Path) -> None:
+    words: dict[str, Any] = {word: word for word in ("yes", "2026-01-01", "1:30")}
+    for text, value in (words | {"1e-5": 1e-5, "010": 10}).items():
+        assert read(tmp_path, f"a: {text}\n") == {"a": value}
 
 
 @given(st.text("0123456789eE.+-_:xob", min_size=1, max_size=7))

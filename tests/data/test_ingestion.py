@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from primorl.base import PipelineError
+from primorl.base.files import WITHDRAWALS
 from primorl.data import sources as batching
+from primorl.data.identity.membership import read_ids
 from primorl.data.ingestion import ingest
 from primorl.data.storage import rows as parquet
 from primorl.data.storage.schema import DatasetInfo
@@ -117,3 +119,16 @@ def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(
     with pytest.raises(PipelineError, match="found no transitions"):
         run(ingestion=withdraw(*(f"small-v0/{i:09d}" for i in range(12))))
     assert snapshot(Path("trajectories")) == before
+
+
+def test_a_list_that_a_copy_of_dvc_lacks_names_the_option_that_brings_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: in the project itself."""
+    Path("params.yaml").touch()
+    for place, told in ((project, False), (project / ".dvc/tmp/exps/tmpabc", True)):
+        (place / WITHDRAWALS).mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(place)
+        with pytest.raises(PipelineError) as wrong:
+            read_ids(f"{WITHDRAWALS}/ids.txt", WITHDRAWALS, "key")
+        assert (f"`--copy-paths {WITHDRAWALS}/ids.txt`" in str(wrong.value)) is told

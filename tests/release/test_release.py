@@ -203,6 +203,8 @@ def test_the_bundle_says_what_was_declared() -> None:
     refused_at_home(
         "card.labels: found 'angel', which is no column and no action; allowed are such as obs"
     )
+    declare(DECLARATION | {"labels": {"observation_0": "observation_1"}})
+    refused_at_home("card.labels: found 'observation_1' for 'observation_0', which is another's")
 
 
 def test_a_unit_that_was_charged_as_private_never_becomes_public(

@@ -374,5 +374,5 @@ def test_a_report_of_an_earlier_run_says_that_people_came_or_left() -> None:
     for found in (before, facts):
         assert ("who withdrew" in write_page(found)) == found.newer_data
     keys("models/policy/privacy.json", dataset_fingerprint="1" * 64)()
-    with pytest.raises(PipelineError):
+    with pytest.raises(PipelineError, match="fingerprint"):
         read_facts(chosen(), allow_newer_data=True)

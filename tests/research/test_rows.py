@@ -86,6 +86,11 @@ def test_formulas_are_of_the_gaussian_mechanism(z: float) -> None:
     assert exact(z, 1.0) == 0
 
 
+def test_the_paper_contradicts_its_formula() -> None:
+    assert (zhao(0.1, 1e-5), zhao(0.5, 1e-5)) == pytest.approx((95, 11), rel=0.01)
+    assert (closed_form(0.1, 1e-3), closed_form(0.5, 1e-3)) == pytest.approx((38, 8), rel=0.06)
+
+
 def test_the_page_on_the_papers_quotes_the_exact_figures() -> None:
     text = " ".join((ROOT / "docs" / "online.md").read_text(encoding="utf-8").split())
     dosing = " and ".join(at_most(exact(z, 1e-5), 3) for z in (0.1, 0.5))

@@ -131,6 +131,10 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
         assert found.find_lost(frozenset()) == []
         assert [each.id for each in found.find_lost({"plan"})] == [paid.id]
         assert len(found.find_lost({"clone_behaviour"})) == 2
+    told = str(found)
+    with monkeypatch.context() as elsewhere:  # as a notebook prints it, outside the project
+        elsewhere.chdir("/")
+        assert str(found) == told
     file.parent.mkdir(exist_ok=True)
     file.touch()
     assert str(preview(params)).count(".safetensors (") == 2

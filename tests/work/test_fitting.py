@@ -21,7 +21,7 @@ from torch import Tensor
 
 from primorl.base import PipelineError
 from primorl.base.files import MANIFEST, MODEL, PARTITIONS, PUBLIC
-from primorl.base.processes import is_worker
+from primorl.base.processes import choose_device, is_worker
 from primorl.config import params as params_module
 from primorl.config.params import RULED, Compute, Params
 from primorl.data.storage.rows import UnitStore
@@ -399,6 +399,10 @@ def test_torchrun_says_which_process_this_is_and_what_it_shares(
     shared = choose_execution(CPU)
     assert (shared.rank, shared.ranks, is_worker()) == (3, 4, True)
     assert rows_in_memory() == 2 << 20
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    assert choose_device("auto") == torch.device("cuda", 1)
 
 
 def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:

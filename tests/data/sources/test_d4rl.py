@@ -159,6 +159,7 @@ def test_other_forms_of_the_same_arrays_are_accepted(project: Path) -> None:
         FULL | {"actions": FULL["actions"][:, 0]},
         FULL | {"timeouts": FULL["timeouts"] | FULL["terminals"]},  # at both, an episode terminated
         without(FULL, "timeouts") | {"truncations": FULL["timeouts"]},
+        without(FULL, "terminals") | {"terminations": FULL["terminals"]},
         {name: each.astype(each.dtype.newbyteorder(">")) for name, each in FULL.items()},
     ):
         assert ingested(written(content)).equals(expected(FULL))
@@ -256,6 +257,10 @@ def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
         source_of("small", entry(project / "x.hdf5", environment=None))
     with pytest.raises(PipelineError, match=r"options\.file: .*x\.hdf5 is not there"):
         collected(entry(project / "x.hdf5"))
+    np.savez("x.hdf5", **without(FULL, "metadata/algorithm"))
+    Path("x.hdf5.npz").rename("x.hdf5")
+    with pytest.raises(PipelineError, match="no HDF5 file, truncated or corrupt"):
+        ingested(collected(entry(project / "x.hdf5")))
 
 
 def test_a_name_finds_the_file_here_or_fetches_it(

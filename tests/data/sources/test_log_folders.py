@@ -144,6 +144,13 @@ def test_a_part_is_empty_only_with_a_header_alone_that_names_the_columns(project
     arrives()
 
 
+def test_a_later_file_may_come_first(project: Path) -> None:
+    for name, day in (("a", "2035-01-0"), ("b", "2024-01-0")):
+        lines = "".join(f"2,0,{day}{step},1,A,0.5,1,0,0\n" for step in (1, 2, 3))
+        text(HEADER + lines, f"log/{name}.csv")
+    assert len(run(entry(NO_FLAGS, sorted=False, end="last_row"))) == 5
+
+
 def test_files_that_are_none(project: Path) -> None:
     Path("empty").mkdir()
     for files in ("nowhere", "nowhere/*.csv", "empty"):
@@ -151,6 +158,12 @@ def test_files_that_are_none(project: Path) -> None:
     write(rows())
     text("{}", "log/part.json")
     assert "log/part.json: found a name" in refusal(entry(files="log/*"))
+
+
+def test_a_name_that_looks_like_a_pattern_may_be_a_files(project: Path) -> None:
+    """As browsers name a second download."""
+    write(rows(), "log/log[1].parquet")
+    assert len(run(entry(files="log/log[1].parquet"))) == 6
 
 
 B = Path("log/b")

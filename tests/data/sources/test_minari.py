@@ -15,6 +15,7 @@ from primorl.base import PipelineError
 from primorl.config.datasets import MinariDataset
 from primorl.data import sources as batching
 from primorl.data.sources import source_of
+from primorl.data.sources.minari import flattened as flatten_rows
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
 from tests.data.builders import collected, create, ingested, made
@@ -93,6 +94,9 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     chosen = entry("o-v0", root=project / "minari", environment="Ordered-v0", horizon=2)
     table = ingested(collected(chosen))
     np.testing.assert_array_equal(vectors(table["observation"])[0], make("Ordered-v0").reset()[0])
+    longer = observations | {"c": np.stack([first["c"]] * 4)}
+    with pytest.raises(ValueError, match="rows"):  # and not cut to the shortest
+        flatten_rows(spaces["observation_space"], longer)
 
 
 def test_a_mixture_keeps_its_parts_apart(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

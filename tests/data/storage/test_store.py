@@ -144,6 +144,16 @@ def test_missing_damaged_and_foreign_parts_are_refused(tmp_path: Path) -> None:
         refused(r"rows\.parquet: ")
 
 
+def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of 1073741824 bytes failed")
+
+    write_parts(tmp_path, table(episodes(5)))
+    with pytest.raises(PipelineError, match="not enough memory") as wrong:
+        open_units(tmp_path, 0, full)
+    assert "1073741824" not in str(wrong.value)
+
+
 ORIGIN = Path("somewhere.hdf5")
 PEOPLE = ["ann smith", "bob jones"]
 
