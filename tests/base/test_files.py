@@ -233,8 +233,10 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
     for changes, key in (
         ({"format": 4}, r"whole.json: found format 4"),
         ({"count": 0}, "count"),
+        ({"count": "2"}, "count"),
         ({"count": 2.5}, "count"),
         ({"parts": [{"name": "a", "age": 3}]}, r"parts\.0\.age \(unknown key\)"),
+        ({"parts": [{"name": "two\nlines"}]}, r"parts\.0\.name"),
         ({"digest": "A" * 64}, "digest"),
         ({"\x1b[2Jok": 3}, r"\?\[2Jok \(unknown key\)"),
     ):
@@ -247,7 +249,9 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
         read_record(file, Whole)
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, 1), ("", 1), ("4", 4), ("-1", None)])
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, 1), ("", 1), ("4", 4), ("x", None), ("-1", None)]
+)
 def test_numbers_of_the_environment_are_whole_or_named(
     given: str | None, expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ def test_check_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
 HEADER = "patient,stay,time,glucose,insulin_on_board,meal,dose,reward\n"
 CHANGES: dict[str, tuple[Callable[[Path], Any], str | None]] = {
     "edited": (lambda file: file.write_text(HEADER), "1 of 2 files changed"),
+    "gone": (Path.unlink, "1 of 2 files changed"),
     "added": (lambda file: file.with_name("log-3.csv").write_text(HEADER), "1 of 3 files changed"),
     "touched": (lambda file: os.utime(file, (1, 1)), None),
 }

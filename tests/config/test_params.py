@@ -97,9 +97,11 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),
     ("partition.public", CONSENT, "partition: found both of public_fraction and"),
     ("privacy.delta", 1e-15, "privacy.delta: found 1e-15; allowed: greater"),
+    ("privacy.delta", 1, "privacy.delta: found 1; allowed: less than 1"),
     ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed:"),
     ("dynamics.variant", "High", "found 'High'; allowed: 'private', 'no_privacy' or 'no_clip'"),
     ("policy", SMALL, "policy: buffer_size must hold one batch of rollouts"),
+    ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once"),
     ("policy.seeds", [-1] * 1000, "and 990 more"),
     ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: allowed: string"),
     # what no machine could train

@@ -68,6 +68,13 @@ def run(
     return trained, told
 
 
+def test_an_empty_cohort_still_moves_the_weights() -> None:
+    trained, _ = run(mechanism_for(sampler=PoissonSampler(1e-9), rounds=2))
+    start = SHAPE.initial_weights(0)
+    assert trained.rounds == 2
+    assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
+
+
 def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() -> None:
     zeros = torch.zeros(1)
     state, server = TrainingState(zeros, zeros, zeros, zeros), server_training(0.5, 0.5)
@@ -185,6 +192,15 @@ def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice
 QUERIES = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
 
 
+def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -> None:
+    asked: list[str] = []
+    setup, first = asking(asked.append, queries=QUERIES), torch.ones(2)
+    half = dataclasses.replace(TrainingState.begin(setup), asked=1, answers={"scales": first})
+    done = answered(setup, half)
+    assert asked == ["finer_scales"]
+    assert done.answers["scales"] is first
+
+
 def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     """Other processes split what they are sent by that order; a file of tensors keeps none."""
     setup = asking(pytest.fail, queries=QUERIES)
@@ -192,6 +208,15 @@ def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     backwards = dict(reversed(answers.items()))
     restored = dataclasses.replace(TrainingState.begin(setup), asked=2, answers=backwards)
     assert list(answered(setup, restored).answers) == list(answers) != list(backwards)
+
+
+def test_a_finished_run_needs_no_data_and_another_one_does() -> None:
+    kept, mechanism = list[TrainingState](), mechanism_for(rounds=3)
+    trained, _ = run(mechanism, save_checkpoint=kept.append)
+    again, _ = run(mechanism, source=None, state=kept[-1])
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
+    with pytest.raises(ValueError, match="no units to run them on"):
+        run(mechanism, source=None, state=kept[0])
 
 
 def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
@@ -329,11 +354,10 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     assert all(torch.equal(found.tensors()[name], own) for name, own in state.tensors().items())
     raw = file.read_bytes()
     bit = raw[:200] + bytes([raw[200] ^ 1]) + raw[201:]
-    for content, charge in ((raw, "d"), (bit, "c"), (raw[:-7], "c")):
+    damaged = r"c\.safetensors: not a checkpoint of this run, or damaged; its charge stays spent"
+    for content, charge in ((raw, "d"), (bit, "c"), (raw[:-7], "c"), (b"", "c")):
         file.write_bytes(content)
-        with pytest.raises(
-            PipelineError, match=r"c\.safetensors: not a checkpoint of this run, or"
-        ):
+        with pytest.raises(PipelineError, match=damaged):
             read(file, charge)
 
 

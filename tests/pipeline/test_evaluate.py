@@ -184,8 +184,9 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
         assert logged.data.metrics[name] == summary[name]
     assert logged.data.metrics["train_model.public_loss"] == 0.5
     assert logged.data.params.keys() >= (run_of | stated | {"units": 9}).keys()
-    found = {each.path for each in store.list_artifacts(logged.info.run_id, "models/policy")}
-    assert "models/policy/privacy.json" in found
+    folders = ("metrics", "plots", "models/policy")
+    found = {f.path for each in folders for f in store.list_artifacts(logged.info.run_id, each)}
+    assert found >= {"models/policy/privacy.json", "metrics/summary.json", "plots/curves.csv"}
     assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
 
 
@@ -228,10 +229,14 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     write_model(STATEMENT)
     rest: dict[str, Any] = {"covers": "noise", "bias": "none", "delta": 1e-5}
     of_today = rest | {"what": "mean return", "of": "behaviour", "estimator": "charged"}
+    spread = rest | {"what": "quantile", "of": "behaviour", "estimator": "charged"}
     sign = Veto(kind="warned", reason="the reward may not be learned")
     answers = replace(
         PrivateEvaluation.read(PRIVATE_EVALUATION),
-        estimates=(Answer(**of_today, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),),
+        estimates=(
+            Answer(**of_today, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
+            Answer(**spread, value=0.5, ci95=(0.4, 0.6), epsilon=0.2),
+        ),
         total=SpentOnDataset(epsilon=2.75, delta=1e-5, charges=4),
         verdict=Verdict(vetoes=(sign,)),
         model_sha256=file_sha256(MODEL / "model.safetensors"),
@@ -248,7 +253,11 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     assert summary["model_verdict"]["vetoes"][0]["reason"] == sign.reason
     assert summary["spent_on_dataset"]["epsilon"] == 2.75
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
-    assert "-9.9 (-11.1 to -8.7)" in text(summary)
+    for line in (
+        "in all, up to this run: ε = 2.75, ",
+        "today    -9.9 (-11.1 to -8.7) by charged (ε 0.2)",
+    ):
+        assert line in text(summary)
 
 
 @pytest.mark.usefixtures("project")
@@ -268,4 +277,5 @@ def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so()
     rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["return_mean"] for row in rows] == [""] * len(EPOCHS)
     assert float(rows[-1]["model_value"]) == pytest.approx(summary["model_value"])
+    assert "return   not measured: there is no simulator" in text(summary)
     assert "None" not in text(summary)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from pipeline import evaluate_private, plan
 from primorl.base import PipelineError
@@ -15,6 +16,7 @@ from primorl.base.files import BEHAVIOUR
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
+from primorl.evaluate.private.behaviour import Asked
 from primorl.evaluate.private.results import Conduct, Outcome, PrivateEvaluation
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import BehaviourConfig, write_nothing
@@ -193,3 +195,17 @@ def test_other_bounds_and_another_draw_are_told_apart(ready: Params) -> None:
     assert len({begin(each).about for each in (asked, *others)}) == 4
     again = asking(ready, ASKED, draw=1)
     assert digest_of_settings(again) != digest_of_settings(ready)
+
+
+def test_an_answer_is_lost_where_its_noise_may_have_been_drawn_and_is_not_there() -> None:
+    """Twin: one that is there, also of a state that counted no releases."""
+    for started, made, finished, lost in (
+        (0, 0, False, False),
+        (1, 0, False, True),
+        (1, 1, False, False),
+        (2, 1, False, True),
+        (2, 2, True, False),
+        (1, 0, True, False),
+    ):
+        state = Asked(torch.empty(0), "it", started, made, finished)
+        assert state.lost == lost

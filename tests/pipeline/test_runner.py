@@ -149,8 +149,10 @@ def test_an_output_that_cannot_be_written_is_refused(
         raise PipelineError("data: no file can be written there")
 
     monkeypatch.setattr(runner, "check_writable", refuse)
+    monkeypatch.setattr(runner, "hint", lambda: "missing: some")
     assert ran() == (1, [])
-    assert capsys.readouterr().err.startswith("error: data: no file can be written there")
+    said = "error: data: no file can be written there\nmissing: some\n"
+    assert capsys.readouterr().err == said
     assert {"data/raw", "metrics/stages/collect.json", "metrics/summary.json"} < {*asked}
     assert any("/checkpoints/" in path for path in asked)
 

@@ -292,6 +292,7 @@ def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
 def test_a_clone_is_charged_before_it_is_trained(
     asked: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    quick_clone(monkeypatch, rounds=4, q=0.5, noise=lambda _: 1.0)
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(asked)))
     released: list[Mechanism] = []
@@ -299,7 +300,7 @@ def test_a_clone_is_charged_before_it_is_trained(
     cloned(asked)
     assert {tuple(each) for each in seen} == {("reserved",)}
     drawn = [(own.noise_multiplier, own.sampling_probability, own.units) for own in released]
-    assert drawn == [(1.0, 1.0, 9)] * 4, "no noise is drawn beside the mechanism"
+    assert drawn == [(1.0, 0.5, 9)] * 4, "no noise is drawn beside the mechanism"
     (charge,) = charged(asked)
     assert (charge.state, charge.stage) == ("committed", "clone_behaviour")
     assert (charge.dataset, charge.units) == (INFO.dataset, 9)

@@ -26,11 +26,12 @@ from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions, read_ledger
 from primorl.work.jobs import RunPlan
 from primorl.work.model_rules import epsilon_of
-from tests.data.builders import episode, table
+from tests.data.builders import SPACES, episode, table
 from tests.mechanisms import watch
 from tests.model.models import plain_maps
 from tests.pipeline.training_project import (
@@ -87,6 +88,12 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     assert len(told) == 4, "the observation's dimensions and the reward"
     reason = RunPlan.load().reason
     assert re.search(r"the noise may hide a reward whose standard deviation is below \d", reason)
+    starts, high = StartModel.load(OUTPUT, CPU), torch.tensor(SPACES.observation_high)
+    bounds = GaussianEnsemble.load(OUTPUT, CPU).bounds
+    assert torch.equal(starts.high, high), "as declared: bounds see nobody"
+    assert torch.equal(bounds.observation_high, high)
+    begun = PublicLog(OUTPUT, None).first_states(seed=0)
+    assert bool((begun >= starts.low).all() & (begun <= starts.high).all())
 
 
 def test_what_needs_public_units_charges_nobody(

@@ -179,9 +179,15 @@ def write_model(
     low, high = SPACES.action_low, SPACES.action_high
     if actions is not None:
         low, high = (0.0,) * actions, (1.0,) * actions
-    sides = SPACES.observation_low, SPACES.observation_high, low, high
-    first, second, third, last = map(torch.tensor, sides)
-    bounds = Bounds(first, second, third, last, -17.0, 0.0, actions is not None)
+    bounds = Bounds(
+        torch.tensor(SPACES.observation_low),
+        torch.tensor(SPACES.observation_high),
+        torch.tensor(low),
+        torch.tensor(high),
+        reward_low=-17.0,
+        reward_high=0.0,
+        discrete_actions=actions is not None,
+    )
     mean, scale = torch.tensor([0.1, 0.2, 0.3] + [0.0] * size), torch.ones(3 + size)
     scale[:3] = torch.tensor([0.7, 0.7, 3.0])
     normaliser = Normaliser(mean, scale, torch.zeros(4), torch.ones(4))

@@ -67,19 +67,24 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     for said in (
         "**ε = 0.5, δ = 1e-05 per trajectory**",
         "52.8%",  # (1 + 0.055847) / 2
-        "| 1.45 in 100 who were | from 1% to 1.44%, from 10% ",
+        "| 1 in 100 who were not in the data | 1.45 in 100 who were | from 1% to 1.44%, from 10% ",
         "ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8.",
         "1,048 trajectories are public",
         "-141.8, 95% interval -159.7 to -123.8",
-        "| ε = 1.08 at δ = 1e-05, in 3 charges |",
-        "| ε = 2, of which 0.928 is left; raised from ε 1 to ε 2 on 2026-11-20 |",
+        "3 charges on these data",
+        "| spent on these trajectories by 2026-11-20 | ε = 1.08 at δ = 1e-05, in 3 charges |",
+        "| budget of these trajectories | ε = 2, of which 0.928 is left; raised from ε 1 to "
+        "ε 2 on 2026-11-20 |",
     ):
         assert said in made
     alone = STATEMENT | {"groups": [], "of_model": STATEMENT}
     (said,) = (point for point in write_meaning(alone, "it").points if "several" in point)
-    assert "counting the model alone, ε is 0.5 for one trajectory" in said
+    assert said.endswith(
+        "δ = 1e-05 and counting the model alone, ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8."
+    )
     assert "would promise nothing" in card(ledger={"epsilon": None})
-    assert "0.1% of patients" in card(declared={"left_out": "0.1% of patients"})
+    made = card(declared={"left_out": "0.1% of patients elsewhere"})
+    assert "known beforehand: 0.1% of patients elsewhere." in made
 
 
 def test_what_is_void_or_unprotected_looks_so() -> None:

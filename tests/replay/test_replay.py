@@ -333,12 +333,19 @@ def log_metric(log: Any, number: int) -> None:
     log.metric("leak", number)
 
 
-def by_print(name: str) -> Leak:
-    """Print the transitions."""
-    return Leak(rows, lambda log, number: print(number, file=sys.stderr), f"{name}: {{}}")
+def to_stdout(log: Any, number: int) -> None:
+    """Print."""
+    print(number)
 
 
-LEAKS = {name: by_print(name) for name in ("ingest", "partition", "primorl summary")} | {
+def to_stderr(log: Any, number: int) -> None:
+    """Print where errors go."""
+    print(number, file=sys.stderr)
+
+
+LEAKS = {
+    "ingest": Leak(rows, to_stderr, "ingest: {}"),
+    "partition": Leak(rows, to_stdout, "partition: {}"),
     "train_model": Leak(secret, log_metric, "('train_model.leak',{}"),
     "clone_behaviour": Leak(rows, log_metric, "('clone_behaviour.leak',{}"),
     "optimize_policy": Leak(rows, log_metric, "('optimize_policy.leak',{}"),
@@ -347,7 +354,8 @@ LEAKS = {name: by_print(name) for name in ("ingest", "partition", "primorl summa
     ),
     "evaluate": Leak(rows, partial(write, "metrics/leak"), "metrics/leak: only in"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
-    "online": by_print("online")._replace(number=secret),
+    "online": Leak(secret, to_stderr, "online: {}"),
+    "primorl summary": Leak(rows, to_stdout, "primorl summary: {}"),
     "primorl release --check out": Leak(rows, partial(write, "out/leak"), "out/leak: only in"),
 }
 

@@ -5,10 +5,11 @@ registers one. tests/evaluate/test_returns.py compares batches with the obvious 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from primorl.base import PipelineError
-from primorl.simulators.environments import make
+from primorl.simulators.environments import GymBatch, make
 
 OWN = """
 import gymnasium
@@ -29,3 +30,12 @@ def test_a_module_of_the_project_registers_its_environment(
     for unknown in ("own_ward:own/Other-v0", "no_such_module:x/Y-v0", "Pendulum-v77"):
         with pytest.raises(PipelineError, match=f"environment '{unknown}'"):
             make(unknown)
+
+
+def test_episodes_that_did_not_end_go_on() -> None:
+    batch = GymBatch("CartPole-v1")
+    batch.reset(4, seed=3)
+    seen = batch.step(np.ones(4, int)).observations
+    again = batch.restart(np.array([True, False, False, False]))
+    assert (again[0] != seen[0]).any()
+    np.testing.assert_array_equal(again[1:], seen[1:])

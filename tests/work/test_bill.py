@@ -122,7 +122,9 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
         for job in (plan.model, plan.clone):
             assert job is not None
             ledger.reserve(request_for(job, partitions), None)
-    assert str(preview(params)).count(".safetensors (") == 3, "all of it is paid"
+    (all_paid,) = str(preview(params)).splitlines()
+    assert "charges nothing: all of it is paid; but it needs what was paid for" in all_paid
+    assert all_paid.count(".safetensors (") == 3
     found = preview(params)
     assert found is not None
     results = [(Path(), charge.id) for charge in found.account.charges]

@@ -26,6 +26,7 @@ from primorl.config import params as params_module
 from primorl.config.params import RULED, Compute, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
+from primorl.engine import heads
 from primorl.engine import public as pooling
 from primorl.evaluate.private.problem import Recordings
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
@@ -229,7 +230,14 @@ def test_a_model_that_sees_few_columns_beside_the_noise_is_doubted(small: Params
         doubted = model_rules.doubt_scales(Fit("yes", "because"), chosen, mechanism)
         assert doubted.answer == answer
         assert ("the noise may hide a reward" in doubted.reason) == (reward != "public")
+        assert ("(outside: yes to" in doubted.reason) == (answer == "marginal")
         assert ("have the rarer one" in doubted.reason) == (before_end is not None)
+        assert "no trial" not in doubted.reason, "a simulator measures the policy"
+        if reward != "public":
+            log = replace(chosen, chosen=replace(own, environment=None))
+            error = math.sqrt(2) * heads.noise_of_queries(mechanism)[heads.EXPLAINED]
+            reason = model_rules.doubt_scales(Fit("yes", "because"), log, mechanism).reason
+            assert f"then explains less than about {2 * error:.0%} of the reward" in reason
 
 
 def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False, private: float = 0.0) -> None:

@@ -135,6 +135,7 @@ def test_numbers_of_any_kind_are_read(project: Path, name: str, kind: type) -> N
     [
         (lambda chosen: chosen, None),
         (lambda chosen: chosen.astype(np.float32)[:, None], None),
+        (lambda chosen: chosen + 0.5, "of whole numbers"),
         (lambda chosen: np.eye(2)[chosen], "of whole numbers"),
         (lambda chosen: chosen + 1, "an action outside the declared space"),
     ],

@@ -199,6 +199,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     ".tsv": named("b.tsv"),
     "compressed otherwise": named("b.csv.zst"),
     "a file that is no log": named("README"),
+    "a log that begins with an underscore": named("_b.csv"),
     "TFDS": named("ds-train.tfrecord-00000-of-00001"),
     "Hugging Face": named("data-00000-of-00001.arrow"),
     "a folder in itself": loop,

@@ -224,6 +224,7 @@ DEATH_OR_HOME = ["MEDS_DEATH", "DISCHARGE"]
 OUTCOMES: dict[str, tuple[list[Any], list[str], list[float], str]] = {
     "both are true ends": ([DEATH, HOME], DEATH_OR_HOME, [-10, 1], ""),
     "a discharge is a cut": ([DEATH], ["MEDS_DEATH"], [-10, 0], "with 'home' of bounds.outcomes"),
+    "nobody dies": ([DEATH, HOME], DEATH_OR_HOME, [-99, 1], "row 4: .*bounds.outcomes does not na"),
     "a cut earns": ([DEATH, HOME], ["MEDS_DEATH"], [-10, 1], "row 2: .*in MEDS options.terminates"),
     "meals earn, too": (
         [DEATH, HOME, MOVED],
@@ -312,6 +313,12 @@ OLDER: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "time: found int64; allowed is timestamp",
     ),
+    "ids with a point": (
+        lambda: pq.write_table(
+            pq.read_table(SHARD).set_column(0, "subject_id", pa.array([7.0] * 10)), SHARD
+        ),
+        "subject_id: found double; allowed is int64",
+    ),
     "a name that others leave out": (
         lambda: SHARD.rename(SHARD.with_name("_0.parquet")),
         "_0.parquet: found a name that is no log's",
@@ -340,6 +347,7 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
     assert "1 of 1 files changed" in str(log_paths.changed("log", entry()))
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
+        ([STAY[3], STAY[2]], "row 2: found a time before"),
         ([*STAY[1:], STAY[0]], r"row 10: .*NULLS FIRST"),  # as DuckDB sorts
         ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two files, or .*join"),
     ):
@@ -350,6 +358,7 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) 
         ({"action": [DOSES | {"low": 0}]}, "bins"),
         ({"action": [DOSES, {"name": "rate", "codes": ["MEAL"], "low": 0, "high": 1}]}, "bins, or"),
         ({"reward": [IN_RANGE | {"observation": "sugar"}]}, "'sugar'"),
+        ({"action": [DOSES | {"name": "glucose_age"}]}, "a name stands twice"),
         ({"terminates": None}, "options.terminates"),
         ({"observation": [{**OBSERVED[0], "most": None}]}, "most: missing, the highest age"),
     ):

@@ -185,8 +185,8 @@ def test_a_dataset_without_spaces_is_refused_and_its_environment_is_never_built(
 def test_what_is_there_in_another_format_is_neither_missing_nor_fetched(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(minari, "download_dataset", None)
     """Twin: one of which nothing is here; tests/commands/test_init.py fetches one."""
+    monkeypatch.setattr(minari, "download_dataset", None)
     (project / "minari/hop/medium-v0/data").mkdir(parents=True)
     with pytest.raises(PipelineError, match="no Minari dataset 'hop/expert-v0'"):
         source_of("small", entry("hop/expert-v0", root=project / "minari")).collect(Path("raw"))

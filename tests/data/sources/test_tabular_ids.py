@@ -55,10 +55,11 @@ def test_trajectories_that_are_units_of_their_own(project: Path) -> None:
 
 SPELLINGS = [
     *("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012"),
-    *("A Lee|A  Lee", "1.5E3|1500"),
+    *("P421|\ufeffP421", "A Lee|A  Lee", "3e3|3000", "1.5E3|1500"),
     "5C1D6E2A-0b1c-4f3e-9a77-0123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
+    "5c1d6e2a0b1c4f3e9a770123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
     "{5c1d6e2a-0b1c-4f3e-9a77-0123456789ab}|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
-    *('=""0421""|0421', "(P421)|P421", "P-421|P\u2011421"),
+    *('=""0421""|0421', "'0421|421", "(P421)|P421", "P-421|P\u2011421", "P-421|P\u2212421"),
 ]
 
 
@@ -95,7 +96,19 @@ def test_whole_numbers_that_were_read_as_decimal_ones_are_refused(project: Path)
 
 
 SHARED_IDS = ["\\N", "--", "(null)", "#REF!", "NA", "n/a", "<NA>", "nan", "None", " "]
-SHARED_IDS += ["1.58291E+17", "2,5e+12", "missing", "Unknown", "-1", "-999"]
+SHARED_IDS += [
+    ".",
+    "?",
+    "undefined",
+    "#N/A",
+    "NULL",
+    "1.58291E+17",
+    "2,5e+12",
+    "missing",
+    "Unknown",
+    "-1",
+    "-999",
+]
 
 
 @pytest.mark.parametrize("shared", SHARED_IDS)

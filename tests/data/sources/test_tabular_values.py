@@ -172,9 +172,12 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "backslashes, as Spark writes": (NOTE % rb"he said \"no\", and left", r'row 1: .*not \\"'),
     "semicolons": (START.replace(b",", b";"), "is missing, as a line is one column: set "),
     "blanks after commas": (START.replace(b",", b", "), "'visit' is missing .case and blanks"),
+    "capitals, as Oracle writes": (START.upper(), "'visit' is missing .case and blanks"),
+    "UTF-16 of Windows": (START.decode().encode("utf-16-le"), "line 1: found what is not UTF-8"),
     "UTF-16": (START.decode().encode("utf-16"), "line 1: found what is not UTF-8"),
     "an e-mail's Latin-1": (START.replace(b"A", b"\xc4"), "line 2: found what is not UTF-8"),
     "a total": (START + b"Total,,,,,,9,,\n", "row 2: column 'visit': found a missing id"),
+    "yes": (START.replace(b"0,0\n", b"No,No\n"), "column 'died': .*allowed: truth values, or 0"),
     "percent": (START.replace(b"0.5", b"50%"), r"column 'dose': .*allowed: numbers; "),
 }
 
@@ -186,7 +189,7 @@ def test_bad_csv(project: Path, kind: str) -> None:
     assert re.search(message, refusal(entry()))
 
 
-@pytest.mark.parametrize("word", ["", "NA", "nan", "."])
+@pytest.mark.parametrize("word", ["", "NA", "nan", "None", "<NA>", "."])
 @pytest.mark.parametrize("kind", ["levels", "levels with a point", "quantity"])
 def test_a_last_action_may_be_missing_in_the_word_of_any_program(
     project: Path, word: str, kind: str
@@ -240,6 +243,7 @@ SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations
     "the next row's": (lambda time: time + 1.0, False),
     "the row's own": (float, True),
     "two rows later": (lambda time: time + 2.0, True),
+    "another now and then": (lambda time: time + 1.0 + (time % 3 == 0), False),
 }
 
 
@@ -259,6 +263,7 @@ EARNED: dict[str, tuple[list[list[float]], bool]] = {  # by trajectory, and a wa
     "in the last rows": ([[0, 0, 1], [0, -1]], False),
     "everybody the same": ([[-1, -1, -1], [-1, -1]], False),
     "one has several": ([[1, 1, 1], [-1, 0]], False),
+    "one row each": ([[1], [-1]], False),
 }
 
 
@@ -283,6 +288,7 @@ WRITTEN: dict[str, Callable[[str], str]] = {
         r"(true|false)", lambda flag: {"true": "1.0", "false": "0.0"}[flag[0]], text
     ),
     "PostgreSQL": lambda text: re.sub(r"(true|false)", lambda flag: flag[0][0], text),
+    "R's short form": lambda text: re.sub(r"(true|false)", lambda flag: flag[0][0].upper(), text),
     "pandas with its index": lambda text: re.sub("^", lambda _: ",", text, flags=re.MULTILINE),
     "MySQL": lambda text: text.replace(",,", ",\\N,").replace(",,", ",\\N,"),
     "old Mac": lambda text: text.replace("\n", "\r"),

@@ -82,9 +82,9 @@ MODEL = model([0.5, 0.9], [1.0, 1.0])
 
 def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> Problem:
     """A state in [-1, 10] that says the time, an action in [-1, 1], rewards in [-2, 2]."""
-    two = torch.tensor([2.0])
-    settings: dict[str, Any] = {"unit": "trajectory", "observation_high": 5 * two}
-    settings |= {"observation_mean": two, "observation_scale": two, "ensemble": ensemble}
+    settings: dict[str, Any] = {"unit": "trajectory", "ensemble": ensemble}
+    settings |= {"observation_high": torch.tensor([10.0])}
+    settings |= {"observation_mean": torch.tensor([2.0]), "observation_scale": torch.tensor([2.0])}
     settings |= {"reward_low": -2.0, "reward_high": 2.0}
     return question(units, 1, 1, **settings | changes)
 

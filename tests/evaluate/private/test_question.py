@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.evaluate.private.behaviour import Asked, Behaviour, ask, noisy_mean, pair
+from primorl.evaluate.private.behaviour import Asked, Behaviour, ask, noise_of, noisy_mean, pair
 from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from tests.evaluate.private.conftest import Log, payers, problem
+from tests.evaluate.private.conftest import Log, payers, problem, question
 from tests.mechanisms import SeededEntropy, watch
 
 UNITS, SPOILT = 12, 4
@@ -121,3 +121,11 @@ def test_intervals_cover(noise: float, units: int) -> None:
     assert covered(noise, units, seed=1) >= 0.935
     assert covered(1e-6, 300, seed=2) <= 0.965, "not too long"
     assert covered(0.05, 300, seed=3, hide_noise=True) < 0.9, "the twin: without the noise"
+
+
+def test_no_contribution_within_the_norm_is_changed() -> None:
+    mechanism = Behaviour(levels=1).build_mechanism(question(10, 1, 1), 10.0, 2)
+    vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
+    assert isinstance(mechanism.clip, L2Clip)
+    assert torch.equal(mechanism.clip.finish(vectors.clone()), vectors)
+    assert noise_of(mechanism) == pytest.approx(1 / (0.1 * 10), rel=1e-3)

@@ -192,6 +192,15 @@ def one_file(tmp_path: Path) -> Place:
     return Place(f"sqlite:///{tmp_path}/ledger.db", tmp_path)
 
 
+def test_other_work_beside_it_is_paid_for(one_file: Place) -> None:
+    ledger = opened(one_file.url, one_file.folder)
+    first = ledger.reserve(request(DATA), None, new_charge_id())
+    ledger.reserve(request(DATA, identity="another"), None, new_charge_id())
+    with pytest.raises(Busy, match=f"charge {first.id} of .* set privacy.draw"):
+        ledger.reserve(request(DATA), None, new_charge_id())
+    ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
+
+
 def test_who_waits_is_given_what_the_other_paid_for(
     one_file: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
