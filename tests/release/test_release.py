@@ -304,9 +304,10 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
 def test_a_key_that_cannot_sign_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    closed, _ = write_key(tmp_path, "closed", b"password")
+    closed, public = write_key(tmp_path, "closed", b"password")
     for words, says in (
         (["out", "--sign", str(closed)], f"{closed}: not a private key to sign with"),
+        (["out", "--sign", str(public)], f"{public}: not a private key to sign with"),
         (["out", "--sign", "none"], "none: the key cannot be read"),
         (["--check", "out", "--sign", "x"], "--sign: found with --check"),
         (["out", "--key", "x"], "--key: found without --check"),

@@ -34,7 +34,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
-from primorl.work import clone_rules, model_rules
+from primorl.work import model_rules
 from primorl.work.clone_rules import clone_job
 from primorl.work.desk import rows_in_memory
 from primorl.work.model_rules import Fit
@@ -428,8 +428,6 @@ def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_row
     small: Params, monkeypatch: pytest.MonkeyPatch, discrete: int, epsilon: float, hidden: int
 ) -> None:
     noise_of_model(monkeypatch, 1.0)
-    for name in ("_OF_NETWORK", "_OF_LOGITS"):  # accounted in no time
-        monkeypatch.setattr(clone_rules, name, replace(getattr(clone_rules, name), q=1.0))
     write_partitions([episode(9, i) for i in range(12)])
     asked = {"partition__public_fraction": 0, "privacy__shares": {"model": 0.7, "clone": 0.3}}
     params = automatic(small, **asked, privacy__target_epsilon=float(epsilon))

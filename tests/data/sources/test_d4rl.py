@@ -1,3 +1,4 @@
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from primorl.base import PipelineError
 from primorl.config.datasets import D4rlDataset
@@ -13,6 +15,7 @@ from primorl.data import sources as batching
 from primorl.data.sources import d4rl, source_of
 from primorl.data.storage.schema import Transitions
 from tests.data.builders import SPACES, collected, dataset, ingested, snapshot
+from tests.projects import ROOT
 
 Columns = dict[str, Any]
 
@@ -291,3 +294,12 @@ def test_a_name_finds_the_file_here_or_fetches_it(
     there.unlink()
     assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
     assert ingested(collected(entry(name="tiny-medium-v0"))).equals(expected(FULL))
+
+
+def test_the_table_has_d4rls_reference_scores_and_our_files_use_them() -> None:
+    rows = {row["name"]: row for row in csv.DictReader(d4rl.NAMES.open(encoding="utf-8"))}
+    assert len(rows) == 155
+    file = ROOT / "datasets/halfcheetah-medium-expert.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    row = rows[content["options"]["name"]]
+    assert content["score"].items() >= {key: float(row[key]) for key in ("low", "high")}.items()

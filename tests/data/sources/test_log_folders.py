@@ -258,6 +258,7 @@ NO_TYPES = pa.table({name: pa.nulls(0) for name in rows()[0]})
 
 EMPTY: dict[str, Callable[[str], Any]] = {  # as Spark and pandas write them
     "csv": lambda part: text(HEADER, f"{part}.csv"),
+    "no line end": lambda part: text(HEADER.strip(), f"{part}.csv"),
     "csv.gz": lambda part: text(gzip.compress(HEADER.encode(), mtime=0), f"{part}.csv.gz"),
     "parquet": lambda part: write(pa.Table.from_pylist(rows()).slice(0, 0), f"{part}.parquet"),
     "no types": lambda part: write(NO_TYPES, f"{part}.parquet"),
