@@ -90,8 +90,8 @@ class Bill:
             )
         if not self.unpaid:
             line = "the next `dvc repro` charges nothing: all of it is paid"
-            if lost := self.find_lost(self.changed):
-                line += f"; but it needs {self._name_lost(lost)}"
+            if self.lost:
+                line += f"; but it needs {self._name_lost()}"
             return line + self.online
         if self.variant != "private":
             return (
@@ -101,8 +101,8 @@ class Bill:
         line = f"the next `dvc repro` charges {self.total}"
         if not self.fits:
             line += ": what does not fit is refused before it reads a private row"
-        if lost := self.find_lost(self.changed):
-            line += f"; refused before the first charge, as it needs {self._name_lost(lost)}"
+        if self.lost:
+            line += f"; refused before the first charge, as it needs {self._name_lost()}"
         return line + self.online
 
     __repr__ = __str__
@@ -148,20 +148,19 @@ class Bill:
             if own.identity not in paid or own.event["type"] == "NonPrivateDpEvent"
         ]
 
-    def find_lost(self, changed: Set[str]) -> list[Charge]:
-        """Find jobs that are paid and cannot be restored here, as another clone has their
-        checkpoints; return their charges.
+    @property
+    def lost(self) -> list[Charge]:
+        """Charges of jobs that are paid and cannot be restored here, as another clone has their
+        checkpoints.
 
         Where the result is here, that matters if the job's stage will run: it or one before it
-        ``changed``, or has an unpaid job.
+        changed, or has an unpaid job.
         """
         paid = {charge.identity: charge for charge in self.account.charges}
         here = {charge for _, charge in find_charges(self.folder)}
-        run = changed | {stage_of(each.name) for each in self.unpaid}
+        run = self.changed | {stage_of(each.name) for each in self.unpaid}
         found = []
-        for each in self.prices:
-            if each in self.unpaid:
-                continue
+        for each in (job for job in self.prices if job not in self.unpaid):
             charge = paid[each.identity]
             before = _ORDER[: _ORDER.index(stage_of(each.name)) + 1]
             needed = run & {*before} or charge.id not in here
@@ -179,9 +178,8 @@ class Bill:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
         if self.together is not None and not self.account.entries:
             return self.together
-        return self.account.with_events(
-            [event_from_json(each.event) for each in self.unpaid], self.delta
-        )
+        events = [event_from_json(each.event) for each in self.unpaid]
+        return self.account.with_events(events, self.delta)
 
     @property
     def total(self) -> str:
@@ -221,19 +219,20 @@ class Bill:
         """
         self.refuse_beyond_budget()
         if self.unpaid:  # else DVC may have the results
-            self.refuse_lost(self.changed)
+            self.refuse_lost()
 
-    def refuse_lost(self, changed: Set[str]) -> None:
+    def refuse_lost(self) -> None:
         """Refuse to pay for one job where another one is paid for and cannot be restored here.
 
         Raises:
-            PipelineError: see `find_lost`. Nothing was charged.
+            PipelineError: see `lost`. Nothing was charged.
         """
-        if lost := self.find_lost(changed):
-            raise PipelineError(f"this run needs {self._name_lost(lost)}. Nothing was charged")
+        if self.lost:
+            raise PipelineError(f"this run needs {self._name_lost()}. Nothing was charged")
 
-    def _name_lost(self, lost: Sequence[Charge]) -> str:
+    def _name_lost(self) -> str:
         """List charges whose checkpoints are not here, and what to do."""
+        lost = self.lost
         files = ", ".join(
             f"{each.id}.safetensors ({each.stage}, paid for on {each.time[:10]})" for each in lost
         )

@@ -153,17 +153,18 @@ class Desk:
                 for cannot be restored here. Nothing is spent.
         """
         if self.bill is not None:
+            stage = stage_of(request.stage)
             now = self.ledger.account(self.version)  # other processes may have charged meanwhile
-            bill = replace(self.bill, account=now)
-            unpaid, stage = [each.identity for each in bill.unpaid], stage_of(request.stage)
+            bill = replace(self.bill, account=now, changed={stage})
+            unpaid = [each.identity for each in bill.unpaid]
             due = request.identity in unpaid
             if due:  # what is paid is restored
                 bill.refuse_beyond_budget()
                 first = request.identity == unpaid[0] and len(unpaid) > 1
                 if first and bill.variant == "private":
                     say(f"{stage}: this run is still to charge {bill.total}")
-            if due or request.identity in paid_identities(bill.find_lost({stage})):
-                bill.refuse_lost({stage})
+            if due or request.identity in paid_identities(bill.lost):
+                bill.refuse_lost()
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
         with paying as payment:

@@ -130,9 +130,9 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     results = [(Path(), charge.id) for charge in found.account.charges]
     with monkeypatch.context() as pulled:  # as `dvc checkout` brings them
         pulled.setattr(bill, "find_charges", lambda _: results)
-        assert found.find_lost(frozenset()) == []
-        assert [each.id for each in found.find_lost({"plan"})] == [paid.id]
-        assert len(found.find_lost({"clone_behaviour"})) == 2
+        assert replace(found, changed=frozenset()).lost == []
+        assert [each.id for each in replace(found, changed={"plan"}).lost] == [paid.id]
+        assert len(replace(found, changed={"clone_behaviour"}).lost) == 2
     told = str(found)
     with monkeypatch.context() as elsewhere:  # as a notebook prints it, outside the project
         elsewhere.chdir("/")
