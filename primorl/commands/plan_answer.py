@@ -14,7 +14,7 @@ from primorl.base.reporting import in_lines
 from primorl.config.params import PUBLIC, RULE, Params, load
 from primorl.data.sources.log_paths import changed
 from primorl.data.storage.schema import Manifest
-from primorl.engine.heads import LENGTHS, least_spread
+from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import singular
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import EPSILONS, Training
@@ -244,7 +244,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
 def _column_lines(own: OwnRun) -> Iterator[str]:
     """Say how much each column must vary to be seen beside the noise, in its own unit."""
     manifest, public = own.partitions.manifest, own.partitions.public
-    least, spaces = least_spread(own.plan.model.build_mechanism(manifest)), manifest.info.spaces
+    least, spaces = own.figures.least_spread, manifest.info.spaces
     if least is None or not spaces.observation_names:
         return
     ends = observation_bounds(own.params.chosen.bounds, manifest, public)

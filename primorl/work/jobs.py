@@ -385,12 +385,14 @@ class Figures:
         epsilon: of all jobs together, as the ledger counts; None: no guarantee.
         right_guesses: see `primorl.privacy.accounting.figures.right_guesses`.
         model: of the model, see `Training.epsilons`.
+        least_spread: of the model's queries, see `primorl.engine.heads.least_spread`.
         key: see `RunPlan.key`.
     """
 
     epsilon: float | None
     right_guesses: float
     model: dict[str, float | None]
+    least_spread: float | None = None
     key: str = ""
 
 
@@ -451,6 +453,11 @@ class RunPlan:
         """Return the events of all jobs on the units of the manifest, in the same order."""
         return [event_of(job, manifest) for job in self.paid_jobs]
 
+    @property
+    def intact(self) -> bool:
+        """Whether the plan has figures, was not edited since, and is of these versions."""
+        return self.figures is not None and self.figures.key == self.key()
+
     def key(self) -> str:
         """Digest the plan as it is, and the versions that its figures were computed by."""
         content = records.to_json(self)
@@ -487,9 +494,8 @@ class RunPlan:
                 f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
             )
         try:
-            for job in (found.model, found.clone):
-                if job is not None:
-                    job.build_mechanism(partitions.manifest)
+            for job in () if found.intact else found.paid_jobs:
+                event_of(job, partitions.manifest)
         except (KeyError, ValueError) as impossible:
             why = records.printable(str(impossible))
             raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None

@@ -17,6 +17,7 @@ from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
+from primorl.engine.heads import least_spread
 from primorl.engine.settings import LEAST_UNITS
 from primorl.model.termination import LEARNED, NONE, RULES
 from primorl.privacy.accounting.figures import right_guesses
@@ -59,7 +60,8 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
 def add_figures(plan: jobs.RunPlan, manifest: Manifest) -> jobs.RunPlan:
     """Compute what all jobs of a plan cost, for readers."""
     own = plan.model.mechanism.training.epsilons(plan.model.delta)
-    figures = jobs.Figures(epsilon=None, right_guesses=100.0, model=own)
+    least = least_spread(plan.model.build_mechanism(manifest))
+    figures = jobs.Figures(epsilon=None, right_guesses=100.0, model=own, least_spread=least)
     if plan.model.variant == "private":
         guesses = right_guesses(plan.events(manifest))
         epsilon = finite(cost_of(plan, manifest))
@@ -120,8 +122,7 @@ def next_plan(
     found = None
     with suppress(PipelineError):
         found = jobs.RunPlan.read(params, partitions)
-    figures = found and found.figures
-    if found and figures and figures.key == found.key() and "plan" not in changed():
+    if found is not None and found.intact and "plan" not in changed():
         return found
     return decide_plan(params, partitions)
 

@@ -155,9 +155,12 @@ def test_columns_are_told_in_their_own_units_and_a_changed_source_beside_the_cos
     """Twins: scales that public people tell, and a source as it was collected."""
     edit("params.yaml", dynamics={"train_anyway": True})
     told = said(primorl)
-    for place, part in (("least_spread", "columns that deviate"), ("changed", "as the log was")):
+    for where, place, part in (
+        (resolve, "least_spread", "columns that deviate"),
+        (plan_answer, "changed", "as the log was"),
+    ):
         assert part not in told
-        monkeypatch.setattr(plan_answer, place, lambda *_: 0.5)
+        monkeypatch.setattr(where, place, lambda *_: 0.5)
     told = said(primorl)
     assert "\n  as the log was collected, the next `dvc repro` charges" in told
     assert "\n  it may hide columns that deviate by less than: observation_0 0.5, " in told
