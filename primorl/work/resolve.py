@@ -229,24 +229,17 @@ which it is warned.
 
 
 def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
-    """Refuse choices that fit neither each other nor the data.
+    """Refuse choices that fit neither each other nor the data, and facts that the dataset's file
+    lacks.
 
     Raises:
-        PipelineError: names the first such choice.
+        PipelineError: names the first of them.
     """
-    if (line := next(_find_misfits(params, manifest, public), None)) is not None:
-        raise PipelineError(line)
-    if manifest.info.environment is None:
-        manifest.declared_horizon()
-    observation_bounds(params.chosen.bounds, manifest, public)
-
-
-def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[str]:
-    """Yield settings that the data do not allow, and facts that the dataset's file lacks."""
     info, units, bounds = manifest.info, manifest.private_units, params.chosen.bounds
     dataset, normaliser = f"datasets/{params.dataset}.yaml", params.normaliser
     if public.info != info:
-        yield "data/partitions: its parts are of different datasets; run `dvc repro plan`"
+        mixed = "its parts are of different datasets; run `dvc repro plan`"
+        raise PipelineError(f"data/partitions: {mixed}")
     patience = params.dynamics.early_stopping.patience
     asking = {
         "params.yaml: partition.public_fraction": (normaliser, "0"),
@@ -256,23 +249,23 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
     }
     for key, (asked, allowed) in asking.items():
         if asked == "public" and not manifest.public_units:
-            yield (
+            raise PipelineError(
                 f"{key}: needs public units, and data/partitions has none (where partition was "
                 f"changed, run `dvc repro plan`); allowed: {allowed}"
             )
     q = params.privacy.sampling_probability
     if q is not None and q * units < 1:
-        yield (
+        raise PipelineError(
             f"params.yaml: privacy.sampling_probability: found {q:g}; allowed is at least 1/{units}"
         )
     drawn = normaliser == "public" and public.units >= LEAST_UNITS
     if params.dynamics.start == "public" and not drawn:
-        yield (
+        raise PipelineError(
             f"params.yaml: dynamics.start: found public, without {LEAST_UNITS} drawn units; "
             "allowed: random"
         )
     if params.asks_today and info.horizon is None and params.evaluation.private.discount == 1.0:
-        yield (
+        raise PipelineError(
             f"{dataset}: horizon: not declared, and evaluation.private.discount is 1, so returns "
             "have no bounds; declare it, or lower the discount"
         )
@@ -280,10 +273,13 @@ def _find_misfits(params: Params, manifest: Manifest, public: UnitStore) -> Iter
     allowed_ends = [NONE, LEARNED]
     allowed_ends += [name for name, rule in sorted(RULES.items()) if rule.observation_size == size]
     if info.termination not in allowed_ends:
-        yield (
+        raise PipelineError(
             f"{dataset}: termination: found {info.termination!r}; allowed at size {size}: "
             f"{', '.join(allowed_ends)}"
         )
+    if info.environment is None:
+        manifest.declared_horizon()
+    observation_bounds(bounds, manifest, public)
 
 
 def find_objections(
