@@ -122,12 +122,12 @@ class Carry:
     observes its age, ``NAME_age``, too, and the table has no such column.
 
     Attributes:
-        by: column of the trajectory.
+        by: columns that name a trajectory together, such as those of the person and of the stay.
         time: column of the time.
         unit: of ages.
     """
 
-    by: str
+    by: tuple[str, ...]
     time: str
     unit: TimeUnit = "hours"
 
@@ -152,7 +152,8 @@ class Carry:
         except (ValueError, TypeError):
             found = f"column {self.time!r}: found no times, or only some with a zone"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
-        who = _column(table, self.by, path).to_pandas().replace("", None)
+        who = [_column(table, name, path).to_pandas().replace("", None) for name in self.by]
+        unnamed = pd.concat(who, axis=1).isna().any(axis=1)
         order = time.sort_values(kind="stable").index
         for index, aged in enumerate(policy.observation_names):
             name = aged.removesuffix("_age")
@@ -167,7 +168,7 @@ class Carry:
             if policy.observation_range is not None:
                 age = age.clip(upper=float(policy.observation_range[1][index]))
             carried = values[order].groupby(who).ffill().sort_index()
-            carried = carried.where(empty | who.isna(), values)
+            carried = carried.where(empty | unnamed, values)
             table = table.set_column(place, name, pa.array(carried, from_pandas=True))
             table = table.append_column(aged, pa.array(age, from_pandas=True))
         return table

@@ -123,20 +123,31 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     within = {"observation_range": (torch.zeros(3), torch.tensor([30.0, 6.0, 1.0]))}
     aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")), **within)
     given = table({"time": DAY, "ward": ["1"] * 5, **changes}, "in.csv")
-    carry = Carry("who", "time")
+    carry = Carry(("who",), "time")
     filled = carry.fill(read_table(given), aged, given, ".")
     np.testing.assert_array_equal(observations_of(filled, aged, given)[:, :2], expected)
     words = ["predict", "--policy", "aged", "--against-advice", "--observations", str(given)]
     abstained = int(np.isnan(expected)[:, 0].sum())
     assert main([*words, "--out", str(OUT), "--carry-by", "who", "--carry-at", "time"]) == 0
     assert sum(row["abstained"] for row in read()) == abstained
-    refused(aged, given, "column 'ward': found no times", carry=Carry("who", "ward"))
+    refused(aged, given, "column 'ward': found no times", carry=Carry(("who",), "ward"))
     hours = [f"{each}+0{1 + (place > 2)}:00" for place, each in enumerate(DAY)]  # summer time ends
     zoned = table({"time": hours, "ward": ["1"] * 5, **changes}, "zoned.csv")
     assert carry.fill(read_table(zoned), aged, zoned, ".").num_rows == 5
     mixed = table({"time": [hours[0], *DAY[1:]], "ward": ["1"] * 5, **changes}, "mixed.csv")
     refused(aged, mixed, "only some with a zone", carry=carry)
     assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
+
+
+def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project: Path) -> None:
+    """The twin: by the trajectory's column alone, it is."""
+    aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")))
+    stays = {"who": ["a", "b"], "stay": ["1", "1"], "time": sorted(DAY)[:2]}
+    given = table(stays | {"glucose": ["5", ""], "ward": ["1", "1"]}, "in.csv")
+    for by, last in ((("who", "stay"), np.nan), (("stay",), 5.0)):
+        filled = Carry(by, "time").fill(read_table(given), aged, given, ".")
+        found = observations_of(filled, aged, given)[:, 0]
+        np.testing.assert_array_equal(found, [5.0, last])
 
 
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from primorl.base import PipelineError, say
+from primorl.base.files import PARAMS
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -34,8 +35,12 @@ def predict(
         typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
     ] = ".",
     carry_by: Annotated[
-        str | None,
-        option("COLUMN", "Fill empty cells by earlier ones of the same trajectory (stay)."),
+        list[str] | None,
+        option(
+            "COLUMN",
+            "Fill empty cells by earlier ones of the same trajectory (stay); repeated where "
+            "several columns name one.",
+        ),
     ] = None,
     carry_at: Annotated[
         str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
@@ -51,8 +56,10 @@ def predict(
           actions of the recommended policy; columns are found by their names
       primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
           those of a released bundle, beside a column of the log
-      primorl predict --observations today.csv --out actions.csv --carry-by stay --carry-at time
-          an empty cell of `glucose` is the last one before, and `glucose_age` is computed
+      primorl predict --observations today.csv --out actions.csv \
+          --carry-by patient --carry-by stay --carry-at time
+          an empty cell of `glucose` is the last one of the same patient's stay, and `glucose_age`
+          is computed
 
     A row with a missing value, no number, an undeclared category or a value far outside the public
     range gets no action: its column `abstained` is true. A clone of today's practice chooses none
@@ -61,9 +68,12 @@ def predict(
     from primorl.policy.loaded import choose, read_policy
     from primorl.use import Carry, predict
 
-    if (carry_by is None) != (carry_at is None):
+    if bool(carry_by) != (carry_at is not None):
         raise PipelineError("--carry-by, --carry-at: found one; give both, or none")
-    carry = Carry(carry_by, carry_at, age_unit) if carry_by and carry_at else None
+    carry = None
+    if carry_by and carry_at:
+        _refuse_shared(carry_by)
+        carry = Carry(tuple(carry_by), carry_at, age_unit)
     folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
     rows, abstained = predict(
@@ -71,6 +81,23 @@ def predict(
     )
     print(f"{out}: {rows} rows, actions of {folder}")
     say(f"abstained: {abstained} of {rows} rows{', which have no action' * bool(abstained)}")
+
+
+def _refuse_shared(columns: list[str]) -> None:
+    """Refuse to carry over what several people of the project's log share, such as stay 1."""
+    if not PARAMS.exists():
+        return
+    from primorl.config import datasets, params
+
+    chosen = params.load().chosen
+    if not isinstance(chosen, datasets.TabularDataset):
+        return
+    named = chosen.options.columns
+    if chosen.options.trajectory_ids == "per_unit" and columns == [named.trajectory]:
+        raise PipelineError(
+            f"--carry-by: found {named.trajectory!r}, which several people share "
+            f"(options.trajectory_ids: per_unit); add --carry-by {named.unit}"
+        )
 
 
 def release(
