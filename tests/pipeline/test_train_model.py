@@ -31,7 +31,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
 from primorl.work.desk import Desk
-from tests.data.builders import INFO, episode, episodes, snapshot, write_raw
+from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.mechanisms import watch
 from tests.pipeline import training_project
 from tests.pipeline.training_project import (
@@ -46,6 +46,7 @@ from tests.pipeline.training_project import (
     unopened,
     watch_private,
     with_changes,
+    write_partition,
     write_partitions,
 )
 
@@ -203,7 +204,6 @@ def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
 def test_bad_input_is_one_clear_error_and_the_last_model_stays(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of other units are tried in tests/hostile/test_cheats.py."""
     trained(data)
     before, sound = snapshot(MODEL), shutil.copytree(PARTITIONS, "sound")
     (part,) = (PARTITIONS / "private").iterdir()
@@ -220,6 +220,12 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(
         assert snapshot(MODEL) == before
         shutil.rmtree(PARTITIONS)
         shutil.copytree(sound, PARTITIONS)
+    names = [f"a{i:03d}" for i in range(9)]
+    shutil.rmtree(PARTITIONS / "private")
+    other = table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
+    write_partition(PARTITIONS / "private", other)
+    with pytest.raises(PipelineError, match="its parts are of different partitions"):
+        trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
     with pytest.raises(PipelineError, match=r"found 0\.5, .*allowed is below 1/9"):
         trained(with_changes(data, privacy={"delta": 0.5}))
