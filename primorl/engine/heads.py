@@ -90,8 +90,10 @@ def residual_contribution(targets: int) -> BoundedSum:
 
 
 def explained_contribution(targets: int) -> BoundedSum:
-    """Return the contribution of a unit to the query of what a model explains."""
-    return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * targets))
+    """Return the contribution of a unit to the query of what a model explains: the reward weighs as
+    much as all other targets together.
+    """
+    return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * 2))
 
 
 def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:

@@ -417,7 +417,8 @@ class ExplainedQuery(_PredictionQuery):
 
     y is the target in its scale and g its distance from the mean of the members' means, both held
     within ±10. Held closer, rare large values would hardly count, though they may be most of the
-    variance. A unit is scaled as a whole, so that a ratio of the three stays what it is.
+    variance. A unit is scaled as a whole, so that a ratio of the three stays what it is. Of the
+    reward more is asked, as it may bar a trial: it weighs as much as all other targets together.
     """
 
     @property
@@ -425,11 +426,19 @@ class ExplainedQuery(_PredictionQuery):
         """A unit's contribution."""
         return heads.explained_contribution(self.targets)
 
+    @property
+    def weights(self) -> Tensor:
+        """Weight of each target in a unit's contribution, float64 ``[targets]``."""
+        weights = torch.full((self.targets,), (self.targets - 1) ** -0.5, dtype=torch.float64)
+        weights[-1] = 1.0
+        return weights
+
     def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
         """See `_PredictionQuery.summarise`."""
         pair = torch.stack((known, predicted - known)).double()
         target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
-        return torch.cat((target, target.square(), gap.square()), 1).mean(0)
+        asked = torch.stack((target, target.square(), gap.square())) * self.weights
+        return asked.mean(1).flatten()
 
     def explain(self, answer: Tensor, noise: float) -> tuple[Explained | None, ...]:
         """Estimate the share of each target's variance that the model explains: post-processing.
@@ -437,11 +446,12 @@ class ExplainedQuery(_PredictionQuery):
         It is 1 - E g² / (E y² - (E y)²), with its standard error by the noise on every number of
         the answer, to first order. None: the noise hides it.
         """
-        mean, square, left = answer.chunk(3)
+        mean, square, left = answer.view(3, -1) / self.weights
+        own = noise / self.weights
         variance = square - mean.square()
-        of_variance = noise * (1 + 4 * mean.square()).sqrt()
+        of_variance = own * (1 + 4 * mean.square()).sqrt()
         open_share = (left / variance).clamp(0, 1)
-        error = (noise**2 + (open_share * of_variance).square()).sqrt() / variance
+        error = (own.square() + (open_share * of_variance).square()).sqrt() / variance
         seen = (variance > _SEEN * of_variance) & (error <= _LARGEST_ERROR)
         found = zip(seen.tolist(), (1 - open_share).tolist(), error.tolist(), strict=True)
         return tuple(

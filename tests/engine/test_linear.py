@@ -443,9 +443,9 @@ def test_what_the_noise_hides_is_unknown() -> None:
     still = Ragged(log.inputs, [0 * targets for targets in log.targets])
     assert query.explain(ask(still, model()), 0.0) == (None,) * TARGETS, "nothing varies"
     answer = ask(log, model())
-    assert None not in query.explain(answer, 0.1)
+    assert None not in query.explain(answer, 0.05)
     assert query.explain(answer, 0.3) == (None,) * TARGETS
-    assert query.explain(math.nan * answer, 0.1) == (None,) * TARGETS
+    assert query.explain(math.nan * answer, 0.05) == (None,) * TARGETS
 
 
 def test_columns_of_which_little_is_explained_are_named_and_no_reward_bars_a_trial(
