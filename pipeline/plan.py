@@ -7,7 +7,7 @@ from primorl.base import say
 from primorl.base.files import PARTITIONS
 from primorl.base.reporting import StageLog, in_lines
 from primorl.config.params import Params
-from primorl.work.data import Partitions
+from primorl.work.data import Partitions, check_labels
 from primorl.work.resolve import decide_plan, refuse_useless
 
 
@@ -17,7 +17,9 @@ def body(params: Params, log: StageLog) -> None:
     Numbers that were paid for with the same settings and data stay, whatever this version would
     decide. A run that cannot learn is refused here, before anything is charged.
     """
-    plan = decide_plan(params, Partitions.open(PARTITIONS, params))
+    partitions = Partitions.open(PARTITIONS, params)
+    check_labels(params, partitions.manifest.info.spaces)
+    plan = decide_plan(params, partitions)
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
         say("\n  ".join(in_lines(f"plan: {line}")))
     refuse_useless(params, plan)

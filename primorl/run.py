@@ -29,15 +29,13 @@ from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend_for
 from primorl.evaluate.summary import NEWER, Summary, data_changed, repeat
-from primorl.evaluate.wording import label
 from primorl.model.architecture import Variant
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.composition import check_held, check_parts, held_by_clone, verify
 from primorl.privacy.statement import FILE, Statement
-from primorl.work.data import open_public
+from primorl.work.data import check_labels, open_public
 
 _REMEDY = "run `dvc repro`"
-_MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,8 @@ class VerifiedRun:
         run._check_other_runs()
         run._check_statements()
         run._check_data()
-        run._check_labels(params)
+        if params.dataset == manifest.info.dataset:
+            check_labels(params, manifest.info.spaces)
         return run
 
     @property
@@ -175,23 +174,6 @@ class VerifiedRun:
         _refuse_other(PRIVATE_EVALUATION, self.answers, {"horizon": info.horizon})
         if self.results is not None:
             _refuse_other(SUMMARY, self.results, {"dataset": info.dataset})
-
-    def _check_labels(self, params: Params) -> None:
-        """Refuse declared words for a column, an action or a unit that the data do not have."""
-        if params.dataset != self.manifest.info.dataset:
-            return
-        spaces = self.manifest.info.spaces
-        names = [*spaces.observation_names, *spaces.action_names, "reward", self.manifest.info.unit]
-        labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
-        for name, text in labels.items():
-            if not any(label(each, {name: ""}) != each for each in names):
-                some = ", ".join(names[:_MOST_NAMED])
-                found = f"found {name!r}, which is no column and no action"
-                raise PipelineError(f"{key}: {found}; allowed are such as {some}")
-            if text != name and (text in names or [*labels.values()].count(text) > 1):
-                raise PipelineError(
-                    f"{key}: found {text!r} for {name!r}, which is another's; give each its own"
-                )
 
 
 def _refuse_other(file: Path, found: object, declared: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from primorl.base import PipelineError
+from primorl.base.files import MANIFEST, MODEL, SUMMARY, write_json
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
 from primorl.use import Carry, observations_of, predict, read_table
@@ -150,7 +151,10 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
         np.testing.assert_array_equal(found, [5.0, last])
 
 
-def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Path) -> None:
+def test_of_a_clone_with_discrete_actions_probabilities_are_written(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After people joined, left or withdrew, a warning says so."""
     clone, words = Path("models/behaviour"), ["predict", "--against-advice", "--out", str(OUT)]
     clone.parent.mkdir()
     policy, given = loaded(clone, discrete=True, drawn=True, **NAMES), table(NAMED)
@@ -159,6 +163,14 @@ def test_of_a_clone_with_discrete_actions_probabilities_are_written(project: Pat
     assert list(first) == ["probability_up", "probability_down", "abstained", "reason"]
     shares = [[row["probability_up"], row["probability_down"]] for row in (first, *others)]
     np.testing.assert_allclose(shares, policy.probabilities(ROWS))
+    assert "joined, left or withdrew" not in capsys.readouterr().err
+    for file, data in ((MANIFEST, "a"), (MODEL / "privacy.json", "b")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"dataset_fingerprint": data})
+    SUMMARY.parent.mkdir()
+    write_json(SUMMARY, {})
+    assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
+    assert "models/behaviour: of the data as they were" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:

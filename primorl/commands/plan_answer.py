@@ -215,7 +215,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     if plan.can_learn is not None:
         yield "\n  ".join(in_lines(f"can it learn? {plan.can_learn}: {plan.reason}"))
         if plan.can_learn == "marginal":
-            yield "  for a yes: narrower bounds, larger ε, more people; else a trial is less likely"
+            yield "  for a yes: a larger ε, or more people; else a trial is less likely"
         yield from _column_lines(own)
     for each in plan.warnings:
         if each != plan.reason:
@@ -254,7 +254,10 @@ def _column_lines(own: OwnRun) -> Iterator[str]:
     if seen:
         more = f" and {len(seen) - _MOST_COLUMNS} more" * (len(seen) > _MOST_COLUMNS)
         told = ", ".join(seen[:_MOST_COLUMNS])
-        yield f"  it may hide columns that deviate by less than: {told}{more}"
+        yield (
+            f"  it may hide columns that deviate by less than: {told}{more}; narrower bounds make "
+            "these numbers smaller"
+        )
 
 
 def _cost_lines(own: OwnRun) -> Iterator[str]:

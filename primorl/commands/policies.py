@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from primorl.base import PipelineError, say
-from primorl.base.files import PARAMS
+from primorl.base.files import MODELS, PARAMS
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -76,6 +76,12 @@ def predict(
         carry = Carry(tuple(carry_by), carry_at, age_unit)
     folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
+    if folder.resolve().parent == MODELS.resolve():
+        from primorl.base.dvc import Status
+        from primorl.commands.runs import warn_of_newer_data
+
+        with Status() as status:
+            warn_of_newer_data(status, folder)
     rows, abstained = predict(
         loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
     )

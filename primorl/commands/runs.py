@@ -92,6 +92,8 @@ def _check_all(notes_alone: bool = False) -> "Params":
 
 def _settings(params: "Params") -> Iterator[str]:
     """Check settings that only a stage would find wrong."""
+    from primorl.config.datasets import MedsDataset, TabularDataset
+
     if params.online.asked:
         from primorl.stages.online import cohorts_of
 
@@ -99,6 +101,13 @@ def _settings(params: "Params") -> Iterator[str]:
             found = f"no environment to simulate them in datasets/{params.dataset}.yaml"
             raise PipelineError(f"online.yaml: users: found {found}; set it to null")
         cohorts_of(params.online)
+    if isinstance(log := params.chosen, MedsDataset | TabularDataset):  # their entries name columns
+        from primorl.data.sources.meds import as_tabular
+        from primorl.data.sources.tabular import read_spaces
+        from primorl.work.data import check_labels
+
+        log = as_tabular(log) if isinstance(log, MedsDataset) else log
+        check_labels(params, read_spaces(params.dataset, log)[0])
     yield "params.yaml and the datasets are valid"
 
 
@@ -263,7 +272,7 @@ def summary(
         found = Summary.read(SUMMARY)
         if (stale := found.other_files(MODEL, POLICY)) is not None:
             say(f"warning: {SUMMARY}: {stale}")
-        _warn_of_newer_data(status)
+        warn_of_newer_data(status)
     content = found.to_json()
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
@@ -286,11 +295,12 @@ def summary(
             print(f"mlflow   `{command}`")
 
 
-def _warn_of_newer_data(status: "Status") -> None:
+def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
+    """Say that people joined, left or withdrew since the last run, which made ``file``."""
     from primorl.evaluate.summary import NEWER, data_changed
 
     if SUMMARY.exists() and data_changed(status):
-        say(f"warning: {SUMMARY}: {NEWER}")
+        say(f"warning: {file}: {NEWER}")
 
 
 def runs(
@@ -323,7 +333,7 @@ def runs(
         raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite one from 0")
     with Status() as status:
         found = results(params.load(), most_epsilon=max_epsilon)
-        _warn_of_newer_data(status)
+        warn_of_newer_data(status)
     if as_json:
         print(json.dumps(found, indent=2, allow_nan=False))
         return
@@ -372,7 +382,7 @@ def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:
         **spent,
         "return or gain": "–" if each["value"] is None else f"{each['value']:{digits}}",
         "interval": f"{each['low']:{digits}} to {each['high']:{digits}}" if known else "",
-        "by": each["by"],
+        "by": "" if each["value"] is None else each["by"],
         "advice": (each["advice"] or "").replace("_", " "),
         "when": each["finished"][5:16].replace("T", " "),
         "set": " ".join(f"{key}={each['given'][key]}" for key in told if key in each["given"]),

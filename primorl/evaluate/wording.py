@@ -145,7 +145,7 @@ def list_explained(model: Mapping[str, Any], labels: Mapping[str, str]) -> list[
     names = model.get("observation_names") or [f"observation_{i}" for i in range(len(found) - 1)]
     rows = []
     for name, each in zip((*names, "reward"), found, strict=False):
-        share = "not known: the noise hides it"
+        share = "not known: the noise of this question is too large"
         if each is not None:
             share = f"{each['share']:.0%} ± {at_most(100 * each['error'], 2)}%"
         rows.append((label(name, labels), share))

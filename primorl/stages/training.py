@@ -335,10 +335,10 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     spaces = manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
     if hidden := setup.find_hidden_names(trained.answers, names):
-        _warn(
-            f"noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
-            f"narrower bounds in datasets/{manifest.info.dataset}.yaml help, or a larger ε"
-        )
+        remedy = "more people, or a larger ε, help"
+        if setup.bounds.before_end is None or hidden != ["reward"]:  # an outcome's are whole
+            remedy += f", or a column's narrower bounds in datasets/{manifest.info.dataset}.yaml"
+        _warn(f"noise hides how much these vary at all: {', '.join(hidden)}; {remedy}")
     if rare := setup.find_rare_actions(trained.answers):
         actions = spaces.action_names or range(spaces.action_size)
         _warn(
@@ -355,7 +355,8 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     if EXPLAINED in lost:
         bars.append("what the model explains of the reward is not known")
     if "reward" in hidden:
-        bars.append("noise hides how much the reward varies within its declared bounds")
+        hides = "noise hides how much the reward varies at all"
+        bars.append(f"{hides}; more people, or a larger ε, may show it")
     little = warn_of_little(trained.explained or (), [*spaces.observation_names, "reward"])
     return (*bars, *little)
 

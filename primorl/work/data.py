@@ -30,7 +30,8 @@ from primorl.config.datasets import Bounds
 from primorl.config.params import Params
 from primorl.data.identity import membership
 from primorl.data.storage.rows import UnitStore
-from primorl.data.storage.schema import PUBLIC_BY, Manifest
+from primorl.data.storage.schema import PUBLIC_BY, Manifest, Spaces
+from primorl.evaluate.wording import label
 from primorl.model.termination import NONE, RULES
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, Version
@@ -38,6 +39,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.ledger.store import Store
 
 Floats = npt.NDArray[np.floating]
+_MOST_NAMED = 12
 
 # ---- the ledger, to be read
 
@@ -413,3 +415,22 @@ def observation_bounds(
                 "and 1"
             )
     return low, high
+
+
+def check_labels(params: Params, spaces: Spaces) -> None:
+    """Refuse declared words for a column, an action or a unit that the data do not have.
+
+    Raises:
+        PipelineError: names the key.
+    """
+    names = [*spaces.observation_names, *spaces.action_names, "reward", params.chosen.unit]
+    labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
+    for name, text in labels.items():
+        if not any(label(each, {name: ""}) != each for each in names):
+            some = ", ".join(names[:_MOST_NAMED])
+            found = f"found {name!r}, which is no column of an observation and no action"
+            raise PipelineError(f"{key}: {found}; allowed are such as {some}")
+        if text != name and (text in names or [*labels.values()].count(text) > 1):
+            raise PipelineError(
+                f"{key}: found {text!r} for {name!r}, which is another's; give each its own"
+            )

@@ -326,7 +326,8 @@ def _of_heads(
         if heads.affords(lost, shape):
             break
     why = (
-        f"the noise in what linear heads predict has {lost:.2g} of the variance of the target "
+        f"the noise in what linear heads of degree {chosen.dynamics.degree} predict has "
+        f"{lost:.2g} of the variance of the target "
         f"{_limits(lost, heads.LOST_YES, _LOST_NO)}, before small weights are shrunk; "
         "whether polynomials fit these data is known after training"
     )
@@ -342,12 +343,12 @@ def _of_heads(
     return chosen, Fit(answer, why)
 
 
-def _limits(found: float, yes: float, no: float | None = None, form: str = "g") -> str:
-    """Say up to where a figure is a yes and from where a no, and whether this one is beyond a
-    yes.
-    """
-    beyond = "" if no is None else f", no from {no:{form}}"
-    return f"({'outside: ' * (found > yes)}yes to {yes:{form}}{beyond})"
+def _limits(
+    found: float, yes: float, no: float | None = None, form: str = "g", of: str = ""
+) -> str:
+    """Say up to where a figure is a yes and from where a no, and whether this is above a yes."""
+    beyond = "" if no is None else f", a no from {no:{form}}"
+    return f"({'too much: ' * (found > yes)}at most {yes:{form}}{of} is a yes{beyond})"
 
 
 def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
@@ -372,13 +373,14 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
         rows = 2 * noise[heads.FINER_SCALES]
         ends = rows * horizon
         narrow |= ends > _MOST_RARER
-        seen = f"hidden where all trajectories have {horizon} steps"
+        seen = f"hidden where trajectories have {horizon} steps, however many have the rarer one"
         if ends <= 1:
             seen = (
                 f"surely seen where {rows:.1%} of all rows have the rarer one, as {ends:.0%} of "
                 f"trajectories of {horizon} steps"
             )
-        found.append(f"an outcome at the end is {seen} {_limits(ends, _MOST_RARER, form='.0%')}")
+        limits = _limits(ends, _MOST_RARER, form=".0%", of=" of trajectories")
+        found.append(f"an outcome at the end is {seen} {limits}")
     if params.chosen.environment is None:
         needed = heads.SURELY_EXPLAINED * math.sqrt(2) * noise[heads.EXPLAINED]
         found.append(

@@ -205,7 +205,7 @@ def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
     if is_refused(params, plan):
         raise PipelineError(
             f"params.yaml: privacy.target_epsilon: {plan.reason}. Nothing was charged; a larger ε "
-            "or more people help, narrower bounds too; to train all the same, set "
+            "or more people help; to train all the same, set "
             "dynamics.train_anyway: true"
         )
 

@@ -131,7 +131,11 @@ def test_a_draft_that_is_filled_in_passes_the_checker_and_a_real_ingest(
     missing = primorl("check")[2]
     for key in ("horizon", "bounds.reward", "columns.action", "columns.observation"):
         assert key in missing
-    drafted.write_text(yaml.safe_dump(filled(yaml.safe_load(draft))), encoding="utf-8")
+    content = filled(yaml.safe_load(draft))
+    words = {"card": {"labels": {"when": "a column that nobody observes"}}}
+    drafted.write_text(yaml.safe_dump(content | words), encoding="utf-8")
+    assert "log.yaml: card.labels: found 'when', which is no column" in primorl("check")[2]
+    drafted.write_text(yaml.safe_dump(content), encoding="utf-8")
     status, out, err = primorl("check")
     assert (status, "log.csv: has the columns of the entry" in out) == (0, True), err
     checked = load()

@@ -184,19 +184,21 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
 
 
 def test_who_joined_and_who_left_stands_beside_the_number_of_units(
-    folder: Path, empty_store: Path, primorl: Call
+    folder: Path, empty_store: Path, primorl: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Since the version before, whatever the rank of its results."""
     shutil.copy(empty_store, "mlflow.db")
     chosen = write_settings(project_settings())
     for version, people, value in (("a" * 64, "xyz", -1.0), ("b" * 64, "wx", -9.0)):
         remember_units("x", version, id_digests(b"secret", "", list(people)))
+        joined = capsys.readouterr().err
         given = {"private": True, "units": len(people), "delta": 1e-5}
         metrics = [("epsilon", 1.0, 0), ("return_mean", value, 0)]
         log_run(chosen, RunContent(given, {"dataset_fingerprint": version}, metrics), [])
     _, first, second = primorl("runs")[1].splitlines()
     assert first.split()[:2] == ["aaaaaa", "3"]
     assert second.split()[:4] == ["bbbbbb", "2", "(+1", "−2)"]
+    assert joined == "partition: 1 units joined and 2 left since the version before\n"
 
 
 __all__ = ["project", "small"]

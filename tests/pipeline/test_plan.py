@@ -41,6 +41,15 @@ QUESTION = QuestionJob(
 OPEN_POLICY = {key.removeprefix("policy."): None for key in RULED if key.startswith("policy.")}
 
 
+def test_words_for_a_column_that_is_not_there_are_refused_before_the_charge(data: Params) -> None:
+    """By the check of the stage `evaluate`, which would find them after it. Twin: the unit's."""
+    card = replace(data.chosen.card, labels={data.chosen.unit: "child"})
+    plan.body(replace(with_changes(data), chosen=replace(data.chosen, card=card)), StageLog())
+    card = replace(card, labels={"dose": "insulin"})
+    with pytest.raises(PipelineError, match=r"card.labels: found 'dose', which is no column"):
+        plan.body(replace(data, chosen=replace(data.chosen, card=card)), StageLog())
+
+
 def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params) -> None:
     plan.body(with_changes(data), StageLog())
     model = RunPlan.load().model

@@ -69,7 +69,7 @@ def test_tables_and_the_figure_have_the_numbers_of_their_facts() -> None:
     for row in (
         ("reward", "90% ± 2%"),
         ("pulse", "12% ± 1%"),
-        ("weight", "not known: the noise hides it"),
+        ("weight", "not known: the noise of this question is too large"),
         ("train_model", "2026-01-02", "1.2"),
         ("train_model", "2026-01-03", "2.5"),
     ):

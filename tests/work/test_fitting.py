@@ -151,7 +151,10 @@ def test_the_noise_of_all_rounds_decides_about_a_network(
         noise = share * 0.5 * 9 * 4 / math.sqrt(weights)
         noise_of_model(monkeypatch, noise)
         found = fit(automatic(data, **given))[1]
-        assert (found.answer, "(outside: yes to 0.2" in found.why) == (answer, answer != "yes")
+        assert (found.answer, "(too much: at most 0.2 is a yes" in found.why) == (
+            answer,
+            answer != "yes",
+        )
     noise_of_model(monkeypatch, 1.0)
     params = automatic(data)
     sizes = [fit(params, units=units)[0].dynamics.hidden for units in (100_000, 60, 35, 9)]
@@ -230,7 +233,7 @@ def test_a_model_that_sees_few_columns_beside_the_noise_is_doubted(small: Params
         doubted = model_rules.doubt_scales(Fit("yes", "because"), chosen, mechanism)
         assert doubted.answer == answer
         assert ("the noise may hide a reward" in doubted.reason) == (reward != "public")
-        assert ("(outside: yes to" in doubted.reason) == (answer == "marginal")
+        assert ("(too much: at most" in doubted.reason) == (answer == "marginal")
         assert ("have the rarer one" in doubted.reason) == (before_end is not None)
         assert "no trial" not in doubted.reason, "a simulator measures the policy"
         if reward != "public":

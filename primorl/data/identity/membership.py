@@ -191,10 +191,17 @@ _OF_IDS = ".ids"  # earlier versions kept files without it, whose digests never 
 
 
 def remember_units(dataset: str, fingerprint: str, digests: bytes) -> None:
-    """Keep the `id_digests` of a version of a dataset in the project's state, to compare others."""
+    """Keep the `id_digests` of a version of a dataset in the project's state, to compare others;
+    say how many units joined and left since the one that was kept last.
+    """
+    earlier = (home() / UNITS).glob(f"{'?' * 64}.{dataset}{_OF_IDS}")
+    last = max(earlier, key=lambda file: file.stat().st_mtime_ns, default=None)
     with replaced_file(home() / UNITS / f"{fingerprint}.{dataset}{_OF_IDS}") as fresh:
         fresh.touch(mode=0o600)
         fresh.write_bytes(digests)
+    counts = None if last is None else compare_units(last.name.partition(".")[0], fingerprint)
+    if counts is not None and any(counts):
+        say("partition: {} units joined and {} left since the version before".format(*counts))
 
 
 def compare_units(before: str, after: str) -> tuple[int, int] | None:

@@ -154,7 +154,10 @@ class Tabular:
         begin = f"{options.files}: found empty cells: "
         if taken:
             found = ", ".join(taken)
-            yield f"{begin}{found}; ingest takes these in the last row of a cut trajectory alone"
+            said = f"{begin}{found}; ingest takes these in the last row of a cut trajectory alone"
+            yield said + f"; {EVENT}" * (
+                options.end == "outcome" or bool(options.columns.terminated)
+            )
         if refused:
             raise PipelineError(f"{begin}{', '.join(refused)}, which ingest refuses; {FILL_IN}")
         if wrong is not None:
@@ -166,7 +169,7 @@ class Tabular:
         return TabularReader(raw, self.name, self.dataset)
 
 
-def _read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int | None]:
+def read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int | None]:
     """Give the spaces and the step limit of the environment or, without one, of the options.
 
     Raises:
@@ -203,6 +206,7 @@ REMEDY = (
     "where it is an outcome, set options.end: outcome, or flag true ends in columns.terminated; "
     "where every row has a cost, empty these cells, and set options.end: observed"
 )
+EVENT = "where an event ends it, put its reward into the row of the last decision, and drop its row"
 FILL_IN = "carry the trajectory's last value forward, or drop the row"
 _TRUE_ENDS = "columns.terminated, in MEDS options.terminates"
 ZONE = "times with their zone, as a local hour comes twice when summer time ends"
@@ -223,7 +227,7 @@ class TabularReader:
 
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):
         self.path = raw
-        self.spaces, self.horizon = _read_spaces(name, dataset)
+        self.spaces, self.horizon = read_spaces(name, dataset)
         self._dataset, self._options, self._bounds = dataset, dataset.options, dataset.bounds
         columns = self._options.columns
         self._unit = "trajectory" if columns.unit is None else "unit"
@@ -441,7 +445,7 @@ class TabularReader:
         fields = [field for field in self._fields if field.name.startswith("action.")]
         parts = np.stack([rows[field.name].to_numpy() for field in fields])
         if self.spaces.discrete_actions:
-            allowed = "one in every row but an unfinished trajectory's last"
+            allowed = f"one in every row but an unfinished trajectory's last; {EVENT}"
             self._log.refuse(rows, np.flatnonzero((parts < 0).any(axis=0)), "no action", allowed)
             codes: schema.Array = parts[0]
             for field, part in zip(fields[1:], parts[1:], strict=True):
@@ -461,12 +465,13 @@ class TabularReader:
         finite = np.isfinite(values)
         if not finite.all():
             bad = ", ".join(repr(names[i]) for i in np.flatnonzero(~finite.all(axis=0)))
+            moved = "or, if rows have the reward of the row before, move all"
+            missing = {"reward": f"{FILL_IN}; {moved}", "action": f"fill it in; {EVENT}"}
             self._log.refuse(
                 rows,
                 np.flatnonzero(~finite.all(axis=1)),
                 f"a missing, NaN or infinite {what} (in {bad})",
-                f"finite float32 numbers; {FILL_IN}"
-                + ("; or, if rows have the reward of the row before, move all" * (key == "reward")),
+                f"finite float32 numbers; {missing.get(key, FILL_IN)}",
             )
         declared = getattr(self._bounds, key, "space")
         if isinstance(declared, str):

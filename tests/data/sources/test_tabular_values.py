@@ -204,7 +204,8 @@ def test_a_last_action_may_be_missing_in_the_word_of_any_program(
             assert len(run(dataset)) == 3
         else:
             assert re.search(
-                "row 3: found (no|a missing, NaN or infinite) action", refusal(dataset)
+                "row 3: found (no|a missing, NaN or infinite) action.* row of the last decision",
+                refusal(dataset),
             )
 
 
@@ -237,6 +238,8 @@ def test_empty_cells_are_counted_before_ingest_refuses_them(project: Path) -> No
         assert "'dose' in 1 rows, 'gain' in 2 rows; ingest takes these in the" in next(told)
         with pytest.raises(PipelineError, match=said.format(3 if form == "csv" else 2, 1)):
             next(told)
+        told = Tabular("log", entry(NO_FLAGS, end="outcome")).check_log(cells=True)
+        assert "put its reward into the row of the last decision" in [next(told), next(told)][1]
 
 
 SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations, and a warning
