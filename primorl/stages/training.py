@@ -47,6 +47,7 @@ from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 S = TypeVar("S", bound=TrainingSetup)
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
+_DRAW = "privacy.draw pays for another draw"
 _COPIES = 8
 _PERSISTENT = 0.33
 """How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
@@ -330,7 +331,7 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     if lost := setup.late_queries().keys() - trained.answers.keys():
         _warn(
             f"answers to {', '.join(sorted(lost))} were lost with a process that died, and count "
-            "as unknown; privacy.draw pays for another draw"
+            f"as unknown; {_DRAW}"
         )
     spaces = manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
@@ -353,7 +354,7 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
         )
     bars = []
     if EXPLAINED in lost:
-        bars.append("what the model explains of the reward is not known")
+        bars.append(f"what the model explains of the reward is not known; {_DRAW}")
     if "reward" in hidden:
         hides = "noise hides how much the reward varies at all"
         bars.append(f"{hides}; more people, or a larger ε, may show it")
@@ -466,7 +467,7 @@ def warn_of_reasons(persistence: tuple[float, float] | None) -> tuple[str, ...]:
     no column tells; None: the answer was lost.
     """
     found = "whether people act by something lasting is not known: the answer was lost with a "
-    found += "process that died; privacy.draw pays for another draw"
+    found += f"process that died; {_DRAW}"
     if persistence is not None:
         alike, error = persistence
         if alike <= max(_PERSISTENT, SURELY_EXPLAINED * error):
