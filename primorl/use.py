@@ -152,7 +152,9 @@ class Carry:
         except (ValueError, TypeError):
             found = f"column {self.time!r}: found no times, or only some with a zone"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
-        who = [_column(table, name, path).to_pandas().replace("", None) for name in self.by]
+        # as text, since pandas makes floats of whole numbers where one is missing
+        named = [_column(table, name, path).cast(pa.string()) for name in self.by]
+        who = [pc.utf8_trim_whitespace(ids).to_pandas().replace("", None) for ids in named]
         unnamed = pd.concat(who, axis=1).isna().any(axis=1)
         order = time.sort_values(kind="stable").index
         for index, aged in enumerate(policy.observation_names):
@@ -162,7 +164,7 @@ class Carry:
             place = table.column_names.index(name)
             column = _column(table, name, path)
             values = pd.Series(_numbers(column, name, path, decimal_point))
-            empty = column.to_pandas().fillna("").astype(str).str.strip() == ""
+            empty = column.cast(pa.string()).to_pandas().fillna("").str.strip() == ""
             since = time.where(values.notna())[order].groupby(who).ffill()
             age = ((time - since) / pd.Timedelta(1, self.unit)).where(empty | values.notna())
             if policy.observation_range is not None:

@@ -149,6 +149,10 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
         filled = Carry(by, "time").fill(read_table(given), aged, given, ".")
         found = observations_of(filled, aged, given)[:, 0]
         np.testing.assert_array_equal(found, [5.0, last])
+    big = {"who": [2**53, 2**53 + 1, None], "stay": [1] * 3, "time": sorted(DAY)[:3]}
+    whole = table(big | {"glucose": [5.0, None, None], "ward": ["1"] * 3}, "in.parquet")
+    filled = Carry(("who",), "time").fill(read_table(whole), aged, whole, ".")
+    assert np.isnan(observations_of(filled, aged, whole)[1:, 0]).all()
 
 
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(

@@ -99,7 +99,8 @@ def _refuse_shared(columns: list[str]) -> None:
     if not isinstance(chosen, datasets.TabularDataset):
         return
     named = chosen.options.columns
-    if chosen.options.trajectory_ids == "per_unit" and columns == [named.trajectory]:
+    shared = chosen.options.trajectory_ids == "per_unit" and named.unit not in columns
+    if shared and named.trajectory in columns:
         raise PipelineError(
             f"--carry-by: found {named.trajectory!r}, which several people share "
             f"(options.trajectory_ids: per_unit); add --carry-by {named.unit}"

@@ -32,6 +32,11 @@ MOST_BEYOND = 0.3
 """Share of the policy's steps, beyond the clone's own, that may lie where the clone hardly is:
 nobody's rows say how far the model errs there.
 """
+LEAST_GAIN = 0.04
+"""Of the spread of people's returns, or the size of their mean if unknown: what made people act as
+they did, and no column has, can make a gain as small as that. Where it does not last, neither the
+interval nor the clone's persistence tells.
+"""
 MOST_UNSURE = 0.5
 """What is known to be wrong, as a share of the scale of returns, up to which anything can be
 compared.
@@ -84,6 +89,11 @@ class Comparison:
         return fmean(self.gains)
 
     @property
+    def least_gain(self) -> float:
+        """The lesser gain: over the clone, or over what people get."""
+        return min(self.gain, self.gain + self.clone - self.people)
+
+    @property
     def error(self) -> float:
         """How far the model may be from people who act as today."""
         return abs(self.clone - self.people) + self.half
@@ -114,8 +124,8 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
 
     1. A free sign speaks against the model (`Veto`), or what is known to be wrong is too much to
        compare anything: more data.
-    2. The interval of the gain lies above 0, nothing was warned of, and the policy stays where
-       people were: a trial.
+    2. The interval of the gain lies above 0, the gain is no small one, nothing was warned of before
+       the charge, and the policy stays where people were: a trial.
     3. Else: keep today's practice.
     """
     compared = compare(answers)
@@ -130,8 +140,14 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         reason = _sentences(unsure, *bars)
         return Recommendation(answer="more_data", policy=None, reason=reason)
     low, high = compared.interval
+    small = low > 0 and compared.least_gain < LEAST_GAIN * compared.scale
+    if small:
+        bars.append(
+            f"a gain of {compared.least_gain:.4g} is below {LEAST_GAIN:.0%} of how far people's "
+            f"returns are apart ({compared.scale:.4g}): what the log does not record can make it"
+        )
     barred = [f"no trial: {'; '.join(bars)}"] if bars else []
-    if answers.verdict is not None and answers.verdict.vetoes:
+    if small or (answers.verdict is not None and answers.verdict.vetoes):
         unknown = "what people would gain by the policy is not known"
         return Recommendation(answer="keep", policy=None, reason=_sentences(unknown, *barred))
     said = "by the model the policy gains nothing"

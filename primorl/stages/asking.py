@@ -182,7 +182,7 @@ def evaluation_record(
     estimates = QUESTION.estimates(problem, noise_of(mechanism), released)
     epsilon, delta = statement.epsilon, statement.delta
     answers = [replace(each, epsilon=epsilon, delta=delta) for each in estimates]
-    nobody = paid.desk.partitions.public.units == 0
+    nobody = Recordings.of(MODEL, paid.desk.partitions.public).public is None
     bars = find_bars(problem, conduct, nobody=nobody)
     warned = [Veto(kind="warned", reason=line) for line in bars]
     vetoes = (*model_values.signs_against(problem, free), *warned)
@@ -209,7 +209,7 @@ def find_bars(problem: Problem, conduct: Conduct | None, *, nobody: bool) -> lis
     Args:
         problem: with the model as rollouts take it.
         conduct: what the policy does in it; None: no clone was made.
-        nobody: whether nobody is public.
+        nobody: whether nobody who is public stands for the private people.
     """
     config = ModelConfig.read(MODEL)
     lines = [*config.warnings, *BehaviourConfig.read(BEHAVIOUR).warnings]

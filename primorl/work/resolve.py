@@ -111,8 +111,9 @@ def _find_paid(
 def next_plan(
     params: Params, partitions: Partitions, changed: Callable[[], Set[str]]
 ) -> jobs.RunPlan:
-    """Read what the stage ``plan`` decided; decide where it will run again, or where the file is
-    edited or of other settings, data or versions.
+    """Read what the stage ``plan`` decided; decide where it will run again, or where the file is of
+    other settings or data. What the desk would charge is priced anew where the file is edited or of
+    other versions.
 
     Args:
         params: every choice.
@@ -122,9 +123,12 @@ def next_plan(
     found = None
     with suppress(PipelineError):
         found = jobs.RunPlan.read(params, partitions)
-    if found is not None and found.intact and "plan" not in changed():
+    if found is None or "plan" in changed():
+        return decide_plan(params, partitions)
+    if found.intact:
         return found
-    return decide_plan(params, partitions)
+    prices = tuple(jobs.Price.of(job, partitions) for job in found.paid_jobs)
+    return add_figures(replace(found, jobs=prices), partitions.manifest)
 
 
 def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:

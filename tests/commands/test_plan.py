@@ -5,6 +5,7 @@ can learn.
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
 from primorl.work import resolve
 from primorl.work.data import Partitions, open_to_charge
+from primorl.work.jobs import RunPlan, identity_of
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
 from tests.mechanisms import watch
@@ -131,7 +133,9 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
 def test_what_was_decided_is_printed_and_nothing_stale(
     data: Params, primorl: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twins: a file that somebody edited, and one of another version, are decided anew."""
+    """Twins: a file that somebody edited, and one of another version, are priced anew, or decided
+    anew where the desk would refuse them.
+    """
     edit("params.yaml", dynamics={"train_anyway": True})
     decided: list[Params] = []
     watch(monkeypatch, resolve, "resolve", lambda params, _: decided.append(params))
@@ -146,7 +150,13 @@ def test_what_was_decided_is_printed_and_nothing_stale(
         assert said(primorl) == first
     PLAN.write_text(sound, encoding="utf-8")
     monkeypatch.setattr("primorl.__version__", "another")
-    assert (said(primorl), len(decided)) == (first, 5)
+    assert (said(primorl), len(decided)) == (first, 3)
+    found = RunPlan.load()
+    model = replace(found.model, mechanism=replace(found.model.mechanism, noise_multiplier=0.5))
+    identity = identity_of(model, Partitions.open(PARTITIONS, load()).identity)
+    replace(found, model=model, jobs=(replace(found.jobs[0], identity=identity),)).write()
+    dear = at_most(accounting.spent(model.mechanism.training.event, data.privacy.delta).epsilon_pld)
+    assert f": train_model {dear}\n" in said(primorl), "as the desk would charge it"
 
 
 def test_columns_are_told_in_their_own_units_and_a_changed_source_beside_the_cost(

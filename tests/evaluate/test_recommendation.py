@@ -74,6 +74,14 @@ SIGNS = {
         ({"drawn": (-62.0, -62.0), "policy": (-52.0, -52.0)}, "keep", "no gain at all"),
         # Rare gains above the range that was found: the model has them, today's mean has not.
         ({"drawn": (-40.0,), "policy": (-20.0,)}, "more_data", "-40 for people"),
+        # A gain of 12 beside returns that are spread over 290 and over 310.
+        ({"spread": 290.0}, "trial", ""),
+        (
+            {"spread": 310.0},
+            "keep",
+            "a gain of 12 is below 4% of how far people's returns are apart (310)",
+        ),
+        ({"drawn": (-85.0,), "policy": (-69.0,), "spread": 290.0}, "keep", "is below 4%"),
         ({"beyond": 0.29}, "trial", ""),
         ({"beyond": 0.35}, "keep", "35% more of its steps"),
         ({"today": (-130.0, -30.0)}, "more_data", "too uncertain"),
@@ -92,7 +100,7 @@ def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
     assert said.answer == expected
     assert said.policy == ("models/policy" if expected == "trial" else None)
     assert says in said.reason
-    unknown = expected == "more_data"
+    unknown = expected == "more_data" or "is below 4%" in says
     assert ((said.gain is None), (said.interval is None)) == (unknown, unknown)
 
 
@@ -110,7 +118,7 @@ def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
 
 
 def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: without that part, what it barred is a trial."""
+    """Twins: without its parts, what it barred is a trial."""
     said = recommend(found())  # people are sure to 2, and the clone is where they are
     assert said.gain == pytest.approx(12.0)
     assert said.interval == pytest.approx((4.2, 25.8))
@@ -119,10 +127,13 @@ def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.Monkey
     ended = recommend(replace(found(), return_bounds=(-100.0, -65.0)))
     assert ended.interval == pytest.approx((4.2, 17.0)), "no return is above -65"
     unsure: dict[str, Any] = {"policy": (-78.5, -78.5), "spread": 30.0}
-    assert recommend(found(**unsure)).answer == "keep"
-    with monkeypatch.context() as patch:
-        patch.setattr(recommendation, "OF_ERROR", 0.0)
-        assert recommend(found(**unsure)).answer == "trial"
+    small: dict[str, Any] = {"spread": 310.0}
+    parts = {"OF_ERROR": unsure, "LEAST_GAIN": small}
+    for name, changes in parts.items():
+        assert recommend(found(**changes)).answer == "keep"
+        with monkeypatch.context() as patch:
+            patch.setattr(recommendation, name, 0.0)
+            assert recommend(found(**changes)).answer == "trial"
     overvalued = recommend(found(drawn=(-62.0,), policy=(-52.0,)))
     assert overvalued.interval == pytest.approx((-14.8, 38.0)), "the model errs by 18"
     # Over a clone that is worse than people are, a gain of 10 is one of 2.

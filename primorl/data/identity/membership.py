@@ -219,9 +219,7 @@ def compare_units(before: str, after: str) -> tuple[int, int] | None:
 
 def _had(dataset: str, ids: Sequence[str]) -> Flags:
     """Say of each id whether a version of the dataset that was split here had it."""
-    any_version = "?" * 64  # of a fingerprint; earlier projects name no dataset after it
-    named = [f"{any_version}.{dataset}{_OF_IDS}", f"{any_version}{_OF_IDS}"]
-    files = [file for name in named for file in (home() / UNITS).glob(name)]
+    files = (home() / UNITS).glob(f"{'?' * 64}.{dataset}{_OF_IDS}")  # after the fingerprint
     known = b"".join(file.read_bytes() for file in files)
     own = _digester(project_secret(), b"unit id", _within(""))(map(str.encode, ids))
     return np.isin(_split(own), _split(known))
