@@ -263,7 +263,8 @@ def estimate_noise_multiplier(
     rounds: int,
     queries: tuple[float, ...] = (),
 ) -> float:
-    """Estimate what `solve_noise_multiplier` finds, to a few percent.
+    """Estimate what `solve_noise_multiplier` finds: within a few percent where ε is small, and
+    worse at large ε or tiny δ.
 
     By the central limit theorem of Gaussian DP (Bu et al. 2020), the rounds cost about one Gaussian
     release of mean μ = q √(T (exp(1/z²) - 1)); squares of means add up.
