@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -426,7 +427,7 @@ class ExplainedQuery(_PredictionQuery):
         """A unit's contribution."""
         return heads.explained_contribution(self.targets)
 
-    @property
+    @cached_property
     def weights(self) -> Tensor:
         """Weight of each target in a unit's contribution, float64 ``[targets]``."""
         weights = torch.full((self.targets,), (self.targets - 1) ** -0.5, dtype=torch.float64)

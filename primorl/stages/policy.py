@@ -16,6 +16,7 @@ from primorl.config.params import Params, Policy
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import STARTS, Recordings
+from primorl.evaluate.private.results import RARE_END
 from primorl.model.ensemble import GaussianEnsemble, judge_ends
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import survival_in_model
@@ -52,9 +53,10 @@ _OF_MODEL = (
     "buffer_size",
 )
 _BUFFER, _KEPT = 100_000, 1 / 3  # transitions that are kept, and their share of all, at least
-# of learned ends: how far S(t) may be off, and in how many standard deviations of a share's noise;
-# rollouts that tell it, and the search
-_GAP, _OF_NOISE, _ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 0.05, 3.0, 512, 1.0, 12
+# of learned ends: how far S(t) may be off beside `RARE_END`, in standard deviations of a share's
+# noise; rollouts that tell it, and the search
+_OF_NOISE = 3.0
+_ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 512, 1.0, 12
 _LENGTHS = "lengths"  # the query's name in privacy.json
 
 
@@ -144,7 +146,7 @@ def find_ends(
         supported, why = judge_ends(model, inputs, targets[:, -1] > 0)
     elif near_clone and (lengths := survival_of(MODEL, by_model=False)) is not None:
         found, gap = _fit_ends(params, public.begin(params), model, lengths)
-        allowed = _GAP + _OF_NOISE * _noise_of_lengths()
+        allowed = RARE_END + _OF_NOISE * _noise_of_lengths()
         supported = gap <= allowed
         why = (
             f"a clone's share of episodes that go on differs from the people's by {gap:.2f} "

@@ -49,7 +49,6 @@ from primorl.work.jobs import (
     EVALUATE_PRIVATE,
     TRAIN_MODEL,
     AnyJob,
-    Price,
     RunPlan,
     request_for,
 )
@@ -124,8 +123,8 @@ class Desk:
                     f"{PLAN}: delta: found {job.delta!r}, allowed is privacy.delta of params.yaml, "
                     f"{self.delta!r}; run `dvc repro plan`"
                 )
-        prices = tuple(Price.of(job, self.partitions) for job in plan.paid_jobs)
-        own = replace(plan, jobs=prices, figures=None)  # what the file says is for readers
+        # what the file says is for readers
+        own = replace(plan.price(self.partitions), figures=None)
         self.bill = Bill.of(params, own, self.partitions, self.ledger)
         return plan
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -452,6 +453,10 @@ class RunPlan:
     def events(self, manifest: Manifest) -> list[DpEvent]:
         """Return the events of all jobs on the units of the manifest, in the same order."""
         return [event_of(job, manifest) for job in self.paid_jobs]
+
+    def price(self, partitions: "Partitions") -> "RunPlan":
+        """Return the plan with prices that are computed from its jobs' own numbers."""
+        return replace(self, jobs=tuple(Price.of(job, partitions) for job in self.paid_jobs))
 
     @property
     def intact(self) -> bool:

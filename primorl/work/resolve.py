@@ -98,13 +98,12 @@ def _find_paid(
     angles = params.chosen.bounds.angles  # nothing paid for depends on them
     model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
     return replace(
-        kept,
+        kept.price(partitions),
         model=model,
         can_learn=decided.can_learn,
         reason=decided.reason,
         warnings=decided.warnings,
         policy=decided.policy,
-        jobs=tuple(jobs.Price.of(job, partitions) for job in kept.paid_jobs),
     )
 
 
@@ -127,8 +126,7 @@ def next_plan(
         return decide_plan(params, partitions)
     if found.intact:
         return found
-    prices = tuple(jobs.Price.of(job, partitions) for job in found.paid_jobs)
-    return add_figures(replace(found, jobs=prices), partitions.manifest)
+    return add_figures(found.price(partitions), partitions.manifest)
 
 
 def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:

@@ -194,8 +194,7 @@ def remember_units(dataset: str, fingerprint: str, digests: bytes) -> None:
     """Keep the `id_digests` of a version of a dataset in the project's state, to compare others;
     say how many units joined and left since the one that was kept last.
     """
-    earlier = (home() / UNITS).glob(f"{'?' * 64}.{dataset}{_OF_IDS}")
-    last = max(earlier, key=lambda file: file.stat().st_mtime_ns, default=None)
+    last = max(_list_versions(dataset), key=lambda file: file.stat().st_mtime_ns, default=None)
     with replaced_file(home() / UNITS / f"{fingerprint}.{dataset}{_OF_IDS}") as fresh:
         fresh.touch(mode=0o600)
         fresh.write_bytes(digests)
@@ -217,10 +216,14 @@ def compare_units(before: str, after: str) -> tuple[int, int] | None:
     return (len(other - one), len(one - other)) if one and other else None
 
 
+def _list_versions(dataset: str) -> list[Path]:
+    """List the files of ids of the dataset's versions, each named by its fingerprint."""
+    return list((home() / UNITS).glob(f"{'?' * 64}.{dataset}{_OF_IDS}"))
+
+
 def _had(dataset: str, ids: Sequence[str]) -> Flags:
     """Say of each id whether a version of the dataset that was split here had it."""
-    files = (home() / UNITS).glob(f"{'?' * 64}.{dataset}{_OF_IDS}")  # after the fingerprint
-    known = b"".join(file.read_bytes() for file in files)
+    known = b"".join(file.read_bytes() for file in _list_versions(dataset))
     own = _digester(project_secret(), b"unit id", _within(""))(map(str.encode, ids))
     return np.isin(_split(own), _split(known))
 
