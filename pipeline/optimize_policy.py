@@ -61,8 +61,10 @@ def body(params: Params, log: StageLog) -> None:
         world, starts, config, params.policy_seeds, policy.reset_fraction, reference, log
     )
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
+    columns = params.chosen.trajectory_columns
     released = released.with_clone(BEHAVIOUR) if near_clone else released
-    write(POLICY, policies, replace(released, ends=ends, one_hot=one_hot), world)
+    released = replace(released, ends=ends, one_hot=one_hot, trajectory_columns=columns)
+    write(POLICY, policies, released, world)
 
 
 if __name__ == "__main__":

@@ -139,8 +139,15 @@ class Carry:
         missing.
 
         Raises:
-            PipelineError: a column is missing, or holds no times.
+            PipelineError: a column is missing, or holds no times, or ``by`` lacks one that names a
+                trajectory, such as the person's of a stay.
         """
+        named = [name for name in policy.trajectory_columns if name in table.column_names]
+        if missing := [name for name in named if name not in self.by]:
+            raise PipelineError(
+                f"--carry-by: found {', '.join(map(repr, self.by))}; a trajectory is named by "
+                f"{' and '.join(map(repr, named))} together: add --carry-by {missing[0]!r}"
+            )
         written = _column(table, self.time, path).to_pandas()
         try:
             text = written.astype(str)[written.notna() & (written != "")]

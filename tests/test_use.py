@@ -3,6 +3,7 @@ answered has no action.
 """
 
 import csv
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,9 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
         filled = Carry(by, "time").fill(read_table(given), aged, given, ".")
         found = observations_of(filled, aged, given)[:, 0]
         np.testing.assert_array_equal(found, [5.0, last])
+    known = replace(aged, trajectory_columns=("who", "stay"))
+    for short, add in (("stay", "who"), ("who", "stay")):
+        refused(known, given, f"together: add --carry-by '{add}'", carry=Carry((short,), "time"))
     big = {"who": [2**53, 2**53 + 1, None], "stay": [1] * 3, "time": sorted(DAY)[:3]}
     whole = table(big | {"glucose": [5.0, None, None], "ward": ["1"] * 3}, "in.parquet")
     filled = Carry(("who",), "time").fill(read_table(whole), aged, whole, ".")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from primorl.base import PipelineError, say
-from primorl.base.files import MODELS, PARAMS
+from primorl.base.files import MODELS
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -72,7 +72,6 @@ def predict(
         raise PipelineError("--carry-by, --carry-at: found one; give both, or none")
     carry = None
     if carry_by and carry_at:
-        _refuse_shared(carry_by)
         carry = Carry(tuple(carry_by), carry_at, age_unit)
     folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
@@ -87,24 +86,6 @@ def predict(
     )
     print(f"{out}: {rows} rows, actions of {folder}")
     say(f"abstained: {abstained} of {rows} rows{', which have no action' * bool(abstained)}")
-
-
-def _refuse_shared(columns: list[str]) -> None:
-    """Refuse to carry over what several people of the project's log share, such as stay 1."""
-    if not PARAMS.exists():
-        return
-    from primorl.config import datasets, params
-
-    chosen = params.load().chosen
-    if not isinstance(chosen, datasets.TabularDataset):
-        return
-    named = chosen.options.columns
-    shared = chosen.options.trajectory_ids == "per_unit" and named.unit not in columns
-    if shared and named.trajectory in columns:
-        raise PipelineError(
-            f"--carry-by: found {named.trajectory!r}, which several people share "
-            f"(options.trajectory_ids: per_unit); add --carry-by {named.unit}"
-        )
 
 
 def release(

@@ -570,6 +570,11 @@ class DatasetCommon(Block):
         """
         return False
 
+    @property
+    def trajectory_columns(self) -> tuple[str, ...]:
+        """Columns that name a trajectory together; empty: the source is no table."""
+        return ()
+
 
 class ReplayDataset(DatasetCommon):
     """A dataset collected here by training a behaviour policy."""
@@ -606,6 +611,14 @@ class TabularDataset(DatasetCommon):
         """See `DatasetCommon.cuts_last_rows`."""
         kept = self.options.end in ("observed", "outcome")
         return not kept and self.options.columns.next_observation is None
+
+    @property
+    def trajectory_columns(self) -> tuple[str, ...]:
+        """See `DatasetCommon.trajectory_columns`."""
+        columns = self.options.columns
+        if columns.unit is None or self.options.trajectory_ids == "global":
+            return (columns.trajectory,)
+        return (columns.unit, columns.trajectory)
 
     def __post_init__(self) -> None:
         columns, action = self.options.columns, self.options.columns.action

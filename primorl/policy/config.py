@@ -143,6 +143,8 @@ class PolicyConfig(records.FileRecord):
     """
     action_names: tuple[records.Line, ...] | None = None
     """Names of the action's dimensions or of the actions."""
+    trajectory_columns: tuple[records.Line, ...] = ()
+    """Columns of the log that name a trajectory together; empty: it is no table."""
     observation_low: tuple[float, ...] | None = None
     """Public range of observations: the model's bounds."""
     observation_high: tuple[float, ...] | None = None

@@ -78,6 +78,7 @@ class Policy:
         observation_names: names of the S dimensions, in the order that `act` takes them; empty if
             unknown.
         action_names: names of the A dimensions or discrete actions; empty if unknown.
+        trajectory_columns: of the log, which name a trajectory together; empty if unknown.
         categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and
             ``meal=snack``.
     """
@@ -94,6 +95,7 @@ class Policy:
     observation_names: tuple[str, ...]
     action_names: tuple[str, ...]
     categories: tuple[range, ...] = ()
+    trajectory_columns: tuple[str, ...] = ()
 
     @property
     def observation_size(self) -> int:
@@ -324,6 +326,7 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
             observation_names=config.observation_names or (),
             action_names=config.action_names or (),
             categories=tuple(range(first, first + size) for first, size in config.one_hot or ()),
+            trajectory_columns=config.trajectory_columns,
         )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; {GET_POLICY}") from None

@@ -48,7 +48,8 @@ class ReleasedModel:
     """Facts that ``train_model`` states of its model.
 
     ``environment`` is None if there is no simulator, ``names`` if the data do not name dimensions
-    and actions. ``ends`` says how rollouts end; None: as the model says.
+    and actions. ``ends`` says how rollouts end; None: as the model says. ``trajectory_columns``
+    name a trajectory of the log together.
     """
 
     variant: Variant
@@ -58,6 +59,7 @@ class ReleasedModel:
     model_sha256: str | None = None
     ends: Ends = None
     one_hot: OneHot = ()
+    trajectory_columns: tuple[str, ...] = ()
 
     def with_clone(self, folder: Path) -> "ReleasedModel":
         """Return the same with the statement of both, model and clone, for policies that are made
@@ -313,6 +315,7 @@ def write(
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
                 names=released.names,
                 one_hot=released.one_hot or None,
+                trajectory_columns=released.trajectory_columns,
                 observation_range=ends if finite else None,
                 model_sha256=released.model_sha256,
                 ends=released.ends,

@@ -53,14 +53,6 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
         assert (status != 0, err.count("\n"), err.startswith(says)) == (True, 1, True), err
 
 
-def test_a_trajectory_that_several_people_share_names_nobody(primorl: Call) -> None:
-    """Twin: with the person's column beside it, the table is looked for."""
-    write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
-    carried = (*IN, "--carry-at", "time", "--carry-by", "stay")
-    assert "found 'stay', which several people share" in primorl(*carried)[2]
-    assert "models/policy/config.json: not there" in primorl(*carried, "--carry-by", "patient")[2]
-
-
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
 SPENT = {"epsilon": 0.4998, "delta": 1e-5, "charges": 1}
 SUMMARY: dict[str, Any] = EPSILONS | {"format": 1, "dataset": "small", "variant": "private"}

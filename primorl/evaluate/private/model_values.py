@@ -177,7 +177,8 @@ def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[re
     """List what the values in the model say against it, for nothing.
 
     A return that nobody can have is a proof against the model, as is a prediction that is no finite
-    number. So is a world in which random actions are worth at least as much as what people do.
+    number. So is a world in which random actions are worth at least as much as what people do, if
+    each member says so: where members differ, noise or features alone can make it look so.
     """
     found = []
     low, high = problem.return_low, problem.return_high
@@ -197,13 +198,19 @@ def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[re
             break
     today = next((each for each in of_mean if each.what == results.AS_DRAWN), None)
     chance = next((each for each in of_mean if each.of == "random"), None)
-    if today is not None and chance is not None and chance.value >= today.value:
+    if today is not None and chance is not None and _in_each_member(chance, today):
         reason = (
             f"in the model random actions are worth {chance.value:.4g}, at least as much as "
             f"a clone of today's practice, {today.value:.4g}"
         )
         found.append(results.Veto(kind="random_as_good", reason=reason))
     return found
+
+
+def _in_each_member(more: results.Answer, less: results.Answer) -> bool:
+    """Whether a value is at least another one in each member of the model."""
+    pairs = zip(more.members or (more.value,), less.members or (less.value,), strict=True)
+    return all(high >= low for high, low in pairs)
 
 
 def _beyond(policy: float, clone: float) -> results.Answer:

@@ -83,7 +83,7 @@ class Veto:
     kind: Literal["not_finite", "beyond_bounds", "random_as_good", "warned"]
     """`not_finite`: the model predicts something that is not a finite number, and values that
     follow from it are left out; `beyond_bounds`: it says a return that nobody can have;
-    `random_as_good`: it says that random actions are worth at least as much as today's practice;
+    `random_as_good`: each member says that random actions are worth at least as much as practice;
     `warned`: a warning of `primorl plan`.
     """
     reason: records.Line

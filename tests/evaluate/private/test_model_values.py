@@ -171,6 +171,15 @@ def test_free_signs_against_the_model_are_found(
     assert not any(impossible in veto.reason for veto in found), "as if it were a value"
 
 
+def test_members_that_differ_are_no_sign_that_random_actions_are_as_good() -> None:
+    """The twin: each member says so."""
+    asked = replace(problem(4), return_low=0.0, return_high=10.0)
+    *others, chance = said(policy=9.0, today=5.0, random=6.0)
+    assert signs_against(asked, [*others, chance])
+    differing = replace(chance, members=(8.0, 4.0))
+    assert not signs_against(asked, [*others, differing])
+
+
 def test_an_outcome_is_earned_once() -> None:
     """A model that pays 2 in every step, and ends in one of ten. The twins: without bounds before
     the end, and without ends, values are impossible, so the model is not believed.
