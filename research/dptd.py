@@ -44,8 +44,8 @@ from research.rows import FIGURES, Row, completed
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
 COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
-SHARE = 0.05  # of 1/z², for the question of the mean return
-LEVELLED = ("level", "level noise")
+SHARE = 0.1  # of 1/z², for the question how far off values are
+CORRECTED = ("offset", "offset noise")
 OTHERS = ("sgd_plain", "dpgld", "dpsrm")  # steps that are not DPTD's
 STEP, MOMENTUM = 1e-3, 0.3  # of SGD and DPSRM
 LARGE_STEP, INVERSE_TEMPERATURE = 1e-2, 1e4  # of DPGLD
@@ -56,8 +56,8 @@ NAMES = {
     "dptd": "DPTD",
     "clip": "TD, clipped, no noise",
     "noise": "noise alone: gradients 0",
-    "level": "DPTD from the mean return",
-    "level noise": "the mean return alone: gradients 0",
+    "offset": "DPTD and its mean error",
+    "offset noise": "the mean return alone: gradients 0",
     "sgd_plain": "SGD, no privacy",
     "dpgld": "DPGLD",
     "dpsrm": "DPSRM",
@@ -150,13 +150,10 @@ class Log(NamedTuple):
     starts: Tensor
     lengths: Tensor
 
-    def batch(self, rows: Tensor, weight: Tensor, level: Tensor) -> TdBatch:
-        """Take transitions ``[P, U, M]`` for N networks that learn V - c, c being ``level``,
-        ``[N]``.
-        """
-        factor = self.next_factor[rows]
-        reward = self.reward[rows] - level.view(-1, 1, 1) * (1 - factor)
-        return TdBatch(self.inputs[rows], self.next_inputs[rows], reward, factor, weight)
+    def batch(self, rows: Tensor, weight: Tensor) -> TdBatch:
+        """Take transitions ``[P, U, M]``."""
+        states = self.inputs[rows], self.next_inputs[rows]
+        return TdBatch(*states, self.reward[rows], self.next_factor[rows], weight)
 
 
 ALGORITHM = Dptd(hidden=(50,), members=RUNS, alpha=3.0, beta=3.0, kappa=2.0, eta=2.0)
@@ -209,11 +206,11 @@ def log_of(task: str, units: int) -> tuple[Log, float]:
 def mechanism_of(
     units: int, unit: str, delta: float, method: str, epsilon: float | None
 ) -> Mechanism:
-    """Make the rounds of a line and, where it begins at the mean return, the question for that."""
+    """Make the rounds of a line and, if it is corrected, the question how far off values are."""
     queries: tuple[GaussianQuery, ...] = ()
-    if method in LEVELLED and epsilon is not None:
+    if method in CORRECTED and epsilon is not None:
         z = 1 / (math.sqrt(SHARE) * gaussian_mean(epsilon, delta))
-        queries = (GaussianQuery("mean_return", RETURN.sensitivity, z),)
+        queries = (GaussianQuery("mean_error", RETURN.sensitivity, z),)
     q, noise = min(1.0, COHORT / units), 0.0
     if epsilon is not None:
         multipliers = tuple(query.noise_multiplier for query in queries)
@@ -222,12 +219,18 @@ def mechanism_of(
     return Mechanism(units, unit, PoissonSampler(q), clip, noise, UPDATES, delta, queries)
 
 
-def ask_level(mechanism: Mechanism, log: Log) -> float:
-    """Ask the mean of the units' discounted returns; 0 where there is no question."""
+def ask_offset(mechanism: Mechanism, log: Log, network: ValueNetwork, theta: Tensor) -> Tensor:
+    """Ask by how much returns exceed the values of first states on average, ``[N]``; 0 where there
+    is no question.
+
+    The clip of the rounds takes most from the last transitions, whose errors are large and rare.
+    """
     if not mechanism.queries:
-        return 0.0
-    total = RETURN.total(returns(log).unsqueeze(1))
-    return float(mechanism.answer(mechanism.queries[0], total))
+        return torch.zeros(len(theta))
+    values = network.values(theta.float(), log.inputs[log.starts][None])
+    errors = returns(log) - values.double()
+    totals = [RETURN.total(each.unsqueeze(1)) for each in errors]
+    return torch.stack([mechanism.answer(mechanism.queries[0], each)[0] for each in totals])
 
 
 def returns(log: Log) -> Tensor:
@@ -250,10 +253,9 @@ def made(key: Row) -> Row:
         step = langevin_step(INVERSE_TEMPERATURE, deviation, LARGE_STEP)
     network = ValueNetwork(log.inputs.shape[-1], ALGORITHM.hidden)
     values = ALGORITHM.begin(network)
-    level = torch.tensor([ask_level(mechanism, log) for _ in range(RUNS)])
     first = log.lengths[:JUDGED]
     weight = (1 / first).repeat_interleave(first) / len(first)
-    judged = log.batch(torch.arange(int(first.sum()))[None, None], weight[None, None], level)
+    judged = log.batch(torch.arange(int(first.sum()))[None, None], weight[None, None])
     objective = []
     for done in range(UPDATES + 1):
         if done % EPOCH == 0:
@@ -264,7 +266,7 @@ def made(key: Row) -> Row:
         kept = 1 - MOMENTUM if method == "dpsrm" and done else 0.0
         total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
         if not method.endswith("noise"):
-            total = contributed(mechanism, network, values, log, level, kept)
+            total = contributed(mechanism, network, values, log, kept)
         released = mechanism.release(total)
         if method not in OTHERS:
             values = ALGORITHM.stepped(values, released, done)
@@ -272,7 +274,9 @@ def made(key: Row) -> Row:
             p, d = released.double().view(RUNS, 2, -1).unbind(1)
             values = descent_ascent(values, kept * values["p"] + p, kept * values["d"] + d, step)
     curves = torch.stack(objective)
-    found = level + network.values(values["theta"].float(), log.inputs[log.starts][None]).mean(1)
+    theta = values["theta"]
+    found = network.values(theta.float(), log.inputs[log.starts][None]).mean(1)
+    found = found + ask_offset(mechanism, log, network, theta)
     metric = [] if method in OTHERS else measure(network, values, judged).tolist()
     return {
         "metric": [float(f"{number:.3g}") for number in metric],
@@ -305,7 +309,6 @@ def contributed(
     network: ValueNetwork,
     values: dict[str, Tensor],
     log: Log,
-    level: Tensor,
     kept: float = 0.0,
 ) -> Tensor:
     """Sum the clipped gradients of each run's own cohort, ``[N 2d]``. Sensitive.
@@ -314,10 +317,10 @@ def contributed(
     recursive momentum; Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}),
     and the difference is clipped.
     """
-    cohorts = [mechanism.cohort() for _ in level]
+    cohorts = [mechanism.cohort() for _ in values["theta"]]
     units = pad_sequence(cohorts, batch_first=True, padding_value=-1)[..., None]
     rows = log.starts[units] + (torch.rand(*units.shape[:2], ROWS) * log.lengths[units]).long()
-    batch = log.batch(rows, ((units >= 0) / ROWS).expand(rows.shape), level)
+    batch = log.batch(rows, ((units >= 0) / ROWS).expand(rows.shape))
 
     def gradients(theta: Tensor, omega: Tensor) -> Tensor:
         found = network.gradients(theta.float(), omega.float(), batch)
@@ -400,7 +403,7 @@ def main() -> None:
 
         return evaluate(epsilon)
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
-    cases += [(method, 1.0) for method in LEVELLED]
+    cases += [(method, 1.0) for method in CORRECTED]
     others: list[tuple[str, float | None]] = [
         *((method, None if method == "sgd_plain" else 1.0) for method in OTHERS),
         *(("dptd", epsilon) for epsilon in (0.1, 10.0, 100.0)),
@@ -416,7 +419,7 @@ def main() -> None:
     rows = completed("dptd", keys, made)
     put(RESULTS_PAGE, "dptd", table(rows))
     rows = [row for row in rows if row["units"] == UNITS]
-    hidden = ("clip", "noise", *LEVELLED)
+    hidden = ("clip", "noise", *CORRECTED)
     figure_1 = [r for r in rows if r["method"] not in hidden and r["epsilon"] in (None, 1.0)]
     draw(FIGURES / "dptd_figure1.png", figure_1)
     draw(FIGURES / "dptd_figure2.png", [row for row in rows if row["method"] in ("td", "dptd")])

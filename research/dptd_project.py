@@ -34,9 +34,9 @@ class Learned(DataclassState):
     omega: Tensor
     p: Tensor
     d: Tensor
-    level: Tensor
+    offset: Tensor
     started: int = 0
-    answered: bool = False
+    asked: bool = False
     finished: bool = False
 
     @property
@@ -74,7 +74,7 @@ def evaluate(epsilon: float) -> None:
         largest = max(abs(bounds.reward_low), abs(bounds.reward_high))
         starts = scale(bounds, Recordings.of(MODEL, data.public).first_states(params.seed))
         mechanism = dptd.mechanism_of(
-            manifest.private_units, manifest.info.unit, delta, "level", epsilon
+            manifest.private_units, manifest.info.unit, delta, "offset", epsilon
         )
         network = ValueNetwork(starts.shape[-1], algorithm.hidden)
         scales = [bounds.observation_low.tolist(), bounds.observation_high.tolist(), largest]
@@ -94,22 +94,22 @@ def evaluate(epsilon: float) -> None:
             delta,
         )
         values: dict[str, Any] = algorithm.begin(network, params.seed)
-        begin = Learned(**values, level=torch.zeros(1))
+        begin = Learned(**values, offset=torch.zeros(1))
         with desk.pay(request, begin, Learned.restore) as paid:
             state = paid.state
             if not paid.finished:
                 state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))
-            value = state.level + network.values(state.theta.float(), starts[None]).mean(1)
+            value = float(network.values(state.theta.float(), starts[None]).mean())
             found = {
-                "value": float(value) * largest,
-                "of_the_mean_return": float(state.level) * largest,
+                "value": (value + float(state.offset)) * largest,
+                "before_the_offset": value * largest,
                 "discount": dptd.DISCOUNT,
                 "network": state.theta[0].tolist(),
             }
             with paid.finish(FOLDER, paid.state_privacy(mechanism)) as folder:
                 write_json(folder / "value.json", found)
-    alone = found["of_the_mean_return"]
-    print(f"{FOLDER}: value {found['value']:.4g}, of the mean return alone {alone:.4g}")
+    before = found["before_the_offset"]
+    print(f"{FOLDER}: value {found['value']:.4g}; {before:.4g} before its mean error was asked")
 
 
 def learn(
@@ -119,15 +119,15 @@ def learn(
     state: Learned,
     read: Callable[[UnitStore], dptd.Log],
 ) -> Learned:
-    """Run the rounds that are left. A block of rounds, and the question in the first, is spent from
-    the moment it is announced.
+    """Run the rounds that are left, then ask how far off values are. A block of rounds, and the
+    question, is spent from the moment it is announced.
 
     Raises:
         PipelineError: the question was asked, and its answer was lost with a process that died.
     """
-    if state.started and not state.answered:
+    if state.asked:
         raise PipelineError(
-            f"{FOLDER}: the answer to mean_return was lost with a process that died, and is not "
+            f"{FOLDER}: the answer to mean_error was lost with a process that died, and is not "
             "asked again; --project with another ε pays for another one"
         )
     algorithm, log = replace(dptd.ALGORITHM, members=1), None
@@ -136,15 +136,15 @@ def learn(
         state = replace(state, started=min(mechanism.rounds, first + dptd.EPOCH))
         paid.save(state)
         log = log or read(paid.open_rows(mechanism))
-        if first == 0:
-            level = torch.tensor([dptd.ask_level(mechanism, log)])
-            state = replace(state, level=level, answered=True)
-            paid.save(state)
         for done in range(first, state.started):
-            total = dptd.contributed(mechanism, network, state.values, log, state.level)
+            total = dptd.contributed(mechanism, network, state.values, log)
             released = mechanism.release(total)
             values: dict[str, Any] = algorithm.stepped(state.values, released, done)
             state = replace(state, **values)
-    state = replace(state, finished=True)
+    state = replace(state, asked=True)
+    paid.save(state)
+    log = log or read(paid.open_rows(mechanism))
+    offset = dptd.ask_offset(mechanism, log, network, state.theta)
+    state = replace(state, offset=offset, finished=True)
     paid.save(state)
     return state

@@ -34,7 +34,7 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(dptd, "TASKS", {TASK: replace(dptd.TASKS[TASK], learning=2)})
     monkeypatch.setattr(dptd, "ALGORITHM", replace(dptd.ALGORITHM, members=2))
     dptd.log_of.cache_clear()
-    for method in ("td", "level", "noise", "dpgld", "dpsrm"):
+    for method in ("td", "offset", "noise", "dpgld", "dpsrm"):
         epsilon = None if method == "td" else 1.0
         row = dptd.made({"task": TASK, "method": method, "epsilon": epsilon, "units": 20})
         assert torch.tensor(row["value"]).isfinite().all()
@@ -42,11 +42,11 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(row["objective_mean"]) == 3
         assert (row["noise_multiplier"] > 0) == (epsilon is not None)
     log, _ = dptd.log_of(TASK, 20)
-    network, level = ValueNetwork(log.inputs.shape[-1], dptd.ALGORITHM.hidden), torch.zeros(2)
+    network = ValueNetwork(log.inputs.shape[-1], dptd.ALGORITHM.hidden)
     values = dptd.ALGORITHM.begin(network)
     for q, largest in ((1.0, 20 * 1e-3), (1e-9, 0.0)):
         mechanism = Mechanism(20, "trajectory", PoissonSampler(q), L2Clip(1e-3), 1.0, 5, 1e-3)
-        total = dptd.contributed(mechanism, network, values, log, level).view(2, -1)
+        total = dptd.contributed(mechanism, network, values, log).view(2, -1)
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"
     dptd.log_of.cache_clear()
@@ -118,9 +118,9 @@ def test_a_projects_value_is_paid_once(
     statement = Statement.read(dptd_project.FOLDER)
     assert statement.charge == charge.id
     assert statement.epsilon == pytest.approx(2.0, rel=1e-3)
-    assert [each.what for each in statement.queries] == ["mean_return"]
+    assert [each.what for each in statement.queries] == ["mean_error"]
     assert abs(json.loads(found)["value"]) < 1e3
-    assert "of the mean return alone" in capsys.readouterr().out
+    assert "before its mean error was asked" in capsys.readouterr().out
     with killed(1, "answer"):
         dptd_project.evaluate(1.0)
     with pytest.raises(PipelineError, match="was lost with a process that died"):
