@@ -215,7 +215,10 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     if plan.can_learn is not None:
         yield "\n  ".join(in_lines(f"can it learn? {plan.can_learn}: {plan.reason}"))
         if plan.can_learn == "marginal":
-            yield "  for a yes: a larger ε, or more people; else a trial is less likely"
+            yield (
+                "  marginal bars no trial, and makes one less likely; for a yes: a larger ε (try "
+                "--run-epsilon), more people, or shorter trajectories if outcomes are all"
+            )
         yield from _column_lines(own)
     for each in plan.warnings:
         if each != plan.reason:

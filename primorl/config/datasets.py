@@ -237,11 +237,14 @@ class MedsFlag(Block):
 
 
 class MedsClock(Block):
-    """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
+    """A dimension that is the time since the trajectory began, or since the last event of some
+    codes (an age, since a birth), at most ``most``, a public bound; this also where none came.
+    """
 
     clock: reading.Column
     unit: TimeUnit
     most: records.Positive
+    codes: Codes | None = None
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:

@@ -373,13 +373,11 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
         rows = 2 * noise[heads.FINER_SCALES]
         ends = rows * horizon
         narrow |= ends > _MOST_RARER
-        seen = f"hidden where trajectories have {horizon} steps, however many have the rarer one"
-        if ends <= 1:
-            seen = (
-                f"surely seen where {rows:.1%} of all rows have the rarer one, as {ends:.0%} of "
-                f"trajectories of {horizon} steps"
-            )
+        share = f"as {ends:.0%} of trajectories of {horizon} steps"
+        if ends > 1:
+            share = f"more than trajectories of {horizon} steps can have ({1 / horizon:.1%})"
         limits = _limits(ends, _MOST_RARER, form=".0%", of=" of trajectories")
+        seen = f"surely seen where {rows:.1%} of all rows have the rarer one, {share}"
         found.append(f"an outcome at the end is {seen} {limits}")
     if params.chosen.environment is None:
         needed = heads.SURELY_EXPLAINED * math.sqrt(2) * noise[heads.EXPLAINED]

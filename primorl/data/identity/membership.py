@@ -285,7 +285,7 @@ class DuplicateCheck:
         if (places := first_repeat(digests)) is not None:
             first, again = places
             found = f"found the same rows as in trajectory number {first + 1}"
-            remedy = "drop it, or set ingestion.duplicates: allow"
+            remedy = "drop it; or, as short ones can be alike, set ingestion.duplicates: allow"
             raise PipelineError(f"{self._origin}: trajectory number {again + 1}: {found}; {remedy}")
 
 

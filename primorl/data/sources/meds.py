@@ -44,7 +44,10 @@ _MOST_CODES = 8  # that a warning names
 _UNKNOWN = [-2_208_988_800_000_000, 0]  # 1900 and 1970, which programs write for no time
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
 _TIME = "give it its time, or the end of its day"
-_LATE = f"events that terminate end no trajectory, as after its end or before its begin: {_TIME}"
+_LATE = (
+    "events that terminate end no trajectory, as a death after the discharge; one that has a day "
+    "alone belongs at its end"
+)
 _LONG = "trajectories are longer than the horizon, and cut there"
 _EMPTY = f"trajectories have an end at their begin, taken for that of one before: {_TIME}"
 _NUMBERLESS = "events of a dose or reward have no number, and add 0"
@@ -512,7 +515,10 @@ class Decisions:
         last = everything.time[everything.before(who, following, at=False) - 1]
         end = np.where(stopped, stop, last)
         died = stopped & (deaths.before(who, end, at=True) > deaths.before(who, end, at=False))
-        told[_LATE] += len(np.unique(deaths.key)) - int(died.sum())
+        counted = np.full(len(everything.who) and everything.who[-1] + 1, _NEVER)
+        np.minimum.at(counted, who[died], end[died])
+        deaths = deaths.first_of(deaths.key)  # and none that repeats what was counted
+        told[_LATE] += int((deaths.time < counted[deaths.who]).sum())
         known = begin
         for entry in self._options.observation:
             if isinstance(entry, datasets.MedsValue) and entry.first is None:
@@ -563,6 +569,11 @@ class Decisions:
             return {entry.elapsed: np.where(begins, 0.0, passed).clip(max=entry.most)}
         if isinstance(entry, datasets.MedsClock):
             passed = (rows.time - rows.begin) / MICROSECONDS[entry.unit]
+            if entry.codes is not None:
+                ever = np.full_like(rows.time, _STATIC)
+                series, before = self._series(entry, events), self._gives_away(entry)
+                there, _, at = series.last(rows.who, rows.time, ever, before=before)
+                passed = np.where(there, (rows.time - at) / MICROSECONDS[entry.unit], entry.most)
             return {entry.clock: passed.clip(max=entry.most)}
         before = self._gives_away(entry)
         if isinstance(entry, datasets.MedsFlag):
@@ -595,7 +606,7 @@ class Decisions:
             reward += count * (part.value or 0) if part.scale is None else total * part.scale
         return reward
 
-    def _gives_away(self, entry: datasets.MedsValue | datasets.MedsFlag) -> bool:
+    def _gives_away(self, entry: Any) -> bool:
         """Say whether a code of the action is observed: then only what came before the
         decision is.
         """

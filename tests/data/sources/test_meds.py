@@ -299,6 +299,29 @@ def test_a_death_outside_the_stay_that_it_ended_is_told(
     assert (said in capsys.readouterr().err) == late
 
 
+def test_a_discharge_after_the_death_that_was_counted_is_no_death_that_was_lost(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As converters write it: the death, and minutes later a discharge of the dead."""
+    both = {"terminates": ["MEDS_DEATH", "DISCHARGE//DIED"]}
+    died = [(7, 9.0, "MEDS_DEATH", None), (7, 9.5, "DISCHARGE//DIED", None)]
+    write(sorted([*STAY, *died], key=lambda e: -99 if e[1] is None else e[1]))
+    assert run(entry(both))[-1]["terminated"]
+    assert "end no trajectory" not in capsys.readouterr().err
+
+
+def test_an_age_is_the_time_since_a_birth(project: Path) -> None:
+    """Nobody's birth is known of the twin: the age is the highest."""
+    age = {"clock": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
+    observed = {"observation": [*OBSERVED, age], "terminates": None, "reward": [IN_RANGE, MEALS]}
+    born = (7, -24.0 * 365, "MEDS_BIRTH", None)
+    for known, expected in (((born,), 365), ((), 36500)):
+        events = [*STAY, *known, (8, -1.0, "MEDS_BIRTH", None)]
+        write(sorted(events, key=lambda e: (e[0], -1e9 if e[1] is None else e[1])))
+        first = run(entry(observed, termination="none"))[0]["observation"]
+        assert round(first[-1]) == expected
+
+
 SHARD = Path("meds/data/train/0.parquet")
 OLDER: dict[str, tuple[Callable[[], object], str]] = {
     "MEDS 0.2 named patients": (
