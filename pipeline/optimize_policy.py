@@ -61,9 +61,13 @@ def body(params: Params, log: StageLog) -> None:
         world, starts, config, params.policy_seeds, policy.reset_fraction, reference, log
     )
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
-    columns = params.chosen.trajectory_columns
-    released = released.with_clone(BEHAVIOUR) if near_clone else released
-    released = replace(released, ends=ends, one_hot=one_hot, trajectory_columns=columns)
+    released = replace(
+        released.with_clone(BEHAVIOUR) if near_clone else released,
+        ends=ends,
+        one_hot=one_hot,
+        trajectory_columns=params.chosen.options.trajectory_columns,
+        age_units=params.chosen.options.age_units,
+    )
     write(POLICY, policies, released, world)
 
 

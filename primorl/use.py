@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file
 from primorl.config.datasets import DecimalPoint, TimeUnit
-from primorl.data.sources.logs import check_quotes, header_of
+from primorl.data.sources.logs import ZONE, can_end_summer_time, check_quotes, header_of
 from primorl.policy.loaded import Policy
 
 _LARGEST_HEADER = 2**22  # bytes
@@ -124,12 +124,12 @@ class Carry:
     Attributes:
         by: columns that name a trajectory together, such as those of the person and of the stay.
         time: column of the time.
-        unit: of ages.
+        unit: of ages, where the policy does not know it.
     """
 
     by: tuple[str, ...]
     time: str
-    unit: TimeUnit = "hours"
+    unit: TimeUnit | None = None
 
     def fill(
         self, table: pa.Table, policy: Policy, path: Path, decimal_point: DecimalPoint
@@ -148,21 +148,18 @@ class Carry:
                 f"--carry-by: found {', '.join(map(repr, self.by))}; a trajectory is named by "
                 f"{' and '.join(map(repr, named))} together: add --carry-by {missing[0]!r}"
             )
-        written = _column(table, self.time, path).to_pandas()
-        try:
-            text = written.astype(str)[written.notna() & (written != "")]
-            zoned = text.str.contains(_ZONE)
-            # not a year, and times in several zones as one kind
-            if text.str.fullmatch(r"\s*\d+\s*").any() or (len(text) and zoned.any() != zoned.all()):
-                raise ValueError
-            time = pd.to_datetime(written, format="ISO8601", utc=bool(zoned.any()))
-        except (ValueError, TypeError):
-            found = f"column {self.time!r}: found no times, or only some with a zone"
-            raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
+        time = self._read_times(table, path)
         # as text, since pandas makes floats of whole numbers where one is missing
-        named = [_column(table, name, path).cast(pa.string()) for name in self.by]
-        who = [pc.utf8_trim_whitespace(ids).to_pandas().replace("", None) for ids in named]
+        columns = [_column(table, name, path).cast(pa.string()) for name in self.by]
+        who = [pc.utf8_trim_whitespace(ids).to_pandas().replace("", None) for ids in columns]
         unnamed = pd.concat(who, axis=1).isna().any(axis=1)
+        if time.dt.tz is None:
+            step = time.groupby(who).diff()
+            back = (step < pd.Timedelta(0)) & (step > pd.Timedelta(-1, "hours"))
+            back &= can_end_summer_time(time.to_numpy("datetime64[us]").astype(np.int64))
+            if back.any():
+                found = f"row {back.argmax() + 1}: found a time before that of the row before"
+                raise PipelineError(f"{path}: {found}; allowed: {ZONE}")
         order = time.sort_values(kind="stable").index
         for index, aged in enumerate(policy.observation_names):
             name = aged.removesuffix("_age")
@@ -173,7 +170,8 @@ class Carry:
             values = pd.Series(_numbers(column, name, path, decimal_point))
             empty = column.cast(pa.string()).to_pandas().fillna("").str.strip() == ""
             since = time.where(values.notna())[order].groupby(who).ffill()
-            age = ((time - since) / pd.Timedelta(1, self.unit)).where(empty | values.notna())
+            age = (time - since) / pd.Timedelta(1, self._unit_of(aged, policy))
+            age = age.where(empty | values.notna())
             if policy.observation_range is not None:
                 age = age.clip(upper=float(policy.observation_range[1][index]))
             carried = values[order].groupby(who).ffill().sort_index()
@@ -181,6 +179,31 @@ class Carry:
             table = table.set_column(place, name, pa.array(carried, from_pandas=True))
             table = table.append_column(aged, pa.array(age, from_pandas=True))
         return table
+
+    def _read_times(self, table: pa.Table, path: Path) -> "pd.Series[Any]":
+        written = _column(table, self.time, path).to_pandas()
+        try:
+            text = written.astype(str)[written.notna() & (written != "")]
+            zoned = text.str.contains(_ZONE)
+            # not a year, and times in several zones as one kind
+            if text.str.fullmatch(r"\s*\d+\s*").any() or (len(text) and zoned.any() != zoned.all()):
+                raise ValueError
+            return pd.to_datetime(written, format="ISO8601", utc=bool(zoned.any()))
+        except (ValueError, TypeError):
+            found = f"column {self.time!r}: found no times, or only some with a zone"
+            raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
+
+    def _unit_of(self, aged: str, policy: Policy) -> TimeUnit:
+        """The unit of an age; refuse one that is not known, or another one than the policy's."""
+        known = policy.age_units.get(aged, self.unit)
+        if known is None:
+            raise PipelineError(
+                f"--age-unit: not given; give the unit of {aged} in the log that the policy is of"
+            )
+        if self.unit not in (None, known):
+            found = f"found {self.unit!r}, and the policy's {aged} is in {known}"
+            raise PipelineError(f"--age-unit: {found}; leave the option out")
+        return known
 
 
 def read_table(path: Path) -> pa.Table:

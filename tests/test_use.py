@@ -125,12 +125,13 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     within = {"observation_range": (torch.zeros(3), torch.tensor([30.0, 6.0, 1.0]))}
     aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")), **within)
     given = table({"time": DAY, "ward": ["1"] * 5, **changes}, "in.csv")
-    carry = Carry(("who",), "time")
+    carry = Carry(("who",), "time", "hours")
     filled = carry.fill(read_table(given), aged, given, ".")
     np.testing.assert_array_equal(observations_of(filled, aged, given)[:, :2], expected)
     words = ["predict", "--policy", "aged", "--against-advice", "--observations", str(given)]
     abstained = int(np.isnan(expected)[:, 0].sum())
-    assert main([*words, "--out", str(OUT), "--carry-by", "who", "--carry-at", "time"]) == 0
+    carried = ["--carry-by", "who", "--carry-at", "time", "--age-unit", "hours"]
+    assert main([*words, "--out", str(OUT), *carried]) == 0
     assert sum(row["abstained"] for row in read()) == abstained
     refused(aged, given, "column 'ward': found no times", carry=Carry(("who",), "ward"))
     hours = [f"{each}+0{1 + (place > 2)}:00" for place, each in enumerate(DAY)]  # summer time ends
@@ -147,7 +148,7 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
     stays = {"who": ["a", "b"], "stay": ["1", "1"], "time": sorted(DAY)[:2]}
     given = table(stays | {"glucose": ["5", ""], "ward": ["1", "1"]}, "in.csv")
     for by, last in ((("who", "stay"), np.nan), (("stay",), 5.0)):
-        filled = Carry(by, "time").fill(read_table(given), aged, given, ".")
+        filled = Carry(by, "time", "hours").fill(read_table(given), aged, given, ".")
         found = observations_of(filled, aged, given)[:, 0]
         np.testing.assert_array_equal(found, [5.0, last])
     known = replace(aged, trajectory_columns=("who", "stay"))
@@ -155,8 +156,46 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
         refused(known, given, f"together: add --carry-by '{add}'", carry=Carry((short,), "time"))
     big = {"who": [2**53, 2**53 + 1, None], "stay": [1] * 3, "time": sorted(DAY)[:3]}
     whole = table(big | {"glucose": [5.0, None, None], "ward": ["1"] * 3}, "in.parquet")
-    filled = Carry(("who",), "time").fill(read_table(whole), aged, whole, ".")
+    filled = Carry(("who",), "time", "hours").fill(read_table(whole), aged, whole, ".")
     assert np.isnan(observations_of(filled, aged, whole)[1:, 0]).all()
+
+
+def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
+    """A policy of MEDS knows it; of another one a person has to say it."""
+    named = {"names": (AGES, ("up", "down"))}
+    unknown = loaded(Path("unknown"), discrete=True, **named)
+    known = loaded(Path("known"), discrete=True, age_units={"glucose_age": "minutes"}, **named)
+    day = {"who": ["a"] * 2, "ward": ["1"] * 2, "time": ["2024-01-01 08:00", "2024-01-01 10:00"]}
+    given = table(day | {"glucose": ["5", ""]}, "in.csv")
+    minutes, hours = Carry(("who",), "time", "minutes"), Carry(("who",), "time", "hours")
+    alone = Carry(("who",), "time")
+    for policy, carry, age in ((known, alone, 120), (known, minutes, 120), (unknown, hours, 2)):
+        filled = carry.fill(read_table(given), policy, given, ".")
+        assert observations_of(filled, policy, given)[1, 1] == age
+    refused(unknown, given, "--age-unit: not given; give the unit", carry=alone)
+    refused(known, given, "found 'hours', and the policy's glucose_age is in minutes", carry=hours)
+
+
+@pytest.mark.parametrize(
+    ("times", "allowed"),
+    [
+        (["2024-10-27 02:50", "2024-10-27 02:25"], False),
+        (["2024-11-03 01:40", "2024-11-03 01:10"], False),
+        (["2024-10-27 02:50+02:00", "2024-10-27 02:25+01:00"], True),
+        (["2024-10-27 09:50", "2024-10-27 08:55"], True),
+        (["2024-07-27 02:50", "2024-07-27 02:25"], True),
+    ],
+)
+def test_an_hour_that_comes_twice_is_refused_without_a_zone(
+    project: Path, times: list[str], allowed: bool
+) -> None:
+    aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")))
+    rows = {"who": ["a"] * 2, "ward": ["1"] * 2, "time": times, "glucose": ["5", ""]}
+    given, carry = table(rows, "in.csv"), Carry(("who",), "time", "hours")
+    if allowed:
+        assert carry.fill(read_table(given), aged, given, ".").num_rows == 2
+    else:
+        refused(aged, given, "row 2: found a time before that of the row before", carry=carry)
 
 
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
 from annotated_types import Interval
 from pydantic import Field, Strict, TypeAdapter, ValidationError
@@ -35,6 +35,7 @@ HiddenSizes = Annotated[
     tuple[_Units, ...], Field(min_length=1, max_length=16)
 ]  # units of each layer
 AnyHiddenSizes = Annotated[tuple[_Units, ...], Field(max_length=16)]  # none: linear
+TimeUnit = Literal["seconds", "minutes", "hours", "days"]
 Seed = Annotated[int, Within(ge=0, lt=2**31)]
 Finite = Annotated[float, Within(ge=-1e12, le=1e12)]  # bounds of observations and rewards, scores
 LogVariance = Annotated[float, Within(ge=-20, le=5)]

@@ -46,8 +46,9 @@ def predict(
         str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
     ] = None,
     age_unit: Annotated[
-        Literal["seconds", "minutes", "hours", "days"], typer.Option(help="Unit of ages.")
-    ] = "hours",
+        Literal["seconds", "minutes", "hours", "days"] | None,
+        option("UNIT", "Unit of ages, where the policy does not know it."),
+    ] = None,
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
 
@@ -57,7 +58,7 @@ def predict(
       primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
           those of a released bundle, beside a column of the log
       primorl predict --observations today.csv --out actions.csv \
-          --carry-by patient --carry-by stay --carry-at time
+          --carry-by patient --carry-by stay --carry-at time --age-unit hours
           an empty cell of `glucose` is the last one of the same patient's stay, and `glucose_age`
           is computed
 

@@ -149,7 +149,24 @@ class CsvFormat(Block):
     decimal_point: DecimalPoint = "."
 
 
-class TabularOptions(Block):
+TimeUnit = records.TimeUnit
+
+
+class SourceOptions(Block):
+    """What a source's own keys say about tables of observations, for ``primorl predict``."""
+
+    @property
+    def trajectory_columns(self) -> tuple[str, ...]:
+        """Columns that name a trajectory together; empty: the source is no table."""
+        return ()
+
+    @property
+    def age_units(self) -> dict[str, TimeUnit]:
+        """Units of observed ages, by their names, where the source makes them."""
+        return {}
+
+
+class TabularOptions(SourceOptions):
     """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions.
 
     Attributes:
@@ -165,6 +182,14 @@ class TabularOptions(Block):
     sorted: bool = False
     beyond_bounds: Literal["refuse", "clip"] = "refuse"
 
+    @property
+    def trajectory_columns(self) -> tuple[str, ...]:
+        """The person's column beside the trajectory's, where ids of trajectories need it."""
+        columns = self.columns
+        if columns.unit is None or self.trajectory_ids == "global":
+            return (columns.trajectory,)
+        return (columns.unit, columns.trajectory)
+
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
             raise ValueError("trajectory_ids: per_unit needs columns.unit; else set global")
@@ -175,7 +200,6 @@ class TabularOptions(Block):
 
 Codes = Annotated[tuple[reading.Category, ...], Field(min_length=1, max_length=10_000)]
 """Codes of events; one that ends in ``*`` stands for all that begin so."""
-TimeUnit = Literal["seconds", "minutes", "hours", "days"]
 
 
 class MedsValue(Block):
@@ -340,7 +364,7 @@ MedsReward = Annotated[MedsEventReward | MedsRangeReward, reading.OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 
 
-class MedsOptions(Block):
+class MedsOptions(SourceOptions):
     """``source: meds``: a folder in the Medical Event Data Standard.
 
     Attributes:
@@ -363,6 +387,12 @@ class MedsOptions(Block):
     action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
     reward: Annotated[tuple[MedsReward, ...], Field(min_length=1, max_length=1000)]
 
+    @property
+    def age_units(self) -> dict[str, TimeUnit]:
+        """Those of the last numbers of codes."""
+        values = [each for each in self.observation if isinstance(each, MedsValue)]
+        return {f"{each.name}_age": each.unit for each in values if each.age}
+
     def __post_init__(self) -> None:
         values = [entry.name for entry in self.observation if isinstance(entry, MedsValue)]
         names = [name for entry in self.observation for name, _, _ in entry.dimensions]
@@ -380,7 +410,7 @@ T = TypeVar("T")
 MINARI_ID = r"^[-\w][-\w/]*-v[0-9]+$"
 
 
-class ReplayOptions(Block):
+class ReplayOptions(SourceOptions):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
@@ -402,7 +432,7 @@ class ReplayOptions(Block):
 MinariId = Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
 
 
-class MinariOptions(Block):
+class MinariOptions(SourceOptions):
     """``source: minari``: datasets under ``root`` (null: Minari's own folder); ``remote`` allows to
     fetch them.
     """
@@ -416,7 +446,7 @@ class MinariOptions(Block):
     ]
 
 
-class D4rlOptions(Block):
+class D4rlOptions(SourceOptions):
     """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
 
     file: reading.InnerPath | None = None
@@ -573,11 +603,6 @@ class DatasetCommon(Block):
         """
         return False
 
-    @property
-    def trajectory_columns(self) -> tuple[str, ...]:
-        """Columns that name a trajectory together; empty: the source is no table."""
-        return ()
-
 
 class ReplayDataset(DatasetCommon):
     """A dataset collected here by training a behaviour policy."""
@@ -614,14 +639,6 @@ class TabularDataset(DatasetCommon):
         """See `DatasetCommon.cuts_last_rows`."""
         kept = self.options.end in ("observed", "outcome")
         return not kept and self.options.columns.next_observation is None
-
-    @property
-    def trajectory_columns(self) -> tuple[str, ...]:
-        """See `DatasetCommon.trajectory_columns`."""
-        columns = self.options.columns
-        if columns.unit is None or self.options.trajectory_ids == "global":
-            return (columns.trajectory,)
-        return (columns.unit, columns.trajectory)
 
     def __post_init__(self) -> None:
         columns, action = self.options.columns, self.options.columns.action

@@ -22,6 +22,7 @@ from primorl.base.files import (
     PARTITIONS,
     PRIVATE_EVALUATION,
     SECRET,
+    TRAJECTORIES,
     home,
     read_json,
     workspace,
@@ -29,7 +30,7 @@ from primorl.base.files import (
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params
 from primorl.data.identity import membership
-from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.rows import FILE, PartReader, UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest, Spaces
 from primorl.evaluate.wording import label
 from primorl.model.termination import NONE, RULES
@@ -225,6 +226,21 @@ class Partitions:
             "spaces": str((*observations, spaces.action_low, spaces.action_high)),
             "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
         }
+
+
+def refuse_stale(partitions: Partitions) -> None:
+    """Refuse partitions of other rows than ``data/trajectories`` has: somebody may have withdrawn.
+
+    DVC does not run a stage again for files that a ``.dvcignore`` hides.
+    """
+    if not (TRAJECTORIES / FILE).exists():  # a remote need not have them
+        return
+    now = PartReader(TRAJECTORIES, "ingest").info.dataset_fingerprint
+    if now != partitions.manifest.info.dataset_fingerprint:
+        raise PipelineError(
+            f"{partitions.folder}: found other rows than {TRAJECTORIES} has now; run `dvc repro -f "
+            "partition`, and see that no .dvcignore hides files of data/"
+        )
 
 
 def open_public(params: Params) -> UnitStore:

@@ -43,6 +43,7 @@ from primorl.work.data import (
     budget_of,
     list_assumptions,
     open_to_charge,
+    refuse_stale,
 )
 from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
@@ -88,6 +89,7 @@ class Desk:
         """
         with closing(open_to_charge(params)) as ledger:
             partitions = Partitions.read(PARTITIONS, ledger)
+            refuse_stale(partitions)
             yield cls(
                 ledger=ledger,
                 budget=budget_of(params, partitions.manifest.private_units),

@@ -160,8 +160,19 @@ def test_what_was_lost_or_exchanged_charges_nobody(
     params = with_changes(small)
     public = PARTITIONS / "public_units.bin"
     secret = Path(".primorl/secret")
-    write_raw(Path("data/raw"), episodes(12))
+    raw = Path("data/raw")
+    write_raw(raw, episodes(12))
+
+    def lose_one() -> None:
+        """As where somebody withdrew, and a ``.dvcignore`` hides rows from DVC."""
+        for several in (11, 12):
+            shutil.rmtree(raw)
+            write_raw(raw, episodes(several))
+            if several == 11:
+                ingest.body(params, StageLog())
+
     for break_it, says in (
+        (lose_one, "data/partitions: found other rows than data/trajectories has now"),
         (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
         (
             lambda: public.write_bytes(b"\0" * public.stat().st_size),

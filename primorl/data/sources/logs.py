@@ -35,7 +35,7 @@ from primorl.data.sources.log_paths import (
     open_bytes,
     refuse_unread,
 )
-from primorl.data.storage.schema import Ints, id_text
+from primorl.data.storage.schema import Flags, Ints, id_text
 
 ROWS_PER_BATCH = 2**16
 _FIRST_YEAR, _LAST_YEAR = 1678, 2262
@@ -390,6 +390,20 @@ def _swallows_rows(fields: Sequence[str], delimiter: str) -> bool:
         if others and [first, *others] == [most - place, *[most] * (len(others) - 1), place]:
             return True
     return False
+
+
+ZONE = "times with their zone, as a local hour comes twice when summer time ends"
+HOUR = 3_600_000_000  # microseconds
+
+
+def can_end_summer_time(time: Ints) -> Flags:
+    """Whether local times, in microseconds since 1970, lie in a night in which summer time ends
+    somewhere: one to a Sunday.
+    """
+    hours = time // HOUR % (7 * 24)  # since a Thursday's begin
+    month = time.astype("datetime64[us]").astype("datetime64[M]").astype(int) % 12
+    found: Flags = (hours >= 3 * 24 - 1) & (hours < 3 * 24 + 4)
+    return found & np.isin(month, (1, 2, 3, 8, 9, 10))
 
 
 _NUMBERS, _WITHOUT_ZONE = "numbers", "times without a time zone"

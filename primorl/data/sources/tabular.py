@@ -15,13 +15,19 @@ import pyarrow.compute as pc
 from primorl.base import PipelineError, say
 from primorl.config.datasets import BoxActions, DeclaredBounds, TabularDataset
 from primorl.data.sources.log_paths import find_files, record_files
-from primorl.data.sources.logs import ROWS_PER_BATCH, LogFiles, fields_of
+from primorl.data.sources.logs import (
+    HOUR,
+    ROWS_PER_BATCH,
+    ZONE,
+    LogFiles,
+    can_end_summer_time,
+    fields_of,
+)
 from primorl.data.sources.spaces import check_fit, declared
 from primorl.data.storage import schema
 from primorl.data.storage.rows import whole_units
 
-_HOUR = 3_600_000_000  # microseconds
-_HALF_YEAR = 183 * 24 * _HOUR
+_HALF_YEAR = 183 * 24 * HOUR
 _SEVERAL = 10  # units, more than meet by chance
 _DECADES = 40 * _HALF_YEAR
 # The years 1, 1753, 1900 and 1970: programs write their begin where a time is not known.
@@ -100,11 +106,9 @@ def _refuse_moved(
         allowed = "the true one; or, if it is true, the trajectory's rows in order"
         log.refuse(rows, places[1:][far], f"{found}, unlike all other steps", allowed)
     if log.without_zone:
-        hours = time[places[1:]] // _HOUR % (7 * 24)  # since a Thursday's begin
-        month = time[places[1:]].astype("datetime64[us]").astype("datetime64[M]").astype(int) % 12
-        night = (hours >= 3 * 24 - 1) & (hours < 3 * 24 + 4) & np.isin(month, (1, 2, 3, 8, 9, 10))
+        night = can_end_summer_time(time[places[1:]])
         found = "a time before that of the row before in the night in which summer time can end"
-        bad = places[1:][back & (steps > -_HOUR) & night]
+        bad = places[1:][back & (steps > -HOUR) & night]
         log.refuse(rows, bad, found, f"{ZONE}; or rows of a trajectory in order")
 
 
@@ -209,7 +213,6 @@ REMEDY = (
 EVENT = "where an event ends it, put its reward into the row of the last decision, and drop its row"
 FILL_IN = "carry the trajectory's last value forward, or drop the row"
 _TRUE_ENDS = "columns.terminated, in MEDS options.terminates"
-ZONE = "times with their zone, as a local hour comes twice when summer time ends"
 
 
 class TabularReader:
