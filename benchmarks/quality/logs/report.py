@@ -13,6 +13,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from benchmarks.machine import RESULTS_PAGE, put, read
+from primorl.evaluate.private.model_values import judge_chance
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, recommend
 
@@ -51,6 +52,11 @@ def advice(row: Row) -> Recommendation | None:
     kept = row["answers"]
     estimates = tuple(Answer(covers="-", bias="-", **each) for each in kept["estimates"])
     bounds = kept.get("return_bounds")  # rows that are older have none
+    verdict = Verdict.of(kept["verdict"])
+    if verdict is not None:  # as signs are judged today
+        others = [veto for veto in verdict.vetoes if veto.kind != "random_as_good"]
+        sign = judge_chance([each for each in estimates if each.finite])
+        verdict = Verdict(vetoes=(*others, *([] if sign is None else [sign])))
     about: dict[str, Any] = {"dataset": row["log"], "unit": "person", "units": row["people"]}
     return recommend(
         PrivateEvaluation(
@@ -58,7 +64,7 @@ def advice(row: Row) -> Recommendation | None:
             discount=1.0,
             horizon=None,
             estimates=estimates,
-            verdict=Verdict.of(kept["verdict"]),
+            verdict=verdict,
             return_bounds=bounds,
         )
     )

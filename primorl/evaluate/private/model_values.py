@@ -196,21 +196,27 @@ def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[re
             reason = f"of {whose} the model says a mean return {side}, which nobody can have"
             found.append(results.Veto(kind="beyond_bounds", reason=reason))
             break
-    today = next((each for each in of_mean if each.what == results.AS_DRAWN), None)
-    chance = next((each for each in of_mean if each.of == "random"), None)
-    if today is not None and chance is not None and _in_each_member(chance, today):
-        reason = (
-            f"in the model random actions are worth {chance.value:.4g}, at least as much as "
-            f"a clone of today's practice, {today.value:.4g}"
-        )
-        found.append(results.Veto(kind="random_as_good", reason=reason))
+    if (sign := judge_chance(known)) is not None:
+        found.append(sign)
     return found
 
 
-def _in_each_member(more: results.Answer, less: results.Answer) -> bool:
-    """Whether a value is at least another one in each member of the model."""
-    pairs = zip(more.members or (more.value,), less.members or (less.value,), strict=True)
-    return all(high >= low for high, low in pairs)
+def judge_chance(values: Sequence[results.Answer]) -> results.Veto | None:
+    """Return the sign that random actions are worth at least as much as today's practice in each
+    member; None: some member says otherwise, or nobody asked.
+    """
+    today = next((each for each in values if each.what == results.AS_DRAWN), None)
+    chance = next((each for each in values if each.of == "random"), None)
+    if today is None or chance is None:
+        return None
+    pairs = zip(chance.members or (chance.value,), today.members or (today.value,), strict=True)
+    if any(own < practice for own, practice in pairs):
+        return None
+    reason = (
+        f"in the model random actions are worth {chance.value:.4g}, at least as much as a clone "
+        f"of today's practice, {today.value:.4g}"
+    )
+    return results.Veto(kind="random_as_good", reason=reason)
 
 
 def _beyond(policy: float, clone: float) -> results.Answer:
