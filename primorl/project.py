@@ -124,17 +124,12 @@ class Project:
                 raise
             return Run._read(self)
 
-    def runs(self, *, max_epsilon: float | None = None) -> pd.DataFrame:
-        """List the results on the dataset of ``params.yaml``, in the order of `primorl runs`.
-
-        Args:
-            max_epsilon: only private results with at most this ε; None: all.
-
-        Returns:
-            One row a result.
+    def runs(self) -> pd.DataFrame:
+        """List the results on the dataset of ``params.yaml``, one a row, in the order of `primorl
+        runs`.
         """
         with chdir(self.folder), Status() as status:
-            found = results(load(), most_epsilon=max_epsilon)
+            found = results(load())
             if data_changed(status):
                 warnings.warn(f"{files.SUMMARY}: {NEWER}", stacklevel=2)
         return pd.DataFrame(found)

@@ -286,7 +286,7 @@ def _read(run: "Run") -> dict[str, Any]:
     }
 
 
-def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any]]:
+def results(params: Params) -> list[dict[str, Any]]:
     """List the results on the dataset that params.yaml names, best first: by the simulator; then
     the rest.
 
@@ -294,9 +294,6 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
 
     Args:
         params: name the store, the experiment and the dataset.
-        most_epsilon: the greatest ε, of the dataset's unit at a δ of at most
-            ``privacy.delta``; None: also runs without a guarantee, of other units and at
-            other δ.
 
     Returns:
         Of each run, None being unknown or none: ``run``, ``name``; ``data``, the
@@ -323,12 +320,7 @@ def results(params: Params, *, most_epsilon: float | None) -> list[dict[str, Any
         if experiment is not None:
             wanted = f"tags.dataset = '{params.dataset}'"
             runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)
-    found = [_read(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
-    if most_epsilon is None:
-        return found
-    found = [each for each in found if each["unit"] == params.chosen.unit]
-    found = [each for each in found if (each["delta"] or inf) <= params.privacy.delta]
-    return [each for each in found if each["epsilon"] <= most_epsilon]  # where δ is known, ε is
+    return [_read(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
 
 
 def _rank(run: "Run") -> tuple[float, ...]:

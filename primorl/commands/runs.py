@@ -1,7 +1,6 @@
 """``primorl check``, ``plan``, ``run``, ``summary``, ``runs`` and ``report``."""
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -12,8 +11,6 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
 
 import primorl
 from primorl.base import PipelineError, files, say
@@ -303,12 +300,7 @@ def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
         say(f"warning: {file}: {NEWER}")
 
 
-def runs(
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="Only private results with at most this ε, from 0.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def runs(as_json: AsJson = False) -> None:
     """List the results on the dataset of params.yaml: the best in a simulator, then the newest.
 
     Results are those of MLflow: returns that a simulator measured come first. Then come gains over
@@ -317,22 +309,16 @@ def runs(
     `ε by then` is what all runs had spent on the same units by then; `set` are settings that a
     person wrote and that differ.
 
-    With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a
-    δ of at most privacy.delta.
-
     Examples:
-      primorl runs                      all results
-      primorl runs --max-epsilon 1      those of policies with ε ≤ 1
+      primorl runs                      a table
       primorl runs --json               with MLflow's run ids
     """
     from primorl.base.dvc import Status
     from primorl.config import params
     from primorl.tracking import results
 
-    if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
-        raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite one from 0")
     with Status() as status:
-        found = results(params.load(), most_epsilon=max_epsilon)
+        found = results(params.load())
         warn_of_newer_data(status)
     if as_json:
         print(json.dumps(found, indent=2, allow_nan=False))
