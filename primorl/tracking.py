@@ -72,7 +72,7 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     name += f" {result[:_SHORT]}" if result else ""
     name += f" ({experiment_name})" if experiment_name else ""
     tags = {"dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
-    tags |= {_GIVEN_TAG: json.dumps(params.given()), "mlflow.note.content": content.note}
+    tags[_GIVEN_TAG] = json.dumps(params.given())
     of_dvc = ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV")
     tags |= {key: os.environ[key] for key in of_dvc if os.environ.get(key)}
     tags |= content.tags

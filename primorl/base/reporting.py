@@ -104,13 +104,11 @@ class RunContent:
         params: nested mappings become dotted keys.
         tags: words.
         metrics: name, value and step of each.
-        note: a description, in Markdown.
     """
 
     params: dict[str, Any]
     tags: Mapping[str, str]
     metrics: Sequence[tuple[str, float, int]]
-    note: str = ""
 
 
 def progress_bar(total: int, description: str, unit: str) -> "tqdm[Any]":

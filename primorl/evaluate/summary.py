@@ -3,7 +3,7 @@ their curves and log.
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from primorl.base.records import (
 from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
-from primorl.evaluate.wording import guarantee, name_people, text
+from primorl.evaluate.wording import guarantee, name_people
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -378,7 +378,8 @@ def content_of(
         score: of the dataset.
     """
     overall, plain = evaluation.overall, summary.to_json()
-    tags = {"dataset_fingerprint": fingerprint}
+    promise = guarantee(name_people(plain, {}))
+    tags = {"dataset_fingerprint": fingerprint, "mlflow.note.content": promise}
     if summary.void:
         tags["void"] = "; ".join(summary.void)
     if summary.recommendation is not None:
@@ -400,7 +401,7 @@ def content_of(
         for name, number in curve[-1].figures(score).items():
             log.metric(f"seed_{seed}.{name}", number)
     compared = {key: plain[key] for key in _COMPARED}
-    return RunContent(compared, tags, log.metrics, note(plain))
+    return RunContent(compared, tags, log.metrics)
 
 
 def _list_metrics(summary: Summary) -> dict[str, float | None]:
@@ -417,22 +418,6 @@ def _list_metrics(summary: Summary) -> dict[str, float | None]:
         found["gain_over_today"] = advice.gain
         found["gain_over_today_low"], found["gain_over_today_high"] = advice.interval
     return found
-
-
-def note(summary: Mapping[str, Any]) -> str:
-    """Describe a run in Markdown by its summary's content: the results, and how to get its files
-    back.
-    """
-    return f"""{guarantee(name_people(summary, {}))}
-
-```
-{text(summary)}
-```
-
-Files of this run: **Artifacts** has the plan, the summary, the curves and all privacy statements.
-To have `models/` of this run again, set `params.yaml` to its parameters and run `dvc repro`. What
-was paid for is restored and charged no second time.
-"""
 
 
 @record
