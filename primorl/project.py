@@ -283,12 +283,10 @@ def write_report(params: Params, target: Path) -> None:
     if target.suffix != ".html":
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
     with Status() as status:
-        facts = read_facts(
-            params, spending=_spending(params), mlflow=_where(params), allow_newer_data=True
-        )
+        facts = read_facts(params, spending=_spending(params), allow_newer_data=True)
         newer = data_changed(status)
     link = os.path.relpath(files.PRIVATE_EVALUATION, target.parent)
-    facts = replace(facts, link=link, newer_data=newer)
+    facts = replace(facts, mlflow=_where(params), link=link, newer_data=newer)
     with replaced_file(target) as fresh:
         fresh.write_text(write_page(facts), encoding="utf-8")
 

@@ -43,6 +43,7 @@ DECLARED_TEXTS = {
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS, _MOST_ACTIONS = 60, 12
+_ORDER = list(wording.WHOSE)  # of answers
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
 _LINK = re.compile(r"https?:|www\.", re.IGNORECASE)  # becomes a link by itself in many readers
 _BAR = "\x1f"  # stands for a bar within a value
@@ -145,64 +146,73 @@ def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]
 
 def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     """Collect the variables of the card's template."""
-    statement, policy, summary = (
-        content[contents.MODEL[2]],
-        content[contents.POLICY[1]],
-        content[contents.EVALUATION],
-    )
-    answers, clone = content.get(contents.ANSWERS), content.get(contents.CLONE)
-    declared = content.get(contents.DECLARED, {})
+    statement, model = content[contents.MODEL[2]], content[contents.MODEL[1]]
+    policy, summary = content[contents.POLICY[1]], content[contents.EVALUATION]
+    declared, answers = content.get(contents.DECLARED, {}), content.get(contents.ANSWERS)
     labels = declared.get("labels", {})
-    asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
-    verdict = Verdict.of(answers.get("verdict")) if answers else None
-    believed = verdict is None or verdict.believed
-    estimates = [each for each in asked if believed or each["estimator"] != "model"]
-    if answers and (answers.get("conduct") or {}).get("outcomes"):  # returns lie at few values
+    asked = answers or {"estimates": (), "discount": 1.0, "statements": {}}
+    verdict, conduct = Verdict.of(asked.get("verdict")) or Verdict(), asked.get("conduct")
+    people = {"unit": statement["unit"], "units": statement["units"]}
+    told = {**summary, **people, "private_evaluation": asked["estimates"]}
+    beside = compare_with_today(told, asked["discount"], verdict, conduct, model)
+    estimates = sorted(asked["estimates"], key=lambda answer: _ORDER.index(answer["of"]))
+    if not verdict.believed:
+        estimates = [each for each in estimates if each["estimator"] != "model"]
+    if conduct and conduct.get("outcomes"):  # returns lie at few values
         estimates = [each for each in estimates if not each["what"].startswith("quantile")]
-    estimates.sort(key=lambda answer: list(wording.WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
         doubts.setdefault(answer["bias"], {})[wording.source(answer)] = None
     mechanisms = []
-    if clone is not None:  # by itself, without what else its files hold
+    if (clone := content.get(contents.CLONE)) is not None:  # without what else its files hold
         own = (clone.get("mechanisms") or [clone])[-1]
         mechanisms.append(("clone of the behaviour", {**clone, **own}))
-    for name, own in (answers["statements"] if answers else {}).items():
+    for name, own in asked["statements"].items():
         mechanisms.append((f"private evaluation: {name}", own))
-    compared: Sequence[str] = ()
-    today, trial, units = None, "", wording.plural(statement["unit"])
-    if summary.get("recommendation"):
-        beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
-        compared = write_practice(beside, discount).points
-        today = next(iter(wording.comparable(beside, discount)), None)
-        advice, people = summary["recommendation"], statement["units"]
-        trial = wording.describe_trial(advice, today, people, units)
     return {
+        **beside,
         "statement": statement,
-        "model": content[contents.MODEL[1]],
+        "model": model,
         "policy": policy,
         "summary": summary,
         "ledger": content[contents.LEDGER],
         "answers": answers,
         "declared": declared,
         "labels": labels,
-        "units": units,
         "observation_names": _describe_names(policy.get("observation_names"), labels),
         "action_names": _describe_names(policy.get("action_names"), labels),
         "estimates": estimates,
         "doubts": doubts,
         "mechanisms": mechanisms,
-        "believed": believed and wording.can_compare(summary),
-        "against": wording.describe_signs(verdict),
         "facts": wording.public_facts(statement),
         "unprotected": wording.describe_public(statement) if statement["private"] else "",
-        "compared": compared,
+    }
+
+
+def compare_with_today(
+    summary: Content, discount: float, verdict: Verdict, conduct: Content | None, model: Content
+) -> dict[str, Any]:
+    """Decide what stands beside today's practice: variables of the card and of the report.
+
+    Args:
+        summary: of the run, with the private units' answers; its unit is in plain words.
+        discount: γ of these answers.
+        verdict: about the model.
+        conduct: what the policy does (`primorl.evaluate.private.results.Conduct`); None: unknown.
+        model: ``config.json`` of the model, which names actions that nobody takes.
+    """
+    rows = wording.comparable(summary, discount)
+    today = next((row for row in rows if not row.of_policy), None)
+    advice, units = summary.get("recommendation"), wording.plural(summary["unit"])
+    return {
+        "units": units,
         "today": today,
-        "trial": trial,
-        "today_note": wording.today_note({"private_evaluation": asked}),
-        **_list_uses(
-            answers.get("conduct") if answers else None, content[contents.MODEL[1]], today
-        ),
+        "today_note": wording.today_note(summary),
+        "trial": wording.describe_trial(advice, today, summary["units"], units) if advice else "",
+        "against": wording.describe_signs(verdict),
+        "practice": write_practice(summary, discount, believed=verdict.believed),
+        "believed": verdict.believed and wording.can_compare(summary),
+        **_list_uses(conduct, model, today),
     }
 
 
@@ -253,30 +263,17 @@ def write_practice(summary: Content, discount: float = 1.0, *, believed: bool = 
     )
 
 
-def write_conduct(
-    conduct: Content | None,
-    model: Content,
-    today: wording.Shown | None,
-    units: str,
-    labels: Mapping[str, str],
-    *,
-    believed: bool,
-) -> Section:
+def write_conduct(beside: Mapping[str, Any], labels: Mapping[str, str]) -> Section:
     """Write the section on what the policy does beside today's practice; empty where that is not
     known.
 
     Args:
-        conduct: see `primorl.evaluate.private.results.Conduct`.
-        model: ``config.json`` of the model, which names actions that nobody takes.
-        today: the people's mean return; None: not known.
-        units: of privacy, in the plural.
+        beside: see `compare_with_today`.
         labels: declared words for columns and actions.
-        believed: whether outcomes in the model may be shown.
     """
-    if conduct is None:
+    if beside["conduct"] is None:
         return Section([], [], [])
-    uses = _list_uses(conduct, model, today)
-    return _section("conduct", **uses, units=units, labels=labels, believed=believed)
+    return _section("conduct", **beside, labels=labels)
 
 
 def _list_uses(

@@ -84,23 +84,11 @@ class Facts:
     newer_data: bool = False
     conduct: Mapping[str, Any] | None = None
 
-    @property
-    def void(self) -> tuple[str, ...]:
-        """Reasons not to rely on the results that the page counts, or on a part of them."""
-        reasons = (*self.statement.void, *self.summary["void"], *self.released["void"])
-        return tuple(dict.fromkeys(reasons))
-
-    @property
-    def sound(self) -> bool:
-        """Whether everything that the page counts has a guarantee, and no part of it is void."""
-        return self.statement.private and bool(self.released["private"]) and not self.void
-
 
 def read_facts(
     params: Params,
     *,
     spending: Spending | None = None,
-    mlflow: str = "",
     allow_newer_data: bool = False,
 ) -> Facts:
     """Read the run's files in the working directory.
@@ -108,7 +96,6 @@ def read_facts(
     Args:
         params: have the dataset and its declared texts.
         spending: see `Facts`.
-        mlflow: see `Facts`.
         allow_newer_data: see `VerifiedRun.read`.
 
     Raises:
@@ -139,7 +126,6 @@ def read_facts(
         released=released,
         counted=counted,
         spending=spending,
-        mlflow=mlflow,
         policy=run.config.to_json(),
         model=ModelConfig.read(MODEL).to_json(),
         declared=params.chosen.texts,
@@ -154,53 +140,43 @@ def write_page(facts: Facts) -> str:
 
     Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
-    statement, training, labels = facts.statement, facts.training, facts.declared.get("labels", {})
+    statement, training, declared = facts.statement, facts.training, facts.declared
+    labels = declared.get("labels", {})
     parts = (facts.summary, facts.released, training.to_json())
     summary, released, stated = (wording.name_people(each, labels) for each in parts)
-    unit = stated["unit"]
-    units = wording.plural(unit)
+    void = tuple(dict.fromkeys((*statement.void, *summary["void"], *released["void"])))
+    sound = statement.private and released["private"] and not void
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = released if released["private"] else summary
-    promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}
-    verdict, advised = Verdict.of(summary.get("model_verdict")), summary.get("recommendation")
-    believed = verdict is None or verdict.believed
-    compares = believed and wording.can_compare(summary)
-    today = next(
-        (row for row in wording.comparable(summary, facts.discount) if not row.of_policy), None
-    )
-    declared, named = facts.declared, card.DECLARED_TEXTS.items()
+    promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": void}
+    verdict = Verdict.of(summary.get("model_verdict")) or Verdict()
+    beside = card.compare_with_today(summary, facts.discount, verdict, facts.conduct, facts.model)
     lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
-    return template.render(
-        facts=facts,
-        day=f"{facts.day.day} {facts.day:%B %Y}",
-        summary=summary,
-        statement=statement,
-        training=training,
-        unit=unit,
-        units=units,
-        verdict=wording.guarantee({**summary, **promise}),
-        success=card.bound_success(facts.released) if facts.sound else None,
-        unprotected=wording.describe_public(stated) if statement.private else "",
-        public_facts=wording.public_facts(statement.to_json()),
-        today=today,
-        today_note=wording.today_note(summary),
-        trial=wording.describe_trial(advised, today, summary["units"], units) if advised else "",
-        gamma="" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
-        lengths_known=lengths or bool(stated.get("public_units")),
-        against=wording.describe_signs(verdict),
-        meaning=card.write_meaning(released, facts.counted),
-        practice=card.write_practice(summary, facts.discount, believed=believed),
-        conduct=card.write_conduct(
-            facts.conduct, facts.model, today, units, labels, believed=compares
-        ),
-        responsible=[(said, declared.get(key, "not stated")) for key, said in named],
-        columns=card.list_columns(facts.policy, labels),
-        explained=wording.list_explained(facts.model, labels),
-        curve=card.trace_curve(facts.released) if facts.sound else (),
-        version=primorl.__version__,
+    told = {
+        **beside,
         **_list_spending(facts),
-    )
+        "day": f"{facts.day.day} {facts.day:%B %Y}",
+        "summary": summary,
+        "sound": sound,
+        "unit": stated["unit"],
+        "promise": wording.guarantee({**summary, **promise}),
+        "success": card.bound_success(released) if sound else None,
+        "curve": card.trace_curve(released) if sound else (),
+        "unprotected": wording.describe_public(stated) if statement.private else "",
+        "public_facts": wording.public_facts(statement.to_json()),
+        "gamma": "" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
+        "lengths_known": lengths or bool(stated.get("public_units")),
+        "meaning": card.write_meaning(released, facts.counted),
+        "conduct": card.write_conduct(beside, labels),
+        "responsible": [
+            (said, declared.get(key, "not stated")) for key, said in card.DECLARED_TEXTS.items()
+        ],
+        "columns": card.list_columns(facts.policy, labels),
+        "explained": wording.list_explained(facts.model, labels),
+        "version": primorl.__version__,
+    }
+    return template.render(vars(facts) | told)
 
 
 def _list_spending(facts: Facts) -> dict[str, Any]:
