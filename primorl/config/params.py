@@ -527,19 +527,16 @@ def merge(
         raise PipelineError(f"{file}: recipe: a block of keys is needed")
     given, suggested = (dict(flat(each)) for each in (raw, recipe))
     for key in suggested:
-        if key in _ALONE or key.partition(".")[0] not in BLOCKS:
-            why = (
-                f"{_ALONE[key]}; it is set in params.yaml alone"
-                if key in _ALONE
-                else reading.UNKNOWN_KEY
-            )
+        alone = key in _ALONE and f"{_ALONE[key]}; it is set in params.yaml alone"
+        if alone or key.partition(".")[0] not in BLOCKS:
+            why = alone or reading.UNKNOWN_KEY
             raise PipelineError(f"{file}: recipe.{reading.shown_key(key)}: {why}")
-    set_here = {key for key, value in given.items() if value is not None}
+    set_here = {key: value for key, value in given.items() if value is not None}
     origins = dict.fromkeys(suggested, file) | dict.fromkeys(set_here, PARAMS.name)
     origins = {key: of for key, of in origins.items() if key.partition(".")[0] in BLOCKS}
-    if set_here & {"partition.public_fraction", "partition.public"}:
+    if set_here.keys() & {"partition.public_fraction", "partition.public"}:
         suggested.pop("partition.public_fraction", None)
-    said = given | {key: value for key, value in suggested.items() if key not in set_here}
+    said = given | suggested | set_here
     if not said.get("partition.public") and said.get("partition.public_fraction") is None:
         said["partition.public_fraction"] = 0  # nobody is public by default
     if said.get("privacy.shares") is None:
