@@ -4,7 +4,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
@@ -91,8 +91,9 @@ def to_json(value: Any) -> dict[str, Any]:
 
     An optional key that holds its default is left out.
     """
-    version = getattr(type(value), "FORMAT", None)
-    content: dict[str, Any] = _plain(value)
+    kind: Any = type(value)
+    content: dict[str, Any] = adapter(kind).dump_python(value, mode="json", exclude_defaults=True)
+    version = getattr(kind, "FORMAT", None)
     return content if version is None else {"format": version, **content}
 
 
@@ -173,21 +174,6 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 def printable(text: str) -> str:
     """A stranger's text, made fit for one line on a terminal."""
     return re.sub(r"[^ -~]", "?", text)[:100]
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        found = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: _plain(part) for field, part in found if not _is_default(field, part)}
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _is_default(field: Any, value: Any) -> bool:
-    if field.default_factory is not MISSING:
-        return bool(value == field.default_factory())
-    return field.default is not MISSING and bool(value == field.default)
 
 
 def _describe(error: Any) -> str:
