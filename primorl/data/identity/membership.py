@@ -74,11 +74,17 @@ def _create(path: Path) -> None:
             file.write(secrets.token_bytes(_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces a secret that another process just made.
-        with suppress(FileExistsError):
+        try:
+            # Unlike a rename, a link never replaces a secret that another process just made.
             os.link(fresh, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links: whoever made the empty file fills it
+            with suppress(FileExistsError):
+                path.touch(mode=0o600, exist_ok=False)
+                Path(fresh).replace(path)
     finally:
-        Path(fresh).unlink()
+        Path(fresh).unlink(missing_ok=True)
 
 
 class Fingerprint:
@@ -311,12 +317,12 @@ class SpellingCheck:
     Ids are one where they agree without blanks, quotes and brackets around them and second blanks
     within, without invisible characters (a byte order mark, a zero-width blank), without zeros in
     front of digits and ``.0`` or ``,0`` behind them, with ``3e3`` written out, and in one Unicode
-    form. Case tells people apart, but for UUIDs.
+    form. Case tells people apart, but for UUIDs; ids that differ by case alone are warned of.
 
     Ids that all end in ``.0`` are refused: another version of the log may have them without it.
     Those that may have lost their last digits are warned of.
 
-    Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one
+    Only hashes are held, 24 bytes for each id. Two of 10⁷ different ids have equal ones in one
     ingestion of 370,000, which is refused, too; repeated, it passes.
 
     Args:
@@ -326,7 +332,7 @@ class SpellingCheck:
 
     def __init__(self, origin: object, of: str = "units"):
         self._origin, self._of = origin, of
-        self._ids, self._plain = array("q"), array("q")
+        self._ids, self._plain, self._folded = array("q"), array("q"), array("q")
         self._long, self._exact, self._pointed = 0, False, of == "units"
 
     def __call__(self, table: pa.Table) -> None:
@@ -352,6 +358,7 @@ class SpellingCheck:
         plain = pc.replace_with_mask(plain, short, pa.array(whole, plain.type))
         self._ids.extend(map(hash, ids.to_pylist()))
         self._plain.extend(map(hash, plain.to_pylist()))
+        self._folded.extend(hash(each.casefold()) for each in plain.to_pylist())
 
     def finish(self) -> None:
         """Compare all ids; call it after the last batch.
@@ -368,13 +375,20 @@ class SpellingCheck:
             remedy = "different people may share one: write ids as text where they come from"
             say(f"ingest: warning: {self._origin}: {found}; {remedy}")
         # Sorted, as np.unique takes ten times as long for as many numbers.
-        different = [np.count_nonzero(np.diff(np.sort(each))) for each in (self._ids, self._plain)]
+        hashes = self._ids, self._plain, self._folded
+        different = [np.count_nonzero(np.diff(np.sort(each))) for each in hashes]
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
                 "in blanks, quotes, brackets, the form of a hyphen, zeros in front, a final `.0`, "
                 "an exponent, or the form of a UUID or of Unicode; use one spelling"
             )
+        if again := different[1] - different[2]:
+            found = f"found ids of {self._of} ({again}) that differ from another one by case alone"
+            why = "if two are one, it is cut in two"
+            if self._of == "units":
+                why = "if two are one person, that person counts twice, and ε is of half a person"
+            say(f"ingest: warning: {self._origin}: {found}; {why}; use one spelling")
 
 
 _SALT = b"7:primorl"  # separates this draw from other hashes of the same ids

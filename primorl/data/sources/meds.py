@@ -52,6 +52,9 @@ _LONG = "trajectories are longer than the horizon, and cut there"
 _EMPTY = f"trajectories have an end at their begin, taken for that of one before: {_TIME}"
 _NUMBERLESS = "events of a dose or reward have no number, and add 0"
 _AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
+_NO_TIME = f"{_TIME}, or drop the row; only `happened` takes events without one"
+_RUNNING = "rates that were set in the day before a trajectory began hold from its begin on"
+_DAY = 86_400_000_000  # microseconds
 _UNDATED = "events are at 1900-01-01 or 1970-01-01 00:00, as an unknown time is often written"
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
@@ -89,14 +92,15 @@ class Meds:
         left_out = [f"{out} of {all_} {name}" for name, (out, all_) in logs.outside.items() if out]
         found = f"{kept} of {len(everybody)} subjects in {len(files)} shards have a decision"
         found += f" and are kept, with {logs.kept} of {logs.begun} trajectories"
-        found += f"; values left out: {', '.join(left_out) or 'none'}"
+        found += f"; values left out or cut: {', '.join(left_out) or 'none'}"
         told = [f"{count} {said}" for said, count in codes.told.items() if count]
         say("; ".join((f"collect: {found}", *told)))
-        for entry in self._dataset.options.observation:
+        options = self._dataset.options
+        for entry in (*options.observation, *options.action, *options.reward):
             read = sorted(codes.fitting[codes.role(entry)])
-            if isinstance(entry, datasets.MedsValue) and len(read) > 1:
+            if codes.role(entry) in codes.reads and len(read) > 1:
                 found = f"{len(read)} codes, all in one unit? {', '.join(read[:_MOST_CODES])}"
-                say(f"collect: {entry.name} is read of {found}")
+                say(f"collect: {getattr(entry, 'name', 'a reward')} is read of {found}")
         if unseen := ", ".join(map(repr, codes.unseen)):
             where = f"datasets/{self._name}.yaml: options"
             raise PipelineError(f"{where}: found {unseen}, no event's code; correct or drop it")
@@ -168,6 +172,7 @@ class Codes:
         told: what is to be told of events and trajectories, and of how many; private.
         adds: roles of events with numbers that are added, or hold until another comes.
         reads: all roles of events with numbers.
+        static: roles of events that need no time.
     """
 
     def __init__(self, options: datasets.MedsOptions):
@@ -184,6 +189,7 @@ class Codes:
         values = [part for part in parts if isinstance(part, datasets.MedsValue)]
         self.adds = list(map(self.role, adds))
         self.reads = [*self.adds, *map(self.role, values)]
+        self.static = [self.role(part) for part in parts if isinstance(part, datasets.MedsFlag)]
 
     def role(self, part: Any) -> int:
         """Find the role of one entry of the options."""
@@ -216,7 +222,40 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     """Read a shard: its events that have a role, and the subject of each run of rows.
 
     Raises:
-        PipelineError: it is unreadable, lacks a column or is not sorted.
+        PipelineError: it is unreadable, lacks a column or is not sorted, or a row has a fault.
+    """
+    file, table = _open_shard(path)
+    subject, time = (table[name].to_numpy() for name in ("subject_id", "time"))
+    new = subject[1:] != subject[:-1]
+    back = np.append(False, (time[1:] < time[:-1]) & ~new)
+    found = "a time before that of the row before, of the same subject"
+    remedy = "sort each subject's rows by time, those without one first (NULLS FIRST)"
+    _refuse(path, np.flatnonzero(back), found, remedy)
+    code = whole(table["code"])
+    # The last row is for events without a code.
+    roles = np.vstack([codes.roles_of(code.dictionary.to_pylist()), codes.roles_of([None])])
+    kinds = pc.fill_null(code.indices, -1).to_numpy()
+    rows = np.flatnonzero(roles[kinds].any(axis=1))
+    runs = np.append(subject[:1], subject[1:][new])
+    subject, time, roles = subject[rows], time[rows], roles[kinds[rows]]
+    needed = np.delete(roles, codes.static, axis=1).any(axis=1)
+    _refuse(path, rows[needed & (time == _STATIC)], "no time", _NO_TIME)
+    keys = [kinds[rows], time, subject]
+    order = np.lexsort(keys)
+    event = np.zeros(len(rows), np.int64)  # a number for each subject, time and code
+    event[order[1:]] = np.cumsum(np.any([np.diff(key[order]) for key in keys], axis=0))
+    codes.told[_AGAIN] += len(rows) - len(np.unique(event))
+    codes.told[_UNDATED] += int(np.isin(time, _UNKNOWN).sum())
+    value, faults = _read_numbers(file, rows, table["numeric_value"], roles, event, codes)
+    remedy = "allowed: float32 numbers in numeric_value, empty where there is none"
+    for found, bad in faults.items():
+        _refuse(path, rows[bad], found, remedy)
+    return Events(subject, time, value, roles), runs
+
+
+def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
+    """Open a shard, and read MEDS' columns: subjects, times in microseconds (`_STATIC` without
+    one), codes as a dictionary, and numbers of any type.
     """
     try:
         there = pq.read_schema(path)
@@ -231,42 +270,23 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
         form = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
         file = pq.ParquetFile(path, read_dictionary=["code"], **form)
         table = file.read(list(_TYPES), use_threads=False).combine_chunks()
-        ids = table["subject_id"]
-        if ids.null_count:
-            raise PipelineError(f"{path}: found rows without a subject_id")
-        subject = ids.cast(pa.int64()).to_numpy()
-        times = table["time"].cast(_TYPES["time"], safe=False).cast(pa.int64())
-        code = whole(table["code"].cast(pa.dictionary(pa.int32(), pa.string())))
-        number = table["numeric_value"]
+        subject, time, code, number = (table[name] for name in _TYPES)
+        time = time.cast(_TYPES["time"], safe=False).cast(pa.int64()).fill_null(_STATIC)
+        code = code.cast(pa.dictionary(pa.int32(), pa.string()))
         number.slice(0, 0).cast(pa.string())
+        subject = subject.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         found = "not readable as Parquet, or of other types than MEDS has"
         raise PipelineError(f"{path}: {found}; repair it") from None
-    time = pc.fill_null(times, _STATIC).to_numpy()
-    new = subject[1:] != subject[:-1]
-    back = np.flatnonzero((time[1:] < time[:-1]) & ~new)
-    if len(back):
-        found = "found a time before that of the row before, of the same subject"
-        remedy = "sort each subject's rows by time, those without one first (NULLS FIRST)"
-        raise PipelineError(f"{path}: row {back[0] + 2}: {found}; {remedy}")
-    # The last row is for events without a code.
-    roles = np.vstack([codes.roles_of(code.dictionary.to_pylist()), codes.roles_of([None])])
-    kinds = pc.fill_null(code.indices, -1).to_numpy()
-    rows = np.flatnonzero(roles[kinds].any(axis=1))
-    runs = np.append(subject[:1], subject[1:][new])
-    keys = [kinds[rows], time[rows], subject[rows]]
-    order = np.lexsort(keys)
-    event = np.zeros(len(rows), np.int64)  # a number for each subject, time and code
-    event[order[1:]] = np.cumsum(np.any([np.diff(key[order]) for key in keys], axis=0))
-    codes.told[_AGAIN] += len(rows) - len(np.unique(event))
-    codes.told[_UNDATED] += int(np.isin(time[rows], _UNKNOWN).sum())
-    value, faults = _read_numbers(file, rows, number, roles[kinds[rows]], event, codes)
-    for found, bad in faults.items():
-        if bad.any():
-            row = rows[bad.argmax()]
-            allowed = "float32 numbers in numeric_value, empty where there is none"
-            raise PipelineError(f"{path}: row {row + 1}: found {found}; allowed: {allowed}")
-    return Events(subject[rows], time[rows], value, roles[kinds[rows]]), runs
+    if subject.null_count:
+        raise PipelineError(f"{path}: found rows without a subject_id")
+    return file, pa.table([subject, time, code, number], names=list(_TYPES))
+
+
+def _refuse(path: Path, rows: Ints, found: str, remedy: str) -> None:
+    """Raise the error about the first of some rows, if any."""
+    if len(rows):
+        raise PipelineError(f"{path}: row {rows[0] + 1}: found {found}; {remedy}")
 
 
 def _parse(column: pa.ChunkedArray, rows: Ints) -> tuple[Floats, Flags]:
@@ -410,6 +430,7 @@ class Rows:
         who: number of the subject.
         number: of the trajectory, among the subject's begins.
         begin: time at which the trajectory began.
+        since: time from which on a rate that was set holds in it.
         time: of the row.
         following: time of the next row; of a final row its own.
         final: whether it is the end of a trajectory.
@@ -419,6 +440,7 @@ class Rows:
     who: Ints
     number: Ints
     begin: Ints
+    since: Ints
     time: Ints
     following: Ints
     final: Flags
@@ -430,8 +452,8 @@ class Decisions:
 
     Attributes:
         schema: of the rows.
-        outside: for each value observed, how many beyond its bounds, how many without a number, of
-            how many; private.
+        outside: of each value observed, how many are beyond its bounds, how many without a number,
+            of how many; the same of continuous doses of a step; private.
         begun: how many trajectories begin; private.
         kept: how many of them are in the rows; private.
     """
@@ -455,7 +477,6 @@ class Decisions:
         if len(events.time) == 0:
             return self.schema.empty_table()
         rows = self._rows(events)
-        self._count_outside(events)
         columns: dict[str, Any] = {
             "subject_id": events.subject[np.searchsorted(events.who, rows.who)],
             "trajectory": rows.number,
@@ -463,8 +484,13 @@ class Decisions:
         }
         for entry in self._options.observation:
             columns |= self._observe(entry, events, rows)
+            if isinstance(entry, datasets.MedsValue):
+                values = events.value[events.roles[:, self._codes.role(entry)]]
+                none, beyond = np.isnan(values), ~_inside(entry, values)
+                self._count_outside(f"{entry.name} beyond bounds", beyond & ~none)
+                self._count_outside(f"{entry.name} without a number", none)
         for dose in self._options.action:
-            columns[dose.name] = _give(dose, self._series(dose, events), rows)
+            columns[dose.name] = self._give(dose, self._series(dose, events), rows)
         # Nothing was done or gained at what was observed in the end.
         columns["reward"] = pa.array(self._rewards(columns, events, rows), mask=rows.final)
         columns["terminated"] = rows.died & np.append(rows.final[1:], False)
@@ -472,44 +498,38 @@ class Decisions:
         # Nothing follows on an end for good.
         return table.cast(self.schema).filter(pa.array(~(rows.died & rows.final)))
 
-    def _series(self, part: Any, events: Events, static: bool = False) -> Series:
-        """Give the events that have the role of one entry of the options; those without a time only
-        if they are asked for.
+    def _series(self, part: Any, events: Events) -> Series:
+        """Give the events that have the role of one entry of the options.
 
         Of an entry with bounds they are those with a number within, of a rate those with a number.
         """
-        chosen = events.roles[:, self._codes.role(part)] & ((events.time > _STATIC) | static)
+        chosen = events.roles[:, self._codes.role(part)]
         if isinstance(part, datasets.MedsValue):
-            chosen &= _inside(part, events.value)
+            chosen = chosen & _inside(part, events.value)
         elif isinstance(part, datasets.MedsDose) and part.of == "last":
-            chosen &= np.isfinite(events.value)
+            chosen = chosen & np.isfinite(events.value)
         return events.series(chosen)
 
-    def _count_outside(self, events: Events) -> None:
-        for entry in self._options.observation:
-            if isinstance(entry, datasets.MedsValue):
-                values = events.value[events.roles[:, self._codes.role(entry)]]
-                none, beyond = np.isnan(values), ~_inside(entry, values)
-                for why, bad in (("beyond bounds", beyond & ~none), ("without a number", none)):
-                    self.outside[f"{entry.name} {why}"] += np.array([np.sum(bad), len(values)])
+    def _count_outside(self, what: str, bad: Flags) -> None:
+        self.outside[what] += np.array([np.sum(bad), len(bad)])
 
     def _rows(self, events: Events) -> Rows:
         """Find the trajectories, from the first decision at which all is known that has to be."""
-        timed, roles = events.time > _STATIC, events.roles
-        everything, deaths = events.series(timed), events.series(timed & roles[:, _TERMINATES])
-        begins = events.series(timed & roles[:, _BEGINS])
+        roles = events.roles
+        everything = events.series(events.time > _STATIC)
+        deaths, begins = events.series(roles[:, _TERMINATES]), events.series(roles[:, _BEGINS])
         begins = begins.first_of(begins.key)
         if self._options.begins is None:
             begins = everything.first_of(everything.who)
         who, begin = begins.who, begins.time
         told = self._codes.told
-        ends = events.series(timed & roles[:, _ENDS])
+        ends = events.series(roles[:, _ENDS])
         told[_EMPTY] += int(np.sum(ends.first(who, begin) == begin))
         self.begun += len(who)
         number = np.arange(len(who)) - np.searchsorted(who, who)
         # A trajectory lasts until something ends it, the next one begins, or the record ends.
         following = begins.first(who, begin, after=True)
-        stops = events.series(timed & roles[:, [_ENDS, _TERMINATES]].any(axis=1))
+        stops = events.series(roles[:, _ENDS] | roles[:, _TERMINATES])
         stop = stops.first(who, begin, after=True)
         stopped = (stop <= following) & (stop < _NEVER)
         last = everything.time[everything.before(who, following, at=False) - 1]
@@ -519,6 +539,9 @@ class Decisions:
         np.minimum.at(counted, who[died], end[died])
         deaths = deaths.first_of(deaths.key)  # and none that repeats what was counted
         told[_LATE] += int((deaths.time < counted[deaths.who]).sum())
+        # A rate of a day before holds, but not one of an earlier trajectory.
+        since = np.where(number > 0, np.append(0, end)[:-1] + 1, _STATIC)
+        since = since.clip(begin - _DAY, begin)
         known = begin
         for entry in self._options.observation:
             if isinstance(entry, datasets.MedsValue) and entry.first is None:
@@ -541,7 +564,8 @@ class Decisions:
         time = np.where(final & ~cut[of], end[kept][of], np.append(times, 0)[place])
         after = np.where(final, time, np.append(time[1:], 0))
         alive = died[kept] & ~cut
-        return Rows(who[kept][of], number[kept][of], begin[kept][of], time, after, final, alive[of])
+        who, number, begin, since = (each[kept][of] for each in (who, number, begin, since))
+        return Rows(who, number, begin, since, time, after, final, alive[of])
 
     def _decide(
         self, events: Events, who: Ints, begin: Ints, known: Ints, end: Ints
@@ -577,7 +601,7 @@ class Decisions:
             return {entry.clock: passed.clip(max=entry.most)}
         before = self._gives_away(entry)
         if isinstance(entry, datasets.MedsFlag):
-            series = self._series(entry, events, static=True)
+            series = self._series(entry, events)
             since = np.full_like(rows.time, _STATIC)
             return {entry.happened: series.last(rows.who, rows.time, since, before=before)[0]}
         since = rows.begin - _lookback(entry)
@@ -591,6 +615,28 @@ class Decisions:
             f"{entry.name}_age": np.where(there, age, most),
         }
         return both if entry.age else {entry.name: both[entry.name]}
+
+    def _give(self, dose: datasets.MedsDose, series: Series, rows: Rows) -> pa.Array:
+        """Compute what was done from each decision up to the following one, cut at its bounds, or
+        as a level; null in a final row.
+        """
+        if dose.of == "last":
+            there, value, at = series.last(rows.who, rows.following, rows.since, before=True)
+            given = np.where(there, value, 0.0).astype(np.float64)
+            first = np.append(True, rows.final)[:-1]
+            self._codes.told[_RUNNING] += int(np.sum(first & (given != 0) & (at < rows.begin)))
+        else:
+            count, total = series.between(rows.who, rows.time, rows.following, after=False)
+            given = total if dose.of == "sum" else count.astype(np.float64)
+        # In MEDS' own type: as float64, a dose of float32(0.1) is above 0.1.
+        given = given.astype(np.float32)
+        if dose.bins is None:
+            cut = np.clip(given, dose.low, dose.high)
+            self._count_outside(f"{dose.name} beyond bounds (cut)", (cut != given)[~rows.final])
+            return pa.array(cut, mask=rows.final)
+        level = np.searchsorted(np.array(dose.bins, np.float32), given).astype(np.int32)
+        chosen = pa.array(level, mask=rows.final)
+        return pa.DictionaryArray.from_arrays(chosen, pa.array(levels(dose.bins)))
 
     def _rewards(self, columns: dict[str, Array], events: Events, rows: Rows) -> Array:
         reward = np.zeros(len(rows.time))
@@ -622,25 +668,6 @@ def _ranges(lengths: Ints) -> Ints:
 def _inside(entry: datasets.MedsValue, values: Floats) -> Flags:
     inside: Flags = (values >= entry.low) & (values <= entry.high)
     return inside
-
-
-def _give(dose: datasets.MedsDose, series: Series, rows: Rows) -> pa.Array:
-    """Compute what was done from each decision up to the following one, cut at its bounds, or as a
-    level; null in a final row.
-    """
-    if dose.of == "last":
-        there, value, _ = series.last(rows.who, rows.following, rows.begin, before=True)
-        given = np.where(there, value, 0.0).astype(np.float64)
-    else:
-        count, total = series.between(rows.who, rows.time, rows.following, after=False)
-        given = total if dose.of == "sum" else count.astype(np.float64)
-    if dose.bins is None:
-        return pa.array(np.clip(given, dose.low, dose.high).astype(np.float32), mask=rows.final)
-    # In MEDS' own type: as float64, a dose of float32(0.1) is above 0.1.
-    edges = np.array(dose.bins, np.float32)
-    level = np.searchsorted(edges, given.astype(np.float32)).astype(np.int32)
-    chosen = pa.array(level, mask=rows.final)
-    return pa.DictionaryArray.from_arrays(chosen, pa.array(levels(dose.bins)))
 
 
 def _lookback(entry: datasets.MedsValue) -> int:

@@ -4,6 +4,7 @@ transitions.
 
 import itertools
 import shutil
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,13 +70,13 @@ def _refuse_moved(
     within: schema.Flags,
     moved: int,
 ) -> None:
-    """Refuse rows that sorting would put in a wrong place: the only step back of a trajectory as it
-    lies in the log, if a wrong date or number or the end of summer time explains it.
+    """Refuse rows that sorting would put in a wrong place.
 
-    A date is wrong where the step goes over half a year, in one file, and all other gaps of the
-    trajectory together are a twentieth of that gap at most; a number (-999) where all trajectories
-    that lie in no order are so. Summer time can end in a night to Sunday: a step back by less than
-    an hour there, of times without a zone.
+    A date is wrong where the only step back of a trajectory as it lies in the log goes over half a
+    year, in one file, and all other gaps of the trajectory together are a twentieth of that gap at
+    most; a number (-999) where all trajectories that lie in no order are so. Summer time can end in
+    a night to Sunday: an only step back by less than an hour there, of times without a zone. A
+    clock of 12 hours steps back by almost as many, and has no hour beyond.
 
     Args:
         log: of the rows.
@@ -92,24 +93,33 @@ def _refuse_moved(
     places = np.lexsort(ids)
     steps, trajectory = np.diff(time[places]), np.cumsum(~within)
     back = within & (steps < 0)
-    back &= np.bincount(trajectory, back)[trajectory] == 1
+    alone = back & (np.bincount(trajectory, back)[trajectory] == 1)
     gaps = np.where(within, np.diff(time[order]), 0)  # a trajectory has the same places there
     longest = np.zeros(len(rows), gaps.dtype)
     np.maximum.at(longest, trajectory, gaps)
     span = np.bincount(trajectory, gaps, len(rows))
     least = _HALF_YEAR if log.ordered_by_time else 0
     far = (longest > least) & (span <= 1.05 * longest) & (span > longest)
-    far = back & far[trajectory] & (-steps >= longest[trajectory])
+    far = alone & far[trajectory] & (-steps >= longest[trajectory])
     far &= np.diff(rows["file"].to_numpy()[places]) == 0
+    in_order = "the trajectory's rows in order"
     if log.ordered_by_time or far.sum() == moved:
         found = "a time far before that of the row before (over half a year, or as -999)"
-        allowed = "the true one; or, if it is true, the trajectory's rows in order"
+        allowed = f"the true one; or, if it is true, {in_order}"
         log.refuse(rows, places[1:][far], f"{found}, unlike all other steps", allowed)
+    if not log.ordered_by_time:
+        return
+    clock = time // HOUR % 24
+    if clock.max() == 12 and clock.min() > 0:
+        half = back & (steps <= -9 * HOUR) & (steps > -12 * HOUR)
+        found = "a time 9 to 12 hours before that of the row before, and no row's hour is above 12"
+        allowed = f"hours of 24 (13:05, not 01:05); or, if they are true, {in_order}"
+        log.refuse(rows, places[1:][half], found, allowed)
     if log.without_zone:
         night = can_end_summer_time(time[places[1:]])
         found = "a time before that of the row before in the night in which summer time can end"
-        bad = places[1:][back & (steps > -HOUR) & night]
-        log.refuse(rows, bad, found, f"{ZONE}; or rows of a trajectory in order")
+        bad = places[1:][alone & (steps > -HOUR) & night]
+        log.refuse(rows, bad, found, f"{ZONE}; or {in_order}")
 
 
 def _ranks(ids: pa.ChunkedArray) -> schema.Ints:
@@ -243,6 +253,7 @@ class TabularReader:
         self._or_merged = merged if self._unit == "trajectory" else ""
         self._unused = self._earns = False  # rewards of last rows that are cut; others
         self._had = set[float]()  # rewards of rows that end their trajectory
+        self._cut = Counter[str]()  # values beyond bounds
         self._levels = set[float | None]()  # of trajectories with one reward in all rows, or None
 
     def tables(self) -> Generator[pa.Table]:
@@ -260,6 +271,8 @@ class TabularReader:
             hint = "" if self._earns else "warning: no other row has a reward: "
             found = "the last row of trajectories that do not terminate has a reward"
             say(f"ingest: {hint}{found}, which is not used: {REMEDY}")
+        for what, count in (+self._cut).items():
+            say(f"ingest: {count} values of {what} were beyond bounds, and cut there")
         if None not in self._levels and len(self._levels) > 1:
             why = "an outcome is the reward of the last row alone"
             say(f"ingest: warning: a trajectory's rows all earn the same; {why}")
@@ -481,9 +494,10 @@ class TabularReader:
             return values
         pair = (declared.low, declared.high) if isinstance(declared, DeclaredBounds) else declared
         low, high = np.array(pair, np.float32)  # the numbers are float32 too
-        if self._options.beyond_bounds == "clip":
-            return np.clip(values, low, high)
         outside = (values < low) | (values > high)
+        if self._options.beyond_bounds == "clip":
+            self._cut[what] += int(outside.sum())
+            return np.clip(values, low, high)
         bad = ", ".join(names[i] for i in np.flatnonzero(outside.any(axis=0)))
         self._log.refuse(
             rows,

@@ -138,8 +138,8 @@ def test_collect_tells_in_one_line_whom_and_what_it_left_out(
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("collect: ")]
     assert said == [
         "collect: 1 of 2 subjects in 2 shards have a decision and are kept, with 1 of 2 "
-        "trajectories; values left out: 3 of 6 glucose beyond bounds, 1 of 6 glucose without a "
-        "number"
+        "trajectories; values left out or cut: 3 of 6 glucose beyond bounds, 1 of 6 glucose "
+        "without a number"
     ]
 
 
@@ -217,6 +217,106 @@ def test_what_a_rule_decides_about_events_is_told(
     assert says in said
     told = [each for _, each in TOLD.values() if each and each in said]
     assert told == ([says] if says else [])
+
+
+RATE: dict[str, Any] = {"name": "rate", "codes": ["INSULIN*"], "of": "last", "low": 0, "high": 9}
+CASES: dict[str, tuple[list[Event], dict[str, Any], str]] = {  # events, keys, what is told
+    "two units of a dose": (
+        [(7, 5, "INSULIN//mL", 0.1)],
+        {"action": [RATE | {"of": "sum"}]},
+        "rat",
+    ),
+    "of a rate": ([(7, 5, "INSULIN//mL/h", 0.1)], {"action": [RATE]}, "rate is read of 2 codes"),
+    "of a reward": (
+        [(7, 5, "MEAL//kcal", 900.0)],
+        {"reward": [{"codes": ["MEAL*"], "scale": 0.001}]},
+        "a reward is read of 2 codes, all in one unit? MEAL, MEAL//kcal",
+    ),
+    "of a count": ([(7, 5, "INSULIN//mL", 0.1)], {"action": [RATE | {"of": "count"}]}, ""),
+    "a sum beyond": (
+        [],
+        {"action": [DOSES | {"bins": None, "low": 0, "high": 5}]},
+        "1 of 2 insulin",
+    ),
+    "a rate in thousands": ([(7, 6, "INSULIN", 2500.0)], {"action": [RATE]}, "2 of 2 rate beyond"),
+    "below": ([(7, 9, "INSULIN", -1.0)], {"action": [RATE]}, "1 of 2 rate beyond bounds (cut)"),
+    "within": ([(7, 9, "INSULIN", 9.0)], {"action": [RATE]}, ""),
+    "a reward beyond": (
+        [(7, 9, "MEAL", 80.0)],
+        {},
+        "ingest: 1 values of reward were beyond bounds, and cut there",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_codes_of_one_number_and_numbers_that_are_cut_are_told(
+    project: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a dose is in units and in millilitres, or in thousandths."""
+    more, keys, says = CASES[which]
+    write(sorted([*STAY, *more], key=lambda each: -math.inf if each[1] is None else each[1]))
+    run(entry(IN_WARD | keys, termination="none"))
+    said = capsys.readouterr().err
+    assert says in said
+    others = said.replace("1 of 3 glucose beyond bounds", "").replace("glucose is read of 1", "")
+    assert bool(says) is any(each in others for each in ("all in one unit?", "beyond bounds"))
+
+
+NEEDED: dict[str, str] = {"a dose": "INSULIN", "a death": "MEDS_DEATH", "an end": "DISCHARGE"}
+NEEDED |= {"a value": "LAB//LACTATE", "a reward": "MEAL", "a begin": "ADMISSION//URGENT"}
+NEEDED |= {"a decision": "ROUND", "a birth": "MEDS_BIRTH"}
+
+
+@pytest.mark.parametrize("what", NEEDED)
+def test_an_event_without_the_time_that_it_needs_is_refused(project: Path, what: str) -> None:
+    """Twin: what happened at any time, and a code of no role, need none."""
+    age = {"clock": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
+    options = {"observation": [*OBSERVED, age], "decision": {"codes": ["ROUND", "LAB//GLUCOSE*"]}}
+    whole = [*STAY[:9], (7, 9, "ROUND", None), *STAY[9:], (7, 11, "MEDS_DEATH", None)]
+    birth = (7, -99, "MEDS_BIRTH", None)
+    for code, refused in (("BLOOD//A", False), (NEEDED[what], True)):
+        write([STAY[0], (7, None, code, 1.0), birth, *whole[1:]])
+        if refused:
+            with pytest.raises(PipelineError, match=r"0\.parquet: row 2: found no time; give it"):
+                run(entry(options))
+        else:
+            assert run(entry(options))[0]["observation"][4] == 1
+
+
+ADMITTED, LEFT = (7, 0, "ADMISSION//A", None), (7, 10, "DISCHARGE", None)
+EARLIER: list[Event] = [(7, -9, "ADMISSION//A", None), (7, -3, "DISCHARGE", None)]
+RATES: dict[str, tuple[list[Event], float]] = {  # events of the stay and before; its first rate
+    "set an hour before": ([(7, -1, "INSULIN", 5.0)], 5),
+    "a day before": ([(7, -24, "INSULIN", 5.0)], 5),
+    "longer ago": ([(7, -25, "INSULIN", 5.0)], 0),
+    "stopped before": ([(7, -2, "INSULIN", 5.0), (7, -1, "INSULIN", 0.0)], 0),
+    "set anew at the begin": ([(7, -1, "INSULIN", 5.0), (7, 0, "INSULIN", 2.0)], 2),
+    "set in an earlier stay": ([*EARLIER, (7, -8, "INSULIN", 5.0)], 0),
+    "set at its end": ([*EARLIER, (7, -3, "INSULIN", 5.0)], 0),
+    "set after its end": ([*EARLIER, (7, -2, "INSULIN", 5.0)], 5),
+    "set in one that does not end": ([EARLIER[0], (7, -8, "INSULIN", 5.0)], 0),
+    "of somebody else": ([(6, -1, "INSULIN", 5.0)], 0),
+}
+
+
+@pytest.mark.parametrize("which", RATES)
+def test_a_rate_that_was_set_before_the_begin_holds_but_not_that_of_another_stay(
+    project: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events, first = RATES[which]
+    stay: list[Event] = [ADMITTED, (7, 0, "LAB//GLUCOSE", 8.0), (7, 6, "INSULIN", 3.0), LEFT]
+    write(sorted([*events, *stay], key=lambda each: (each[0], each[1] or 0)))
+    reward = [IN_RANGE]
+    made = run(
+        entry(
+            {"terminates": None, "reward": reward, "action": [RATE], "observation": [OBSERVED[0]]},
+            termination="none",
+        )
+    )
+    assert [each["action"] for each in made] == [[first], [3], [3]]
+    told = "1 rates that were set in the day before a trajectory began hold"
+    assert (told in capsys.readouterr().err) is (first == 5)
 
 
 HOME, MOVED = {"codes": ["DISCHARGE"], "value": 1}, {"codes": ["MEAL"], "value": 0.5}
@@ -431,13 +531,15 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
             return sorted({t for t, code, _ in timed if fits(code, part)})
 
         begins = when(["*"])[:1] if options["begins"] is None else when(options["begins"])
-        kept = 0
+        kept, left = 0, -np.inf  # when the trajectory before ended
         for number, begin in enumerate(begins):
             following = begins[number + 1] if number + 1 < len(begins) else np.inf
             deaths = when(options["terminates"])
             stops = [t for t in deaths + when(options["ends"]) if begin < t <= following]
             end = min(stops or [t for t in when(["*"]) if t < following or t == begin][-1:])
             died = bool(stops) and end in deaths
+            running = [t for t in when(dose) if t >= begin or (t > left and t >= begin - 24)]
+            left = end
             if "codes" in options["decision"]:
                 times = [t for t in when(options["decision"]) if begin <= t < end]
             else:
@@ -454,7 +556,7 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
                 dosed = [(u, x) for u, x in given if x is not None]
                 done = sum(x for u, x in dosed if u >= t)
                 if dose.get("of") == "last":
-                    done = ([0.0] + [x for u, x in dosed if u >= begin])[-1]
+                    done = ([0.0] + [x for u, x in dosed if u in running])[-1]
                 reward = 0.0
                 for part in options["reward"]:
                     if "observation" in part:
@@ -498,7 +600,7 @@ def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path) ->
     options = OPTIONS | {"observation": [*OBSERVED[:3], own]}
     every = {"every": 3, "unit": "hours"}
     options["decision"] = every if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
-    of = "last" if seed % 4 == 3 else "sum"
+    of = "last" if seed % 4 > 1 else "sum"
     options["action"] = [{"name": "dose", "codes": ["INSULIN"], "of": of, "low": -1e6, "high": 1e6}]
     if seed % 5 == 0:
         options |= {"begins": None, "ends": None}

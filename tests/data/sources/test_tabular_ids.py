@@ -86,6 +86,33 @@ def test_other_ids_are_other_people(project: Path) -> None:
     assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)
 
 
+CASES: dict[str, tuple[str, int]] = {  # two ids, and how many of people differ by case alone
+    "VINs": ("WVWZZZ1JZ3W386000|wvwzzz1jz3w386000", 1),
+    "e-mails": ("A.Lee@ward.example|a.lee@ward.example", 1),
+    "plates": ("MÜ-AB 12|mü-ab 12", 1),
+    "other spaces, too": ("AB  1|AB 2", 0),
+    "other people": ("ab-1|AB-2", 0),
+}
+
+
+@pytest.mark.parametrize("which", CASES)
+@pytest.mark.parametrize("of", ["units", "trajectories"])
+def test_ids_that_differ_by_case_alone_are_counted_and_warned_of(
+    project: Path, which: str, of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are not refused: case tells some people apart."""
+    ids, count = CASES[which]
+    for number, name in enumerate(ids.split("|")):
+        user, visit = (name, number) if of == "units" else (7, name)
+        text(f"{HEADER}{user},{visit},0,{number}.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    assert len(run(entry(sorted=False))) == 2
+    said = capsys.readouterr().err
+    assert (f"found ids of {of} ({count}) that differ from another one by case alone" in said) is (
+        count > 0
+    )
+    assert ids.split("|")[0] not in said
+
+
 def test_whole_numbers_that_were_read_as_decimal_ones_are_refused(project: Path) -> None:
     """Another version has them without `.0`, and would be of other people. Twin: one is none."""
     write([each | {"user": f"{each['user']}.0"} for each in rows()], "log/log.csv")

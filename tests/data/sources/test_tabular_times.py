@@ -172,6 +172,36 @@ def test_the_hour_that_comes_twice_and_a_date_far_away_are_refused(
     assert says != SUMMER or "their zone" in refusal(entry(NO_FLAGS, end="last_row"))
 
 
+CLOCKS: dict[str, tuple[list[str], bool]] = {  # times of day; whether they are of a 12-hour clock
+    "at noon": (["11:30", "12:20", "01:05", "02:00"], True),
+    "at midnight": (["10:00", "12:40", "01:40", "03:00"], True),
+    "the end of it": (["09:59", "12:59", "01:00"], True),
+    "hours of 24": (["11:30", "12:20", "01:05", "13:00"], False),
+    "hours of a night": (["00:30", "12:20", "01:05"], False),
+    "a morning in no order": (["12:10", "08:00", "09:00"], False),
+    "a morning in order": (["01:05", "09:00", "12:10"], False),
+}
+
+
+@pytest.mark.parametrize("form", ["2024-01-02 {}", "2024-01-02 {}Z", "parquet"])
+@pytest.mark.parametrize("which", CLOCKS)
+def test_hours_of_a_clock_of_twelve_are_refused(project: Path, which: str, form: str) -> None:
+    """13:05 that was written as 01:05 would be sorted to the begin."""
+    times, refused = CLOCKS[which]
+    if form == "parquet":
+        dates = [datetime.fromisoformat(f"2300-01-02 {time}") for time in times]
+        write([row(2, 0, date) for date in dates])
+    else:
+        lines = [f"2,0,{form.format(time)},1,A,0.5,1,0,0\n" for time in times]
+        text(HEADER + "".join(lines))
+    dataset = entry(NO_FLAGS, sorted=False, end="last_row")
+    if refused:
+        said = refusal(dataset)
+        assert re.search(r"row 3: found a time 9 to 12 hours before .*allowed: hours of 24", said)
+    else:
+        assert len(run(dataset)) == len(times) - 1
+
+
 NUMBERS: dict[str, tuple[list[list[float]], bool]] = {  # of trajectories; whether one is refused
     "-999 for a missing one": ([[0, 1, -999, 3], [0, 1, 2, 3]], True),
     "9999 for a missing one": ([[0, 9999, 2, 3], [0, 1, 2, 3]], True),

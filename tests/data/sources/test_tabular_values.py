@@ -50,7 +50,9 @@ def test_odd_csv(project: Path) -> None:
     arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
 
 
-def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: Path) -> None:
+def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The error names the row itself, also where only the row before uses it, and quotes no value
     of a row.
     """
@@ -70,7 +72,13 @@ def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: P
         4.5 if each["visit"] else 1 for each in rows()
     ]
     write(rows())
+    capsys.readouterr()
     cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
+    told = [each for each in capsys.readouterr().err.splitlines() if "beyond bounds" in each]
+    assert [each.split(" were ")[0] for each in told] == [
+        "ingest: 4 values of observation",
+        "ingest: 2 values of reward",
+    ]
     for each, whole in zip(cut, EXPECTED, strict=True):
         for name in ("observation", "next_observation"):
             assert each[name] == [min(whole[name][0], 4.5), *whole[name][1:]]
