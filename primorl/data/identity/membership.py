@@ -332,7 +332,7 @@ class SpellingCheck:
 
     def __init__(self, origin: object, of: str = "units"):
         self._origin, self._of = origin, of
-        self._ids, self._plain, self._folded = array("q"), array("q"), array("q")
+        self._hashes = array("q"), array("q"), array("q")  # of ids, in plain, in one case
         self._long, self._exact, self._pointed = 0, False, of == "units"
 
     def __call__(self, table: pa.Table) -> None:
@@ -356,9 +356,9 @@ class SpellingCheck:
         parts = (each.rpartition("/") for each in plain.filter(short).to_pylist())
         whole = [f"{unit}{bar}{Decimal(own).normalize():f}" for unit, bar, own in parts]
         plain = pc.replace_with_mask(plain, short, pa.array(whole, plain.type))
-        self._ids.extend(map(hash, ids.to_pylist()))
-        self._plain.extend(map(hash, plain.to_pylist()))
-        self._folded.extend(hash(each.casefold()) for each in plain.to_pylist())
+        texts = ids.to_pylist(), plain.to_pylist(), map(str.casefold, plain.to_pylist())
+        for hashes, own in zip(self._hashes, texts, strict=True):
+            hashes.extend(map(hash, own))
 
     def finish(self) -> None:
         """Compare all ids; call it after the last batch.
@@ -367,7 +367,7 @@ class SpellingCheck:
             PipelineError: if two are one. They are counted and not named, as an id may name a
                 person.
         """
-        if self._pointed and self._ids:
+        if self._pointed and self._hashes[0]:
             found = "all ids of units end in `.0`, as whole numbers do that were read as decimal"
             raise PipelineError(f"{self._origin}: {found}; write them as they were, whole")
         if self._long >= _SEVERAL and not self._exact:
@@ -375,8 +375,7 @@ class SpellingCheck:
             remedy = "different people may share one: write ids as text where they come from"
             say(f"ingest: warning: {self._origin}: {found}; {remedy}")
         # Sorted, as np.unique takes ten times as long for as many numbers.
-        hashes = self._ids, self._plain, self._folded
-        different = [np.count_nonzero(np.diff(np.sort(each))) for each in hashes]
+        different = [np.count_nonzero(np.diff(np.sort(each))) for each in self._hashes]
         if again := different[0] - different[1]:
             raise PipelineError(
                 f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "

@@ -22,7 +22,8 @@ from primorl.base import PipelineError, say
 from primorl.base.reporting import progress_bar
 from primorl.config import datasets
 from primorl.data.sources.log_paths import record_files
-from primorl.data.sources.tabular import TabularReader
+from primorl.data.sources.logs import HOUR
+from primorl.data.sources.tabular import NO_TIMES, TabularReader
 from primorl.data.storage.schema import Array, Flags, Floats, Ints, whole
 
 _TYPES = {
@@ -39,9 +40,9 @@ MICROSECONDS: dict[datasets.TimeUnit, float] = {
 }
 _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
+_DAY = 24 * HOUR
 _LONGEST = 2**60  # microseconds, longer than any record
 _MOST_CODES = 8  # that a warning names
-_UNKNOWN = [-2_208_988_800_000_000, 0]  # 1900 and 1970, which programs write for no time
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
 _TIME = "give it its time, or the end of its day"
 _LATE = (
@@ -54,8 +55,7 @@ _NUMBERLESS = "events of a dose or reward have no number, and add 0"
 _AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
 _NO_TIME = f"{_TIME}, or drop the row; only `happened` takes events without one"
 _RUNNING = "rates that were set in the day before a trajectory began hold from its begin on"
-_DAY = 86_400_000_000  # microseconds
-_UNDATED = "events are at 1900-01-01 or 1970-01-01 00:00, as an unknown time is often written"
+_UNDATED = "events are at 1900-01-01, 1970-01-01 or the like, as unknown times are often written"
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
 
@@ -93,7 +93,7 @@ class Meds:
         found = f"{kept} of {len(everybody)} subjects in {len(files)} shards have a decision"
         found += f" and are kept, with {logs.kept} of {logs.begun} trajectories"
         found += f"; values left out or cut: {', '.join(left_out) or 'none'}"
-        told = [f"{count} {said}" for said, count in codes.told.items() if count]
+        told = [f"{count} {said}" for said, count in (+codes.told).items()]
         say("; ".join((f"collect: {found}", *told)))
         options = self._dataset.options
         for entry in (*options.observation, *options.action, *options.reward):
@@ -245,7 +245,7 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     event = np.zeros(len(rows), np.int64)  # a number for each subject, time and code
     event[order[1:]] = np.cumsum(np.any([np.diff(key[order]) for key in keys], axis=0))
     codes.told[_AGAIN] += len(rows) - len(np.unique(event))
-    codes.told[_UNDATED] += int(np.isin(time, _UNKNOWN).sum())
+    codes.told[_UNDATED] += int(np.isin(time, NO_TIMES).sum())
     value, faults = _read_numbers(file, rows, table["numeric_value"], roles, event, codes)
     remedy = "allowed: float32 numbers in numeric_value, empty where there is none"
     for found, bad in faults.items():

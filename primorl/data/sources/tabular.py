@@ -32,7 +32,7 @@ _HALF_YEAR = 183 * 24 * HOUR
 _SEVERAL = 10  # units, more than meet by chance
 _DECADES = 40 * _HALF_YEAR
 # The years 1, 1753, 1900 and 1970: programs write their begin where a time is not known.
-_NO_TIMES = np.array([-62_135_596_800, -6_847_804_800, -2_208_988_800, 0]) * 10**6
+NO_TIMES = np.array([-62_135_596_800, -6_847_804_800, -2_208_988_800, 0]) * 10**6
 
 
 def sort_batches(log: LogFiles, unit: str) -> Generator[pa.Table]:
@@ -402,7 +402,7 @@ class TabularReader:
         inside[starts] = False
         again = np.flatnonzero(inside[1:] & (order[1:] <= order[:-1])) + 1
         if self._log.ordered_by_time:
-            unknown = np.isin(order, _NO_TIMES)
+            unknown = np.isin(order, NO_TIMES)
             far = unknown[:-1] & inside[1:] & (np.diff(order) > _DECADES)
             found = "a time that stands for an unknown one, such as 1900-01-01 or 1970-01-01"
             allowed = "the true one, within 20 years of the next; correct or drop the row"
