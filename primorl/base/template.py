@@ -65,14 +65,9 @@ def template(version: str) -> Iterator[tuple[str, str]]:
 
 def _of_installed(pipeline: str) -> str:
     """Make the stages of ``dvc.yaml`` depend on `VERSION` in the place of primorl's source code."""
-    lines = []
-    for line in pipeline.splitlines(keepends=True):
-        if line.startswith("      - primorl/"):
-            continue
-        lines.append(line)
-        if line.startswith("      - pipeline/"):
-            lines.append(f"      - {VERSION}\n")
-    return "".join(lines)
+    pipeline = re.sub(r"^      - primorl/.*\n", "", pipeline, flags=re.MULTILINE)
+    ours = rf"\1      - {VERSION}\n"
+    return re.sub(r"^(      - pipeline/.*\n)", ours, pipeline, flags=re.MULTILINE)
 
 
 def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:

@@ -148,18 +148,18 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
     print(format_table(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
     before: dict[str, str] = {}  # the last version of each population
     for record, (version, account) in ledger.accounts().items():
-        # two datasets may name the same rows
-        if own := [charge for charge in charges if charge.version == record]:
-            print("\n".join(_summary(record, version, account, own, params)))
-            of = version.population or ""
-            last, now = before.get(of, ""), version.fingerprint
-            if last not in ("", now):
-                counts = compare_units(last, now)
-                said = "not known here, until both were split here"
-                if counts is not None:
-                    said = "{} new, {} gone".format(*counts)
-                print(f"  since the version before: {said}")
-            before[of] = now
+        own = [charge for charge in charges if charge.version == record]
+        if not own:  # two datasets may name the same rows
+            continue
+        print("\n".join(_summary(record, version, account, own, params)))
+        of, now = version.population or "", version.fingerprint
+        if (last := before.get(of, now)) != now:
+            counts = compare_units(last, now)
+            said = "not known here, until both were split here"
+            if counts is not None:
+                said = "{} new, {} gone".format(*counts)
+            print(f"  since the version before: {said}")
+        before[of] = now
 
 
 def _summary(

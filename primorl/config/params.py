@@ -392,10 +392,9 @@ class Params(Block):
     def with_decided(self, values: Mapping[str, Any]) -> "Params":
         """Return the same choices with what a rule decided, by dotted key; set keys stay."""
         taken = {key: value for key, value in values.items() if attrgetter(key)(self) is None}
-        blocks: dict[str, dict[str, Any]] = {}
+        blocks: dict[str, Any] = {}
         for key, value in taken.items():
-            block, _, name = key.partition(".")
-            blocks.setdefault(block, {})[name] = value
+            _put(blocks, key, value)
         changed = {name: replace(getattr(self, name), **own) for name, own in blocks.items()}
         origins = {**self.origins, **dict.fromkeys(taken, RULE)}
         return replace(self, **changed, origins=origins)
