@@ -4,6 +4,7 @@ import argparse
 import signal
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -83,14 +84,15 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     for root in {workspace(), home()}:
         sweep_leftovers(root)
     listed = _listed(name)
-    before, checked = _read_followed(listed), params.load(PARAMS)
+    before = _read_followed(listed, params.load(PARAMS).dataset)
+    checked = params.load(PARAMS)  # after `before`: an edit in between shows at the end
     check_writable([*_outputs(listed), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         say(f"{name}: warning: {said}")
     started, log = time.perf_counter(), StageLog()
     if idle is None or not idle(checked):
         body(checked, log)
-    now = _read_followed(listed)
+    now = _read_followed(listed, checked.dataset)
     # DVC records what they are when the stage has ended, and would never run it for an edit.
     if edited := [key for key in before | now if before.get(key) != now.get(key)]:
         raise PipelineError(f"{edited[0]}: edited while {name} ran; run `dvc repro` again")
@@ -107,9 +109,9 @@ def _listed(stage: str) -> dict[str, Any]:
     return stages.get(stage, {})
 
 
-def _read_followed(listed: dict[str, Any]) -> dict[str, Any]:
+def _read_followed(listed: dict[str, Any], dataset: str) -> dict[str, Any]:
     """Read what a stage follows and a person may edit: its settings, and lists of people."""
-    dataset = params.load(PARAMS).dataset if "params" in listed else ""
+    read = cache(lambda file: read_yaml(Path(file), "run `dvc repro`") or {})
     found: dict[str, Any] = {}
     for each in listed.get("deps", ()):
         path = Path(each.replace("${dataset}", dataset))
@@ -120,9 +122,8 @@ def _read_followed(listed: dict[str, Any]) -> dict[str, Any]:
         keys_of = each if isinstance(each, dict) else {str(PARAMS): [each]}
         for named, keys in keys_of.items():
             file = named.replace("${dataset}", dataset)
-            content = read_yaml(Path(file), "run `dvc repro`") or {}
-            for key in keys or content:
-                value = content
+            for key in keys or read(file):
+                value = read(file)
                 for part in key.split("."):
                     value = value.get(part) if isinstance(value, dict) else None
                 found[f"{file}: {key}"] = value

@@ -6,7 +6,7 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING
 
-from primorl.model.features import OneHot, one_hot_inputs
+from primorl.model.features import OneHot
 from primorl.privacy.mechanism.mechanism import BoundedSum, Contribution, Fractions
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def scales_contribution(
     """
     changes = observations - sum(size for _, size in one_hot)
     numbers = changes + (0 if discrete else actions) + 1
-    categories = [
-        size for _, size in one_hot_inputs(one_hot, observations, actions, discrete=discrete)
-    ]
+    categories = [size for _, size in one_hot] + [actions] * discrete
     usual = _USUAL_FINER if finer else _USUAL
     squares = usual * numbers + _USUAL_CHANGE * changes + len(categories)
     return BoundedSum(2 * (numbers + changes) + sum(categories), math.sqrt(squares))

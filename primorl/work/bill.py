@@ -19,12 +19,7 @@ from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import (
-    Budget,
-    BudgetExceeded,
-    Charge,
-    paid_identities,
-)
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, Charge
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import (
     Partitions,
@@ -141,7 +136,7 @@ class Bill:
 
         One without a guarantee is charged each time, as it is never restored.
         """
-        paid = paid_identities(self.account.charges)
+        paid = self.account.paid
         return [
             own
             for own in self.prices
@@ -156,7 +151,7 @@ class Bill:
         Where the result is here, that matters if the job's stage will run: it or one before it
         changed, or has an unpaid job.
         """
-        paid = {charge.identity: charge for charge in self.account.charges}
+        paid = self.account.paid
         here = {charge for _, charge in find_charges(self.folder)}
         run = self.changed | {stage_of(each.name) for each in self.unpaid}
         found = []

@@ -56,16 +56,14 @@ _FROM_PUBLIC = _Rounds(0.3, 40, 0.1, 0.9, 0.9, walk=0.3, norm=0.2)
 
 def clone_job(
     params: Params, manifest: Manifest, public: UnitStore, model_identity: str
-) -> CloneJob | None:
-    """Make the job of the clone; None: none is asked for.
+) -> CloneJob:
+    """Make the job of the clone.
 
     Its scales are public, or those of the released model, whose identity it then has.
 
     Raises:
         PipelineError: no noise is enough for its ε, or leaves a clip.
     """
-    if not params.clones:
-        return None
     begun = params.normaliser == "public" and public.units >= LEAST_UNITS
     rounds = _FROM_PUBLIC if begun else _OF_NETWORK
     if manifest.info.spaces.discrete_actions and not begun:

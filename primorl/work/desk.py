@@ -33,7 +33,7 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.accounting.epsilon import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
-from primorl.privacy.ledger.history import Budget, Charge, Request, Version, paid_identities
+from primorl.privacy.ledger.history import Budget, Charge, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -164,7 +164,7 @@ class Desk:
                 first = request.identity == unpaid[0] and len(unpaid) > 1
                 if first and bill.variant == "private":
                     say(f"{stage}: this run is still to charge {bill.total}")
-            if due or request.identity in paid_identities(bill.lost):
+            if due or request.identity in [each.identity for each in bill.lost]:
                 bill.refuse_lost()
         checkpoints = home() / CHECKPOINTS
         paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -27,13 +28,12 @@ from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Net
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting import DpEvent
-from primorl.privacy.accounting.epsilon import Training, compose, event_to_json
+from primorl.privacy.accounting.epsilon import Training, compose, event_from_json, event_to_json
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Contribution, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.privacy.statement import our_accountant
 
 if TYPE_CHECKING:
     from primorl.work.data import Partitions
@@ -450,9 +450,10 @@ class RunPlan:
         beside = (job for job in (self.clone, self.question) if job is not None)
         return (self.model, *beside)
 
-    def events(self, manifest: Manifest) -> list[DpEvent]:
-        """Return the events of all jobs on the units of the manifest, in the same order."""
-        return [event_of(job, manifest) for job in self.paid_jobs]
+    @property
+    def events(self) -> list[DpEvent]:
+        """The events of all jobs as the plan states them, in the same order."""
+        return [event_from_json(each.event) for each in self.jobs]
 
     def price(self, partitions: "Partitions") -> "RunPlan":
         """Return the plan with prices that are computed from its jobs' own numbers."""
@@ -467,7 +468,7 @@ class RunPlan:
         """Digest the plan as it is, and the versions that its figures were computed by."""
         content = records.to_json(self)
         figures = {**content["figures"], "key": ""}
-        by = [primorl.__version__, our_accountant().version]
+        by = [primorl.__version__, version("dp-accounting")]
         return digest({**content, "figures": figures, "by": by})
 
     @classmethod

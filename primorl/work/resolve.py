@@ -23,7 +23,7 @@ from primorl.model.termination import LEARNED, NONE, RULES
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
-from primorl.privacy.ledger.history import BudgetExceeded, paid_identities
+from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.work import jobs
 from primorl.work.clone_rules import clone_job
 from primorl.work.data import Floats, Partitions, observation_bounds
@@ -63,8 +63,8 @@ def add_figures(plan: jobs.RunPlan, manifest: Manifest) -> jobs.RunPlan:
     least = least_spread(plan.model.build_mechanism(manifest))
     figures = jobs.Figures(epsilon=None, right_guesses=100.0, model=own, least_spread=least)
     if plan.model.variant == "private":
-        guesses = right_guesses(plan.events(manifest))
-        epsilon = finite(cost_of(plan, manifest))
+        guesses = right_guesses(plan.events)
+        epsilon = finite(cost_of(plan))
         figures = replace(figures, epsilon=epsilon, right_guesses=guesses)
     plan = replace(plan, figures=figures)
     return replace(plan, figures=replace(figures, key=plan.key()))
@@ -77,11 +77,11 @@ def _find_paid(
     warnings of the one that is ``decided`` now; None: nothing was.
     """
     path = jobs.paid_plan(params, partitions)
-    known = paid_identities(partitions.account.charges)
+    known = partitions.account.paid
     if not known or not path.exists():
         return None
     try:
-        kept = jobs.RunPlan.read(params, partitions, path)
+        kept = jobs.RunPlan.read(params, partitions, path).price(partitions)
     except PipelineError as unreadable:
         said = str(unreadable).partition("; ")[0]
         raise PipelineError(
@@ -91,14 +91,14 @@ def _find_paid(
         ) from None
     paid = any(job.identity in known for job in kept.jobs)
     # One that was edited before it was paid, to cost more or to lack a job, must not come back.
-    dear = cost_of(kept, partitions.manifest) > params.privacy.target_epsilon
+    dear = cost_of(kept) > params.privacy.target_epsilon
     whole = [job.name for job in kept.jobs] == [job.name for job in decided.jobs]
     if not paid or not whole or (dear and kept.model.variant == "private"):
         return None
     angles = params.chosen.bounds.angles  # nothing paid for depends on them
     model = replace(kept.model, bounds=replace(kept.model.bounds, angles=angles))
     return replace(
-        kept.price(partitions),
+        kept,
         model=model,
         can_learn=decided.can_learn,
         reason=decided.reason,
@@ -144,7 +144,7 @@ def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:
         left = max(_LEFT - _LEFT_PER_EPSILON * total, _LEAST_LEFT)
     for attempt in range(1, _TRIES + 1):
         found = _decide(params, partitions, left * total)
-        together = cost_of(found, partitions.manifest)
+        together = cost_of(found)
         if together <= total or found.model.variant != "private":
             return found
         left *= (0.99 * total / together) ** attempt
@@ -154,9 +154,9 @@ def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:
     )
 
 
-def cost_of(plan: jobs.RunPlan, manifest: Manifest) -> float:
-    """Compute the ε of all jobs of a plan together, as the ledger counts."""
-    return total_of(plan.events(manifest), plan.model.delta)
+def cost_of(plan: jobs.RunPlan) -> float:
+    """Compute the ε of all jobs of a priced plan together, as the ledger counts."""
+    return total_of(plan.events, plan.model.delta)
 
 
 def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunPlan:
@@ -167,7 +167,8 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
     check_choices(chosen, manifest, public)
     model = model_job(chosen, manifest)
     identity = jobs.identity_of(model, partitions.identity)
-    clone, question = clone_job(chosen, manifest, public, identity), question_job(shared)
+    clone = clone_job(chosen, manifest, public, identity) if params.clones else None
+    question = question_job(shared) if params.asks_today else None
     beside = [job for job in (clone, question) if job is not None]
     stops, looked_at = find_objections(params, manifest, public)
     fit = doubt_scales(fit, params, model.build_mechanism(manifest))
@@ -398,14 +399,12 @@ def _policy(params: Params, manifest: Manifest) -> Policy:
 # ---- the question
 
 
-def question_job(params: Params) -> jobs.QuestionJob | None:
-    """Make the job of the question for today's returns; None: it has no share of ε.
+def question_job(params: Params) -> jobs.QuestionJob:
+    """Make the job of the question for today's returns.
 
     Raises:
         PipelineError: no noise is enough for its ε.
     """
-    if not params.asks_today:
-        return None
     chosen, delta = params.evaluation.private, params.privacy.delta
     epsilon = epsilon_of(params, "behaviour")
     return jobs.QuestionJob(

@@ -440,7 +440,6 @@ def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_row
         info = replace(found.info, termination=ends, horizon=40, spaces=spaces)
         manifest = replace(found, info=info)
         clone = clone_job(params, manifest, UnitStore.open(PUBLIC), "0" * 64)
-        assert clone is not None
         assert clone.hidden == ((hidden,) if hidden else ())
         assert (clone.normaliser, clone.scaled_by) == ("model", "0" * 64)
         assert clone.local.full_rows == full

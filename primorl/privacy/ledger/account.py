@@ -137,6 +137,11 @@ class Account:
         """The charges."""
         return [entry.charge for entry in self.entries]
 
+    @property
+    def paid(self) -> dict[str, Charge]:
+        """The newest charge of each identity of paid work."""
+        return {charge.identity: charge for charge in self.charges}
+
     @functools.cached_property
     def cost(self) -> Cost:
         """Cost of all together in the filter's currencies."""

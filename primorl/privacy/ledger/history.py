@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -154,11 +154,6 @@ class Charge:
                     f"{self}: {name}: found SHA-256 {digest[:12]}…, allowed is {min(first)[:12]}…, "
                     f"which it made first; run `dvc checkout`; {self.another_draw}"
                 )
-
-
-def paid_identities(charges: Iterable["Charge"]) -> set[str]:
-    """Collect the identities of work that is paid for."""
-    return {charge.identity for charge in charges}
 
 
 @dataclass(frozen=True)
