@@ -128,7 +128,8 @@ class Project:
         """List the results on the dataset of ``params.yaml``, one a row, in the order of `primorl
         runs`.
         """
-        with chdir(self.folder), Status() as status:
+        with chdir(self.folder):
+            status = Status()
             found = results(load())
             if data_changed(status):
                 warnings.warn(f"{files.SUMMARY}: {NEWER}", stacklevel=2)
@@ -282,9 +283,9 @@ def write_report(params: Params, target: Path) -> None:
     """
     if target.suffix != ".html":
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
-    with Status() as status:
-        facts = read_facts(params, spending=_spending(params), allow_newer_data=True)
-        newer = data_changed(status)
+    status = Status()
+    facts = read_facts(params, spending=_spending(params), allow_newer_data=True)
+    newer = data_changed(status)
     link = os.path.relpath(files.PRIVATE_EVALUATION, target.parent)
     facts = replace(facts, mlflow=_where(params), link=link, newer_data=newer)
     with replaced_file(target) as fresh:

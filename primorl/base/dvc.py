@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from primorl.base import PipelineError
 from primorl.base.files import (
@@ -25,7 +27,6 @@ from primorl.base.files import (
     workspace,
 )
 
-_PATIENCE = 10.0  # seconds
 _MOST_NAMED = 3  # of missing outputs
 _MALFORMED = (OSError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 """Of a lock that is not there, or of a form that DVC itself reports."""
@@ -102,33 +103,21 @@ class Status:
     """The answer of ``dvc status`` in the working directory, asked in a process beside this one.
 
     DVC takes a second to start. A command that will need the answer asks early, and does its own
-    work meanwhile. Use it as a context manager, which ends the process where its answer was not
-    read.
+    work meanwhile. Where nobody reads the answer, DVC ends by itself and gives its locks back; the
+    interpreter waits for it.
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._answer: dict[str, Any] | None = None
+        self._asked: Future[subprocess.CompletedProcess[str]] | None = None
         if (home() / ".dvc").is_dir() and Path("dvc.yaml").exists():
-            self._process = subprocess.Popen(
+            self._asked = ThreadPoolExecutor(1).submit(
+                subprocess.run,
                 [sys.executable, "-m", "dvc", "status", "--json"],
+                cwd=Path.cwd(),  # as it is now
                 env=os.environ | {"COLUMNS": "10000"},  # or DVC breaks lines
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
                 text=True,
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGINT)  # DVC gives its locks back
-            try:
-                self._process.communicate(timeout=_PATIENCE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
 
     def changed_stages(self) -> Set[str]:
         """Names of the stages whose own inputs or outputs changed since they ran; none outside a
@@ -139,7 +128,7 @@ class Status:
         Raises:
             PipelineError: DVC cannot say, so it could not run the pipeline either.
         """
-        return frozenset(self._read())
+        return frozenset(self._answer)
 
     def has_other_people(self) -> bool:
         """Whether lists of people, or the entry of the data, changed since the data were made.
@@ -147,11 +136,10 @@ class Status:
         Raises:
             PipelineError: DVC cannot say.
         """
-        answer = self._read()
         edited = [
             (stage, Path(path))
-            for stage in MAKE_DATA & answer.keys()
-            for part in answer[stage]
+            for stage in MAKE_DATA & self._answer.keys()
+            for part in self._answer[stage]
             if isinstance(part, dict)  # else a word of its own
             for path, change in part.get("changed deps", {}).items()
             if change != "deleted"
@@ -164,23 +152,23 @@ class Status:
         entries = [path for stage, path in edited if stage != "partition"]
         return any(DATASETS in (path, path.parent) for path in entries)
 
-    def _read(self) -> dict[str, Any]:
-        if self._process is None or self._answer is not None:
-            return self._answer or {}
-        out, err = self._process.communicate()
+    @cached_property
+    def _answer(self) -> dict[str, Any]:
+        if self._asked is None:
+            return {}
+        found = self._asked.result()
         try:
-            self._answer = dict(json.loads(out))
-            return self._answer
+            return dict(json.loads(found.stdout))
         except ValueError:
-            lines = (line for line in err.splitlines() if line.startswith("ERROR"))
-            said = next(lines, " ".join(err.split()) or "no answer").removeprefix("ERROR: ")
+            lines = (line for line in found.stderr.splitlines() if line.startswith("ERROR"))
+            said = next(lines, " ".join(found.stderr.split()) or "no answer")
+            said = said.removeprefix("ERROR: ")
             raise PipelineError(f"`dvc status` fails: {advise(said)}") from None
 
 
 def changed_stages() -> Set[str]:
     """Ask ``dvc status`` now, and wait: see `Status.changed_stages`."""
-    with Status() as status:
-        return status.changed_stages()
+    return Status().changed_stages()
 
 
 def hint() -> str | None:

@@ -80,8 +80,7 @@ def predict(
         from primorl.base.dvc import Status
         from primorl.commands.runs import warn_of_newer_data
 
-        with Status() as status:
-            warn_of_newer_data(status, folder)
+        warn_of_newer_data(Status(), folder)
     rows, abstained = predict(
         loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
     )

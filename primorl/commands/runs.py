@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -213,10 +212,10 @@ def plan(
     given = {name: number for name, number in numbers.items() if number is not None}
     wanted = None if solve is None else solve.replace("-", "_")
     # DVC takes as long to start as the accountant to load
-    with nullcontext() if given or solve else Status() as status:
-        from primorl.commands import plan_answer
+    status = None if given or solve else Status()
+    from primorl.commands import plan_answer
 
-        plan_answer.show(given, wanted, as_json=as_json, status=status, epsilon=run_epsilon)
+    plan_answer.show(given, wanted, as_json=as_json, status=status, epsilon=run_epsilon)
 
 
 def run() -> None:
@@ -233,9 +232,9 @@ def run() -> None:
 
     # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
     # first. DVC takes a second to start meanwhile.
-    with Status() as status:
-        _check_all(notes_alone=True)
-        changed = status.changed_stages()
+    status = Status()
+    _check_all(notes_alone=True)
+    changed = status.changed_stages()
     if not changed and SUMMARY.exists():
         say("nothing changed since the last run: nothing is run or charged")
     else:
@@ -265,11 +264,11 @@ def summary(
     from primorl.evaluate.summary import OnlineSummary, Summary
     from primorl.evaluate.wording import text
 
-    with Status() as status:
-        found = Summary.read(SUMMARY)
-        if (stale := found.other_files(MODEL, POLICY)) is not None:
-            say(f"warning: {SUMMARY}: {stale}")
-        warn_of_newer_data(status)
+    status = Status()
+    found = Summary.read(SUMMARY)
+    if (stale := found.other_files(MODEL, POLICY)) is not None:
+        say(f"warning: {SUMMARY}: {stale}")
+    warn_of_newer_data(status)
     content = found.to_json()
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
@@ -317,9 +316,9 @@ def runs(as_json: AsJson = False) -> None:
     from primorl.config import params
     from primorl.tracking import results
 
-    with Status() as status:
-        found = results(params.load())
-        warn_of_newer_data(status)
+    status = Status()
+    found = results(params.load())
+    warn_of_newer_data(status)
     if as_json:
         print(json.dumps(found, indent=2, allow_nan=False))
         return

@@ -63,10 +63,10 @@ def release(
     """
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
-    with Status() as status:
-        run = VerifiedRun.read(params)
-        if data_changed() or status.has_other_people():
-            raise PipelineError(f"{SUMMARY}: {NEWER}")
+    status = Status()
+    run = VerifiedRun.read(params)
+    if data_changed() or status.has_other_people():
+        raise PipelineError(f"{SUMMARY}: {NEWER}")
     _refuse_an_edited_summary()
     choose(policy, against_advice=against_advice)
     records = _collect_records(run, params)
