@@ -31,7 +31,9 @@ from primorl.evaluate.private.results import (
 )
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.numerics import SeedGenerators
 from primorl.model.termination import NONE, Ends
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -72,7 +74,7 @@ def evaluation_problem(
         delta=job.delta,
         horizon=manifest.info.horizon,
         discount=job.discount,
-        policy=lambda observation: policy.act(observation[None])[0],
+        policy=policy,
         ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
         starts=recordings.first_states(seed),
         seed=seed,
@@ -116,10 +118,12 @@ def compare_in_model(
         Their values, and what policy and clone do; None: no clone was made.
     """
     own = model_values.roll_out(problem, problem.policy, ROLLOUTS)
-    random = model_values.roll_out(problem, problem.random_policy(), ROLLOUTS)
-    clone = model_values.load_clone(BEHAVIOUR, problem.seed)
-    if clone is None:
+    random = model_values.roll_out(problem, model_values.RandomPolicy(problem), ROLLOUTS)
+    if not BehaviourConfig.read(BEHAVIOUR).made:
         return model_values.values_in_model(own, random, None), None
+    cpu = torch.device("cpu")
+    drawn = SeedGenerators.of([problem.seed], cpu)
+    clone = SampledClone(BehaviourPolicy.load(BEHAVIOUR, cpu), drawn)
     today = model_values.roll_out(problem, clone, ROLLOUTS)
     names = config.observation_names, config.action_names
     # where rollouts do not end, nothing tells an outcome

@@ -61,8 +61,10 @@ _LENGTHS = "lengths"  # the query's name in privacy.json
 
 
 @dataclass(frozen=True)
-class PublicLog(Recordings[UnitStore]):
+class PublicLog(Recordings):
     """The public rows that stand for the private units, as the policy stage sees them."""
+
+    public: UnitStore | None
 
     @classmethod
     def open(cls, params: Params) -> "PublicLog":

@@ -4,23 +4,20 @@ practice. All is released, so free.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from primorl.evaluate.private import results
-from primorl.evaluate.private.problem import Act, Problem
-from primorl.model.numerics import SeedGenerators
+from primorl.evaluate.private.problem import Problem
 from primorl.model.pessimism import (
     NOT_FINITE,
     PessimisticModel,
+    Policies,
     draw_starts,
     step_weights,
     walk,
 )
-from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import BehaviourConfig
 
 _NAME = "model"  # that answers give as their estimator
 _SLACK = 1e-6  # of the range of returns, for rounding
@@ -29,34 +26,23 @@ _MOST_ROWS = 200_000  # that are kept of all rollouts of a policy
 _ROWS = 20_000  # drawn of them
 
 
-@dataclass(frozen=True)
-class SinglePolicy:
-    """One policy as `walk` takes it."""
+class RandomPolicy:
+    """Actions drawn uniformly within their bounds, float32; one-hot where they are discrete."""
 
-    one: Act
-    policies: int = 1
+    policies = 1
+
+    def __init__(self, problem: Problem):
+        self._bounds, self._size = problem.bounds, problem.action_size
+        self._generator = torch.Generator().manual_seed(problem.seed)
 
     def act(self, observation: Tensor) -> Tensor:
         """Return the actions ``[1, B, A]`` for observations ``[1, B, S]``."""
-        return self.one(observation[0]).float()[None]
-
-
-def load_clone(folder: Path, seed: int) -> Act | None:
-    """Load the clone of today's practice, whose actions are drawn as the people's are; None: none
-    was made.
-
-    Args:
-        folder: with its files.
-        seed: of its actions.
-
-    Raises:
-        PipelineError: a file is missing or broken.
-    """
-    if not BehaviourConfig.read(folder).made:
-        return None
-    cpu = torch.device("cpu")
-    behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
-    return lambda observation: behaviour.act(observation.float(), generators)
+        shape, bounds = observation.shape[:2], self._bounds
+        if bounds.discrete_actions:
+            chosen = torch.randint(self._size, shape, generator=self._generator)
+            return torch.nn.functional.one_hot(chosen, self._size).float()
+        drawn = torch.rand(*shape, self._size, generator=self._generator)
+        return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
 
 
 @dataclass(frozen=True)
@@ -98,7 +84,7 @@ class Rollouts:
 
 
 @torch.no_grad()
-def roll_out(problem: Problem, act: Act, rollouts: int) -> Rollouts:
+def roll_out(problem: Problem, policy: Policies, rollouts: int) -> Rollouts:
     """Roll a policy out; nothing is asked of the private units.
 
     First states are public or released ones (`Problem.starts`). All policies share them and the
@@ -107,7 +93,7 @@ def roll_out(problem: Problem, act: Act, rollouts: int) -> Rollouts:
 
     Args:
         problem: the question.
-        act: the policy.
+        policy: a single one.
         rollouts: in each member.
     """
     members, survival = problem.ensemble.architecture.members, problem.survival
@@ -127,7 +113,7 @@ def roll_out(problem: Problem, act: Act, rollouts: int) -> Rollouts:
             problem.ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0
         )
         inside = []
-        for t, visit in enumerate(walk(model, SinglePolicy(act), begin, steps, problem.seed)):
+        for t, visit in enumerate(walk(model, policy, begin, steps, problem.seed)):
             step = visit.step
             earned = float(weights[t]) * torch.where(step.known, step.reward, torch.nan)
             returns[n] += torch.where(visit.alive, earned, 0.0)
@@ -321,7 +307,7 @@ def _contrast(
     side of a column's median where it does; None: nothing differs, not on one side either.
     """
     observation, bounds = today.observation, problem.bounds
-    policy = problem.policy(observation).double()
+    policy = problem.policy.act(observation[None])[0].double()
     width = bounds.action_high - bounds.action_low
     scale = torch.ones_like(width) if bounds.discrete_actions else width
     differs = (policy - today.action.double()) / scale

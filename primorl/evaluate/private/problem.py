@@ -12,24 +12,20 @@ an end here.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from primorl.model.ensemble import Bounds, GaussianEnsemble
+from primorl.model.pessimism import Policies
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE, Ends
-
-Act = Callable[[Tensor], Tensor]
-"""Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions
-are discrete.
-"""
 
 STARTS = 4096
 """First states that are drawn where none are public."""
@@ -61,7 +57,7 @@ class Problem:
         delta: δ at which costs are stated.
         horizon: most steps of a trajectory; None: not declared (then ``discount`` is below 1).
         discount: γ in (0, 1].
-        policy: the policy in question.
+        policy: the one in question.
         ensemble: the released model, with declared or public bounds.
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
         return_low: least return of a trajectory, as declared; at least the least sum of rewards.
@@ -78,7 +74,7 @@ class Problem:
     delta: float
     horizon: int | None
     discount: float
-    policy: Act
+    policy: Policies
     ensemble: GaussianEnsemble
     starts: Tensor
     return_low: float = 0.0
@@ -154,22 +150,6 @@ class Problem:
         """
         powers = [self.discount**each for each in range(int(step.max()) + 1)]
         return torch.tensor(powers, dtype=torch.float64)[step]
-
-    def random_policy(self) -> Act:
-        """Make a policy of actions drawn uniformly within their bounds, float32; one-hot where they
-        are discrete.
-        """
-        bounds, generator = self.bounds, torch.Generator().manual_seed(self.seed)
-
-        def act(observation: Tensor) -> Tensor:
-            count = len(observation)
-            if bounds.discrete_actions:
-                chosen = torch.randint(self.action_size, (count,), generator=generator)
-                return torch.nn.functional.one_hot(chosen, self.action_size).float()
-            drawn = torch.rand(count, self.action_size, generator=generator)
-            return (bounds.action_low + (bounds.action_high - bounds.action_low) * drawn).float()
-
-        return act
 
 
 class EpisodeSource(Protocol):
@@ -358,11 +338,8 @@ class PublicSource(EpisodeSource, Protocol):
         """Read where trajectories begin, float32 ``[n, S]``."""
 
 
-Source = TypeVar("Source", bound=PublicSource)
-
-
 @dataclass(frozen=True)
-class Recordings(Generic[Source]):
+class Recordings:
     """Where trajectories begin, and how long they go on: as the public ones do, or as the private
     people were asked for.
 
@@ -373,10 +350,10 @@ class Recordings(Generic[Source]):
     """
 
     folder: Path
-    public: Source | None
+    public: PublicSource | None
 
     @classmethod
-    def of(cls, folder: Path, public: Source) -> Self:
+    def of(cls, folder: Path, public: PublicSource) -> Self:
         """Take the public split where it stands for the private people."""
         stands = public.units > 0 and not asked_of_private(folder)
         return cls(folder, public if stands else None)

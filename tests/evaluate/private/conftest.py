@@ -2,6 +2,7 @@
 known.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,17 @@ class Log(Padded):
         return replace(self, inputs=inputs, targets=targets)
 
 
+@dataclass(frozen=True)
+class Acting:
+    """A function of ``[B, S]`` as a single policy; see `primorl.model.pessimism.Policies`."""
+
+    one: Callable[[Tensor], Tensor]
+    policies: int = 1
+
+    def act(self, observation: Tensor) -> Tensor:
+        return self.one(observation[0])[None]
+
+
 def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
     """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say
     otherwise.
@@ -56,7 +68,7 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
         "delta": 1e-5,
         "horizon": 5,
         "discount": 0.9,
-        "policy": lambda observation: torch.zeros(len(observation), actions),
+        "policy": Acting(lambda observation: torch.zeros(len(observation), actions)),
         "ensemble": replace(ensemble, normaliser=maps, bounds=Bounds(**limits)),
         "starts": torch.zeros(4, states),
     }

@@ -27,7 +27,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import returns_by_member, step_weights
 from primorl.model.termination import RULES, Rule
 from tests.evaluate.conftest import random_policy
-from tests.evaluate.private.conftest import model, payers, problem, question
+from tests.evaluate.private.conftest import Acting, model, payers, problem, question
 
 HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
 HALF_LIVED = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())  # a return of ones
@@ -237,10 +237,10 @@ def rest(observation: Tensor) -> Tensor:
 
 def conduct(policy: Any, **changes: Any) -> Conduct:
     """Of a policy beside `rest` in a chain of five states that say the time."""
-    asked = replace(problem(10, discount=1.0), policy=policy, **changes)
+    asked = replace(problem(10, discount=1.0), policy=Acting(policy), **changes)
     paid = PaidActions(torch.tensor([0.25]), None)
     names = ["time"], ["7"]
-    own, today = (roll_out(asked, act, 512) for act in (policy, rest))
+    own, today = (roll_out(asked, Acting(act), 512) for act in (policy, rest))
     return compare_actions(asked, own, today, names, paid, ("lost", "won"))
 
 
@@ -271,7 +271,7 @@ def test_the_action_that_changes_most_in_all_states_together_is_named() -> None:
         def act(x: Tensor, more: float = more) -> Tensor:
             return torch.cat((torch.full_like(x, more), x.sign()), 1)
 
-        asked = question(4, 1, 2, policy=act)
+        asked = question(4, 1, 2, policy=Acting(act))
         found = compare_actions(asked, today, today, (["x"], ["more", "turned"]), None).contrast
         assert found is not None
         assert (found.action, found.column) == named
