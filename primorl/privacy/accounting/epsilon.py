@@ -318,6 +318,7 @@ def gaussian_epsilon(mean: float, delta: float) -> float:
     return high
 
 
+@lru_cache(maxsize=64)
 def gaussian_mean(epsilon: float, delta: float) -> float:
     """Find the mean of the Gaussian release that costs ε at δ."""
     low, high = 1e-9, 60.0

@@ -192,7 +192,11 @@ def solve_noise_multiplier(
         return min(training.spent(delta).epsilon_pld, _INFINITE) - target_epsilon
 
     near = estimate_noise_multiplier(target_epsilon, delta, sampling_probability, rounds, queries)
-    multiplier = rounded_up(_root(excess, near) * (1 - _PRECISION), _DIGITS)
+    if sampling_probability == 1.0:  # a closed form, to which the PLD's grid adds
+        least = max(near * (1 - 10**-_DIGITS), _SMALLEST_MULTIPLIER)
+    else:
+        least = _root(excess, near) * (1 - _PRECISION)
+    multiplier = rounded_up(min(least, _LARGEST_MULTIPLIER), _DIGITS)
     # ε is read on a grid that follows it, so the root is exact to some digits only.
     while excess(multiplier) > 0:
         if multiplier >= _LARGEST_MULTIPLIER:
