@@ -98,6 +98,11 @@ class PessimisticModel:
         self.observation_mean = ensemble.normaliser.input_mean[:size]
         self.observation_scale = ensemble.normaliser.input_scale[:size]
 
+    @classmethod
+    def without_penalty(cls, ensemble: GaussianEnsemble) -> "PessimisticModel":
+        """Make the model as it is: the uncertainty, defined for one member too, has no say."""
+        return cls(ensemble, uncertainty="max_aleatoric", penalty=0.0)
+
     @torch.no_grad()
     def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
         """Advance B rollouts, ``[B, S]`` and ``[B, A]``, an equal share for each seed of
@@ -181,12 +186,8 @@ def returns_by_member(
     Returns:
         float64 ``[P, N, rollouts]``.
     """
-    members = range(ensemble.architecture.members)
-    # Without a penalty the uncertainty has no say; this one is defined for a single member.
-    models = (
-        PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0)
-        for n in members
-    )
+    members = map(ensemble.member, range(ensemble.architecture.members))
+    models = map(PessimisticModel.without_penalty, members)
     begin = draw_starts(starts, rollouts, seed)
 
     def reward(visit: Visit) -> Tensor:
@@ -231,7 +232,7 @@ def survival_in_model(
     """Compute the share of a policy's rollouts that the model has not ended after t steps, float64
     ``[horizon]``; the other arguments are those of `returns_by_member`.
     """
-    model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
+    model = PessimisticModel.without_penalty(ensemble)
     begin, shares = draw_starts(starts, rollouts, seed), torch.zeros(horizon, dtype=torch.float64)
     shares[0] = 1.0
     for t, visit in enumerate(walk(model, policy, begin, horizon - 1, seed), start=1):

@@ -108,10 +108,7 @@ def roll_out(problem: Problem, policy: Policies, rollouts: int) -> Rollouts:
     ended: float | None = None
     rows, shares = [], []
     for n in range(members):
-        # Without a penalty the uncertainty has no say; this one is defined for a single member.
-        model = PessimisticModel(
-            problem.ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0
-        )
+        model = PessimisticModel.without_penalty(problem.ensemble.member(n))
         inside = []
         for t, visit in enumerate(walk(model, policy, begin, steps, problem.seed)):
             step = visit.step
