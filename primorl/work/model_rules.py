@@ -137,7 +137,7 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     heads_instead = params.with_decided({"dynamics.model": "linear"})
     rows = manifest.private_units * (manifest.info.horizon or 0)
     if params.dynamics.model == "linear" or (left_open and rows < _MANY_ROWS):
-        return _doubt_policy(*_of_heads(heads_instead, manifest, public), manifest)
+        return _doubt_policy(*_of_heads(heads_instead, manifest), manifest)
     network = params.with_decided({"dynamics.model": "network"})
     chosen, noise = _of_network(network, manifest, public)
     # At 0.36 two of two networks lost a pendulum that heads swing up.
@@ -147,7 +147,7 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
             f"people have rows for a network, but its noise is {noise:.2f} of what rounds can move "
             + _limits(noise, allowed)
         )
-        return _of_heads(heads_instead, manifest, public, instead=why)
+        return _of_heads(heads_instead, manifest, instead=why)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     limits = _limits(noise, _NOISE_YES, _NOISE_NO)
     why = f"the noise is {noise:.2f} of what the rounds can move {limits}"
@@ -299,9 +299,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     return chosen, noise
 
 
-def _of_heads(
-    params: Params, manifest: Manifest, public: UnitStore, instead: str | None = None
-) -> tuple[Params, Fit]:
+def _of_heads(params: Params, manifest: Manifest, instead: str | None = None) -> tuple[Params, Fit]:
     """Decide for linear heads: features of the largest degree at which the noise is small enough,
     or else of degree 1.
 

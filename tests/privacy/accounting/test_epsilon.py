@@ -82,7 +82,7 @@ def test_a_target_leaves_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -
     queries = (20.0, 30.0)
     z = solve_noise_multiplier(0.5, DELTA, 1.0, 150, queries)
     assert Training(1.0, z, 150, queries).spent(DELTA).epsilon_pld <= 0.5
-    assert Training(1.0, 0.99 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
+    assert Training(1.0, 0.999 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
     assert Training(1.0, z / 1.02, 150).spent(DELTA).epsilon_pld <= 0.5, "the queries' room"
     rounds = solve_rounds(0.5, DELTA, 1.0, 160.0, queries)
     assert Training(1.0, 160.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
