@@ -64,6 +64,8 @@ def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params)
     ]
     found = {identity_of(each, DATA) for each in (model, *others)}
     assert len(found) == len(others) + 1
+    asked = identity_of(QUESTION, DATA)
+    assert asked.startswith("b30a3be28a2db779"), "another version would charge again for it"
     of_delta = replace(model, mechanism=replace(model.mechanism, delta=1e-6))
     assert {identity_of(of_delta, DATA), identity_of(model, {"fingerprint": "g"})} - found != set()
     held = replace(model, bounds=replace(model.bounds, angles=((1, 2),)))
