@@ -33,7 +33,7 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.accounting.epsilon import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
-from primorl.privacy.ledger.history import Budget, Charge, Request, Version
+from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -76,7 +76,6 @@ class Desk:
     version: Version
     bill: Bill | None = None
     _partitions: Partitions | None = None
-    _rows: UnitStore | None = None
 
     @classmethod
     @contextmanager
@@ -171,18 +170,6 @@ class Desk:
         with paying as payment:
             yield Paid(payment.charge, payment.state, payment.write, desk=self)
 
-    def open_rows(self, charge: Charge, own: slice = EVERY) -> UnitStore:
-        """Open the private units for a granted charge, once a stage; see `open_private`.
-
-        Raises:
-            ValueError: the charge is not of a stage in `ALLOWED_STAGES`.
-        """
-        if stage_of(charge.stage) not in ALLOWED_STAGES:
-            raise ValueError(f"charge {charge.id} of {charge.stage} opens no private rows")
-        if self._rows is None:
-            self._rows = open_private(self.partitions, own)
-        return self._rows
-
 
 @dataclass(frozen=True)
 class Paid(Payment[S]):
@@ -200,17 +187,20 @@ class Paid(Payment[S]):
         return spent_on_dataset(self.desk.ledger, self.desk.version, self.desk.delta)
 
     def open_rows(self, mechanism: Mechanism, own: slice = EVERY) -> UnitStore:
-        """Open the private units for the mechanism that was charged.
+        """Open the private units for the mechanism that was charged; see `open_private`.
 
         Args:
             mechanism: that will release.
             own: the units of this process.
 
         Raises:
-            ValueError: see `check_event`.
+            ValueError: see `check_event`; or the charge is not of a stage in `ALLOWED_STAGES`.
         """
+        charge = self.charge
+        if stage_of(charge.stage) not in ALLOWED_STAGES:
+            raise ValueError(f"charge {charge.id} of {charge.stage} opens no private rows")
         self.check_event(mechanism)
-        return self.desk.open_rows(self.charge, own)
+        return open_private(self.desk.partitions, own)
 
     def check_event(self, mechanism: Mechanism) -> None:
         """Raise ValueError if the mechanism that will release is not the one that was charged."""

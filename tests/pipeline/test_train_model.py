@@ -30,7 +30,7 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
-from primorl.work.desk import Desk
+from primorl.work.desk import Paid
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.mechanisms import watch
 from tests.pipeline import training_project
@@ -349,7 +349,7 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
 
 
 def test_a_charge_of_another_stage_opens_no_private_rows() -> None:
-    desk = Desk(*[cast(Any, None)] * 4)
-    charge = SimpleNamespace(id="c", stage="online")
+    nothing, charge = cast(Any, None), SimpleNamespace(id="c", stage="online")
+    paid = Paid(cast(Charge, charge), nothing, desk=nothing)
     with pytest.raises(ValueError, match="charge c of online opens no private rows"):
-        desk.open_rows(cast(Charge, charge))
+        paid.open_rows(nothing)
