@@ -14,7 +14,7 @@ from torch import Tensor
 
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.clipping import L2Clip
@@ -25,7 +25,7 @@ BUDGET = Budget(epsilon=2.5, delta=1e-6)
 
 
 @dataclass(frozen=True)
-class RunningMean(DataclassState):
+class RunningMean(State):
     """What one release leaves to the next: released numbers only."""
 
     total: Tensor
@@ -77,7 +77,6 @@ def private_mean(
             BUDGET,
             folder / "checkpoints",
             RunningMean(torch.zeros(2)),
-            RunningMean.restore,
         ) as payment,
     ):
         state = payment.state

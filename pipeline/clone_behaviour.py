@@ -35,7 +35,7 @@ def body(params: Params, log: StageLog) -> None:
         training.check_before_charge(setup, BEHAVIOUR)
 
         begin = TrainingState.begin(setup)
-        with desk.pay(desk.request(job), begin, TrainingState.restore) as paid:
+        with desk.pay(desk.request(job), begin) as paid:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained)
             own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)

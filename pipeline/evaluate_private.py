@@ -34,7 +34,6 @@ def body(params: Params, log: StageLog) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their
     statements.
     """
-    from primorl.evaluate.private.behaviour import Asked
     from primorl.policy.exported import DeterministicPolicy
     from primorl.stages import asking
     from primorl.work.desk import Desk
@@ -48,7 +47,7 @@ def body(params: Params, log: StageLog) -> None:
         free, conduct = asking.compare_in_model(problem, params.chosen, config)
 
         mechanism = asking.QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
-        with desk.pay(desk.request(job), asking.begin(problem), Asked.restore) as paid:
+        with desk.pay(desk.request(job), asking.begin(problem)) as paid:
             released = asking.ask_for(paid, problem, mechanism)
             record = asking.evaluation_record(
                 paid, problem, mechanism, released, free, conduct, files

@@ -39,7 +39,6 @@ def body(params: Params, log: StageLog) -> None:
     ledger is asked before the first user is met.
     """
     from primorl.base.processes import choose_device
-    from primorl.online.learning import OnlineState
     from primorl.privacy.composition import after_offline
     from primorl.stages import online
     from primorl.work.desk import Desk
@@ -50,7 +49,7 @@ def body(params: Params, log: StageLog) -> None:
     start = online.begin(learning)
     with Desk.open_for(params, learning.people) as desk:
         request = online.request_charge(params, learning)
-        with desk.pay(request, start, OnlineState.restore) as paid:
+        with desk.pay(request, start) as paid:
             state = online.learn_for(paid, learning, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]
             returns = online.evaluate_online(params, state, policies)

@@ -27,7 +27,7 @@ def body(params: Params, log: StageLog) -> None:
         check_store(params)  # `evaluate` would fail after all is paid for
         plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
         begin = TrainingState.begin(setup)
-        with desk.pay(desk.request(plan.model), begin, TrainingState.restore) as paid:
+        with desk.pay(desk.request(plan.model), begin) as paid:
             trained = training.train_for(paid, setup, data, log)
             training.refuse_diverged(setup, trained)
             statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)

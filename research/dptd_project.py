@@ -14,7 +14,7 @@ from primorl.config.params import load
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.problem import Recordings
 from primorl.model.ensemble import Bounds
-from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages.training import model_bounds
@@ -27,7 +27,7 @@ FOLDER = MODELS / "value"
 
 
 @dataclass(frozen=True)
-class Learned(DataclassState):
+class Learned(State):
     """One network between two blocks of rounds; all of it is released."""
 
     theta: Tensor
@@ -95,7 +95,7 @@ def evaluate(epsilon: float) -> None:
         )
         values: dict[str, Any] = algorithm.begin(network, params.seed)
         begin = Learned(**values, offset=torch.zeros(1))
-        with desk.pay(request, begin, Learned.restore) as paid:
+        with desk.pay(request, begin) as paid:
             state = paid.state
             if not paid.finished:
                 state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))

@@ -139,11 +139,11 @@ def process(world: World, identity: str) -> None:
     files.sweep_leftovers(Path())
     params, partitions, setup = settings(world)
     request = Request(VERSION, "data", "train_model", identity, world.mechanism.event, DELTA)
-    begin, restore = TrainingState.begin(setup), TrainingState.restore
+    begin = TrainingState.begin(setup)
     with (
         closing(open_to_charge(params)) as ledger,
         Desk(ledger, Budget(100.0, DELTA), DELTA, VERSION, _partitions=partitions).pay(
-            request, begin, restore
+            request, begin
         ) as paid,
     ):
         charge = world.charge = paid.charge.id

@@ -20,7 +20,7 @@ from primorl.engine.shards import Group, Message, Processes, join_answers
 from primorl.model.architecture import Explained, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten
-from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.checkpoint import State
 
 ENGINE_VERSION = 2
 """Version of the private engine.
@@ -34,7 +34,7 @@ _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tenso
 
 
 @dataclass(frozen=True)
-class TrainingState(DataclassState):
+class TrainingState(State):
     """The state of a training after some rounds; weights are vectors ``[d]`` (`flatten`).
 
     Attributes:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from primorl.online.network import PolicyNetwork
+from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
@@ -277,8 +278,8 @@ class Update(Protocol):
 
 
 @dataclass(frozen=True)
-class OnlineState:
-    """State of a run between two cohorts. It is released, so it may be written down.
+class OnlineState(State):
+    """State of a run between two cohorts; one that was interrupted is left out.
 
     Attributes:
         values: tensors by name, see `Update`.
@@ -302,8 +303,6 @@ class OnlineState:
     about: str = ""
 
     OTHER: ClassVar[str] = "another offline policy"
-    lost: ClassVar[bool] = False
-    """A cohort that was interrupted is left out; the run goes on with the next users."""
 
     @property
     def finished(self) -> bool:

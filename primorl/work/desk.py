@@ -6,7 +6,7 @@ Training the model and cloning go
     with Desk.open(params) as desk:
         plan = desk.read_plan(params)
         request = desk.request(plan.model)
-        with desk.pay(request, begin, restore) as paid:  # no private row was read before
+        with desk.pay(request, begin) as paid:  # no private row was read before
             result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
             with paid.finish(folder, paid.state_privacy(mechanism)) as fresh:
                 ...  # files are written; then the charge is committed
@@ -32,7 +32,7 @@ from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.accounting.epsilon import event_to_json
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.checkpoint import Restore, S
+from primorl.privacy.ledger.checkpoint import S
 from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
@@ -134,7 +134,7 @@ class Desk:
         return request_for(job, self.partitions)
 
     @contextmanager
-    def pay(self, request: Request, begin: S, restore: Restore[S]) -> Iterator["Paid[S]"]:
+    def pay(self, request: Request, begin: S) -> Iterator["Paid[S]"]:
         """Resume or restore work that was paid for under this identity, or else reserve a charge.
 
         Leaving the block frees the locks and commits nothing: `Paid.finish` or `Paid.commit` does.
@@ -144,7 +144,6 @@ class Desk:
             request: of the job.
             begin: the state before the first release. Work without a guarantee is neither saved nor
                 resumed.
-            restore: rebuilds a state from a checkpoint's tensors and facts.
 
         Raises:
             BudgetExceeded: the budget does not allow it, or not all jobs of the run that are still
@@ -166,7 +165,7 @@ class Desk:
             if due or request.identity in [each.identity for each in bill.lost]:
                 bill.refuse_lost()
         checkpoints = home() / CHECKPOINTS
-        paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin, restore)
+        paying = pay_or_resume(self.ledger, request, self.budget, checkpoints, begin)
         with paying as payment:
             yield Paid(payment.charge, payment.state, payment.write, desk=self)
 

@@ -322,7 +322,7 @@ def write(file: Path, state: TrainingState) -> None:
 
 
 def read(file: Path, charge: str = "c") -> tuple[TrainingState, int]:
-    return read_checkpoint(file, TrainingState.restore, charge)
+    return read_checkpoint(file, TrainingState, charge)
 
 
 def test_it_holds_what_was_released_and_nothing_else(state: TrainingState, tmp_path: Path) -> None:

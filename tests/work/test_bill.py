@@ -95,7 +95,7 @@ def test_what_another_process_charges_after_the_plan_counts(here: Params) -> Non
         nothing: Any = None
         with (
             pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"),
-            desk.pay(request, nothing, nothing),
+            desk.pay(request, nothing),
         ):
             pass
 

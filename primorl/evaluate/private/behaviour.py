@@ -27,7 +27,7 @@ from primorl.evaluate.private.problem import (
     portions,
 )
 from primorl.evaluate.private.results import MEAN_RETURN, Answer
-from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -324,7 +324,7 @@ def _cdf_of_coefficients(levels: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Asked(DataclassState):
+class Asked(State):
     """State of a question, as a checkpoint holds it.
 
     Attributes:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic
 
@@ -17,7 +18,6 @@ from primorl.privacy.accounting import dp
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
-    Restore,
     S,
     State,
     has_begun,
@@ -86,7 +86,6 @@ def pay_or_resume(
     budget: Budget | None,
     checkpoints: Path,
     begin: S,
-    restore: Restore[S],
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new
     charge.
@@ -113,7 +112,6 @@ def pay_or_resume(
         budget: the limit; None counts without one.
         checkpoints: folder of the checkpoints, one file for each charge.
         begin: state to begin from. Work without a guarantee is neither saved nor resumed.
-        restore: rebuilds a state from a checkpoint.
 
     Raises:
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
@@ -128,7 +126,7 @@ def pay_or_resume(
         with ExitStack() as locks:
             try:
                 _refuse_lost_work(ledger, checkpoints)
-                payment = _resumed(ledger, request.identity, checkpoints, begin, restore, locks)
+                payment = _resumed(ledger, request.identity, checkpoints, begin, locks)
                 if payment is None:
                     payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
             except Busy:
@@ -155,7 +153,6 @@ def _resumed(
     identity: str,
     checkpoints: Path,
     begin: S,
-    restore: Restore[S],
     locks: ExitStack,
 ) -> Payment[S] | None:
     """Find the payment to restore or resume; None if nothing was paid.
@@ -168,15 +165,15 @@ def _resumed(
     file = checkpoints / f"{charge.id}.safetensors"
     if not file.exists():
         raise _refusal(charge, file, "not there")
-    remedy = f"; {charge.another_draw}"
-    state, saves = read_checkpoint(file, restore, charge.id, remedy)
+    read = partial(read_checkpoint, file, type(begin), charge.id, f"; {charge.another_draw}")
+    state, saves = read()
     if not (state.finished and charge.state == "committed"):
         if not locks.enter_context(locked(file.with_suffix(".lock"))):
             raise Busy(
                 f"{file}: another process works on {charge}; wait for it; {charge.another_draw}"
             )
         # its owner may have gone on
-        state, saves = read_checkpoint(file, restore, charge.id, remedy)
+        state, saves = read()
     # Its owner may have been killed before its rename was durable: what is read here must stay, as
     # the ledger will say that it was reached.
     sync(file.parent)

@@ -4,7 +4,7 @@ resume.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -21,17 +21,16 @@ _DIGEST = 32
 
 
 class State(Protocol):
-    """State of a mechanism between releases.
+    """Base of the states of a mechanism between releases: frozen dataclasses of tensors and plain
+    values.
 
     It holds only released values, so it may be written to disk.
     """
 
-    OTHER: ClassVar[str]
+    OTHER: ClassVar[str] = "another version of the code"
     """What differs where two states of the same settings are not ``about`` the same."""
-
-    @property
-    def about(self) -> str:
-        """Digest of what the work rests on beside its identity: a resumed state has the same."""
+    about: str = ""
+    """Digest of what the work rests on beside its identity: a resumed state has the same."""
 
     @property
     def started(self) -> int:
@@ -47,49 +46,29 @@ class State(Protocol):
     @property
     def lost(self) -> bool:
         """Whether the state lacks a release that the charge pays for only once, so that the run
-        cannot resume.
+        cannot resume; others are drawn again, or left out.
         """
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors to write, by name."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return everything else, as strict JSON."""
-
-
-class DataclassState:
-    """Base of states that are frozen dataclasses of tensors and plain values, with fields
-    ``started``, ``finished``.
-    """
-
-    OTHER: ClassVar[str] = "another version of the code"
-    about: str = ""
-
-    @property
-    def lost(self) -> bool:
-        """See `State.lost`: a release that began is drawn again, or left out."""
         return False
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the fields that are tensors."""
+        """Return the tensors to write, by name: the fields that are tensors."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def facts(self) -> dict[str, Any]:
-        """Return the other fields."""
+        """Return everything else, as strict JSON: the other fields."""
         return {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Self:
-        """Rebuild the state."""
+        """Rebuild the state.
+
+        Raises:
+            ValueError, KeyError, TypeError: they are of no such state.
+        """
         return cls(**tensors, **facts)
 
 
 S = TypeVar("S", bound=State)
-Restore = Callable[[Mapping[str, Tensor], dict[str, Any]], S]
-"""Rebuilds a state from its tensors and facts.
-
-Raises ValueError, KeyError or TypeError if they do not fit.
-"""
 
 
 def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -> None:
@@ -102,27 +81,25 @@ def write_checkpoint(path: Path, state: State, *, charge: str, saves: int = 0) -
     # Copies: safetensors refuses tensors that share memory.
     form, tensors = torch.contiguous_format, state.tensors().items()
     copies = {name: each.detach().cpu().clone(memory_format=form) for name, each in tensors}
-    header = {"charge": charge, "saves": saves, "facts": dict(state.facts())}
+    header = {"charge": charge, "saves": saves, "facts": state.facts()}
     content = save(copies, {_KEY: json.dumps(header, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
 
 
-def read_checkpoint(
-    path: Path, restore: Restore[S], charge: str, remedy: str = ""
-) -> tuple[S, int]:
+def read_checkpoint(path: Path, kind: type[S], charge: str, remedy: str = "") -> tuple[S, int]:
     """Read a file of `write_checkpoint`: the state, and the number of saves under this charge
     (`Progress`). Executes nothing from the file.
 
     Args:
         path: of the file.
-        restore: rebuilds the state.
+        kind: of the state.
         charge: that the file must be of.
         remedy: end of the message where it is damaged.
 
     Raises:
         PipelineError: the checkpoint is damaged, belongs to another charge, or was written by
-            another version of the code: it does not fit ``restore``.
+            another version of the code: it does not fit ``kind``.
     """
     try:
         content, header = _content(path)
@@ -134,7 +111,7 @@ def read_checkpoint(
             f"{path}: not a checkpoint of this run, or damaged; its charge stays spent{remedy}"
         ) from None
     try:
-        return restore(tensors, facts), saves
+        return kind.restore(tensors, facts), saves
     except (ValueError, KeyError, TypeError):  # it is whole: its digest is right
         raise PipelineError(
             f"{path}: written by another version of the code; go on with that version; its charge "

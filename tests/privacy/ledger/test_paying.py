@@ -21,7 +21,7 @@ from primorl.base.files import locked
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger import charges, history, store
 from primorl.privacy.ledger.charges import pay_or_resume
-from primorl.privacy.ledger.checkpoint import DataclassState, write_checkpoint
+from primorl.privacy.ledger.checkpoint import State, write_checkpoint
 from primorl.privacy.ledger.history import Budget, Charge, Refused
 from primorl.privacy.ledger.ledger import new_charge_id
 from primorl.privacy.ledger.store import Progress
@@ -52,7 +52,7 @@ _WRITES = (
 
 
 @dataclass(frozen=True)
-class Running(DataclassState):
+class Running(State):
     total: Tensor
     started: int = 0
     finished: bool = False
@@ -79,9 +79,7 @@ class Place:
         wanted, begin = request(DATA), Running(torch.zeros(2))
         with (
             closing(opened(self.url, self.folder)) as book,
-            pay_or_resume(
-                book, wanted, ONE_RUN, self.checkpoints, begin, Running.restore
-            ) as payment,
+            pay_or_resume(book, wanted, ONE_RUN, self.checkpoints, begin) as payment,
         ):
             state = payment.state
             while not state.finished and state.started < ROUNDS:
