@@ -161,7 +161,7 @@ class Mechanism:
         """The event that the accountant composes."""
         if not self.is_private:
             return dp.NonPrivateDpEvent()
-        return self._account(self.rounds).event
+        return self._training.event
 
     def cohort(self) -> Tensor:
         """Draw this round's cohort: indices of units, ``[U]``.
@@ -196,17 +196,17 @@ class Mechanism:
         """
         return query.release(total, self.entropy) / self.units
 
-    def spent(self, rounds: int | None = None) -> accounting.Spent | None:
-        """Compute ε after the queries and ``rounds`` (default: the whole reservation); None without
+    def spent(self) -> accounting.Spent | None:
+        """Compute ε of the queries and all rounds, whether they are run or not; None without
         noise.
         """
-        count = self.rounds if rounds is None else rounds
-        return self._account(count).spent(self.delta) if self.is_private else None
+        return self._training.spent(self.delta) if self.is_private else None
 
-    def _account(self, rounds: int) -> accounting.Training:
+    @property
+    def _training(self) -> accounting.Training:
         queries = tuple(query.noise_multiplier for query in self.queries)
         return accounting.Training(
-            self.sampling_probability, self.noise_multiplier, rounds, queries
+            self.sampling_probability, self.noise_multiplier, self.rounds, queries
         )
 
     def void(self) -> list[str]:
