@@ -22,7 +22,7 @@ from primorl.privacy.accounting.figures import solve_noise_multiplier, solve_rou
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import UNKNOWN, Bill
-from primorl.work.data import Partitions, observation_bounds, read_ledger
+from primorl.work.data import Partitions, observation_bounds, read_ledger, refuse_missing_charges
 from primorl.work.jobs import Figures, RunPlan
 from primorl.work.resolve import next_plan
 
@@ -208,7 +208,8 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
     """What it costs first, then whether it can learn, then the numbers."""
     plan, manifest, training = own.plan, own.partitions.manifest, own.plan.model.mechanism.training
     with read_ledger(own.params) as ledger:
-        bill = Bill.of(own.params, plan, own.partitions, ledger, own.changed)
+        refuse_missing_charges(ledger)
+    bill = Bill.of(own.params, plan, own.partitions, own.changed)
     yield from _cost_lines(own)
     older = "as the log was collected, " * bool(changed(own.params.dataset, own.params.chosen))
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"

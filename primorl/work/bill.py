@@ -20,7 +20,6 @@ from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, Charge
-from primorl.privacy.ledger.ledger import Ledger
 from primorl.work.data import (
     Partitions,
     budget_of,
@@ -108,22 +107,18 @@ class Bill:
         params: Params,
         plan: RunPlan,
         partitions: Partitions,
-        ledger: Ledger | None,
         changed: Set[str] = frozenset(),
     ) -> "Bill":
-        """Make the bill of a planned run; a job whose identity the ledger knows is paid.
+        """Make the bill of a planned run; a job whose identity the account knows is paid.
 
         Raises:
-            PipelineError: the ledger lacks a charge, or δ bounds nothing.
+            PipelineError: δ bounds nothing.
         """
-        refuse_missing_charges(ledger)
-        # read again: another process may have charged since the partitions were opened
-        account = Account(()) if ledger is None else ledger.account(partitions.version)
         return cls(
             variant=plan.model.variant,
             prices=plan.jobs,
             together=None if plan.figures is None else plan.figures.epsilon,
-            account=account,
+            account=partitions.account,
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
             changed=changed,
@@ -263,7 +258,8 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         changed: stages whose inputs changed; None: DVC is asked.
 
     Raises:
-        PipelineError: the settings do not fit the data, or `dvc status` fails.
+        PipelineError: the settings do not fit the data, `dvc status` fails, or the ledger lacks a
+            charge.
     """
     changed = changed_stages() if changed is None else changed
     if not MANIFEST.exists() or changed & MAKE_DATA:
@@ -273,7 +269,8 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         if partitions.manifest.info.dataset != params.dataset:
             return None
         plan = next_plan(params, partitions, lambda: changed)
-        bill = Bill.of(params, plan, partitions, ledger, changed)
+        refuse_missing_charges(ledger)
+    bill = Bill.of(params, plan, partitions, changed)
     if not (params.online.asked and changed):
         return bill
     return replace(bill, online="; the stage `online` charges its users, an account of their own")

@@ -126,7 +126,7 @@ class Desk:
                 )
         # what the file says is for readers
         own = replace(plan.price(self.partitions), figures=None)
-        self.bill = Bill.of(params, own, self.partitions, self.ledger)
+        self.bill = Bill.of(params, own, self.partitions)
         return plan
 
     def request(self, job: AnyJob) -> Request:

@@ -28,7 +28,7 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
-from primorl.work.data import Partitions, read_ledger
+from primorl.work.data import Partitions
 from primorl.work.jobs import RunPlan
 from primorl.work.model_rules import epsilon_of
 from tests.data.builders import SPACES, episode, table
@@ -130,10 +130,8 @@ def test_nothing_is_asked_twice_under_one_charge(
     with pytest.raises(PipelineError, match=r"one answer only; it stays spent; .*privacy\.draw"):
         trained(params)
     assert states(data) == ["reserved"]
-    with read_ledger(params) as ledger:
-        partitions = Partitions.read(PARTITIONS, ledger)
-        plan = RunPlan.read(params, partitions)
-        assert Bill.of(params, plan, partitions, ledger).unpaid == []
+    partitions = Partitions.open(PARTITIONS, params)
+    assert Bill.of(params, RunPlan.read(params, partitions), partitions).unpaid == []
 
     params = edited(params, privacy={"draw": 1})
     with killed(3, "release"):

@@ -21,7 +21,7 @@ from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Request
 from primorl.work import bill
 from primorl.work.bill import Bill, preview
-from primorl.work.data import Partitions, open_to_charge, read_ledger
+from primorl.work.data import Partitions, open_to_charge
 from primorl.work.desk import Desk
 from primorl.work.jobs import event_of, request_for
 from primorl.work.resolve import resolve
@@ -64,8 +64,7 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 
 def check(params: Params) -> None:
     partitions = Partitions.open(PARTITIONS, params)
-    with read_ledger(params) as ledger:
-        Bill.of(params, resolve(params, partitions), partitions, ledger).refuse_beyond_budget()
+    Bill.of(params, resolve(params, partitions), partitions).refuse_beyond_budget()
 
 
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(
