@@ -5,22 +5,17 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base import PipelineError, say
+from primorl.base import PipelineError
 from primorl.base.files import RAW, TRAJECTORIES
 from primorl.base.reporting import StageLog
-from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.data.ingestion import ingest
 
 
 def body(params: Params, log: StageLog) -> None:
     """Validate and convert; an error about a copy says how a corrected source is read."""
-    chosen = params.chosen
-    if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
-        said = "a value beyond the entry's bounds would be cut (options.beyond_bounds: clip)"
-        say(f"ingest: {said}; how many were, if any, is not counted")
     try:
-        ingest(RAW, TRAJECTORIES, params.dataset, chosen)
+        ingest(RAW, TRAJECTORIES, params.dataset, params.chosen)
     except PipelineError as wrong:
         said = str(wrong)
         if said.startswith(f"{RAW}/") and "-f collect" not in said:
