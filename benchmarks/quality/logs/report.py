@@ -18,8 +18,10 @@ from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, recommend
 
 EPSILON = "privacy.target_epsilon"
-FITTED = 0
-"""The draw (its seed) on which the constants of the rule were chosen; the others judge them."""
+DRAWS = {"first": range(1), "later": range(1, 5), "new": range(5, 10**6)}
+"""Draws (their seeds) on which constants of the rule were chosen; those that some of them were
+changed for; and those that were made when all stood.
+"""
 NEAR = 0.05
 """A clone is near practice within this share of the range of returns."""
 _WORDS = {"trial": "trial", "keep": "keep", "more_data": "more data", None: "failed"}
@@ -134,16 +136,16 @@ def _mean(rows: list[Row], who: str) -> str:
 
 
 def judged(rows: list[Row]) -> str:
-    """Answers beside the truth: for the draw that the rule was fitted on, and for the others."""
+    """Answers beside the truth, by how much the rule knew of the draws."""
     lines = [
         "| draws | people | ε | runs | truly better | trials | of a worse policy | better ones "
         "offered | interval held | clone within 5% | always trial: worse |",
         "|---" * 11 + "|",
     ]
-    for name, chosen in (("first", True), ("later", False)):
+    for name, draws in DRAWS.items():
         groups: dict[tuple[int, float], list[Row]] = {}
         for row in rows:
-            if (row["seed"] == FITTED) is chosen and advice(row) is not None:
+            if row["seed"] in draws and advice(row) is not None:
                 groups.setdefault((row["people"], row["changes"][EPSILON]), []).append(row)
         for (people, epsilon), same in sorted(groups.items()):
             lines.append(f"| {name} | {people:,} | {epsilon:g} | {' | '.join(_judge(same))} |")
