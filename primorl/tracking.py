@@ -28,7 +28,7 @@ from primorl.base.reporting import RunContent
 from primorl.config.params import Params
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
     from mlflow.tracking import MlflowClient
 
 _GIVEN_TAG = "primorl.given"
@@ -206,12 +206,17 @@ def _connected(uri: str) -> Iterator["MlflowClient"]:
         ) from None
 
 
+def _find_experiment(client: "MlflowClient", name: str) -> "Experiment | None":
+    found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or choose another"
+        raise PipelineError(f"tracking.experiment: {name!r} was deleted in MLflow; {remedy}")
+    return found
+
+
 def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go
-    if (found := client.get_experiment_by_name(name)) is not None:
-        if found.lifecycle_stage == "deleted":
-            remedy = f"run `mlflow experiments restore -x {found.experiment_id}`, or choose another"
-            raise PipelineError(f"tracking.experiment: {name!r} was deleted in MLflow; {remedy}")
+    if (found := _find_experiment(client, name)) is not None:
         address, ours = urlsplit(found.artifact_location), home() / "mlruns"
         files = Path(unquote(address.path))
         own_store = Path(unquote(uri.partition(":///")[2])).parent == home()
@@ -316,7 +321,7 @@ def results(params: Params) -> list[dict[str, Any]]:
         )
     runs: Sequence[Run] = ()
     with _connected(uri) as client:
-        experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
+        experiment = _find_experiment(client, params.tracking.experiment or params.dataset)
         if experiment is not None:
             wanted = f"tags.dataset = '{params.dataset}'"
             runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)

@@ -217,7 +217,8 @@ def read_table(path: Path) -> pa.Table:
         raise PipelineError(f"{path}: {found}; give one .parquet or .csv file")
     try:
         if path.suffix == ".parquet":
-            return pq.read_table(path, coerce_int96_timestamp_unit="us")
+            # not read_table, which refuses a name that is there twice
+            return pq.ParquetFile(path, coerce_int96_timestamp_unit="us").read()
         with path.open("rb") as file:
             header = file.readline(_LARGEST_HEADER).decode("utf-8-sig", "replace")
         delimiter, fields = header_of(header)

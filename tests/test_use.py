@@ -160,6 +160,18 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
     assert np.isnan(observations_of(filled, aged, whole)[1:, 0]).all()
 
 
+@pytest.mark.parametrize("twice", ["dose", "note"])
+def test_a_column_that_a_join_made_twice_is_named_if_it_is_used(policy: Policy, twice: str) -> None:
+    columns = [*NAMED, twice]
+    rows = pa.table([pa.array([1.0])] * len(columns), names=columns)
+    for of in ("in.parquet", "in.csv"):
+        (pq.write_table if of.endswith("parquet") else pacsv.write_csv)(rows, of)
+        if twice in policy.observation_names:
+            refused(policy, Path(of), "column 'dose': found 2 times, allowed is once")
+        else:
+            assert predict(policy, Path(of), OUT)[0] == 1
+
+
 def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
     """A policy of MEDS knows it; of another one a person has to say it."""
     named = {"names": (AGES, ("up", "down"))}

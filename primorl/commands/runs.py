@@ -1,5 +1,6 @@
 """``primorl check``, ``plan``, ``run``, ``summary``, ``runs`` and ``report``."""
 
+import getpass
 import json
 import os
 import shutil
@@ -129,6 +130,10 @@ def _python(_: "Params") -> Iterator[str]:
             "PYTHONSAFEPATH: found set, so Python does not see the stages, and DVC deletes their "
             "outputs before they fail; unset it for `dvc repro`"
         )
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        raise PipelineError("USER: not set, and this user has no name here; DVC needs it") from None
     if os.environ.get("MLFLOW_TRACKING_URI"):
         yield "note: MLFLOW_TRACKING_URI is not used; tracking.uri in params.yaml names a store"
     ours, found = Path(sys.executable).parent, shutil.which("python")

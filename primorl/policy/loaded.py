@@ -200,10 +200,10 @@ class Policy:
                 return [self._in_order(row) if _names_in(row) else row for row in observation]
             return observation
         wanted = self.observation_names or names
-        if wrong := [printable(each) for each in wanted if names.count(each) != 1]:
-            raise ObservationError(
-                f"observation: found no {', '.join(wrong)} among the columns, or two"
-            )
+        counts = {printable(each): names.count(each) for each in wanted}
+        if wrong := [f"{name} {count} times" for name, count in counts.items() if count != 1]:
+            found = f"among the columns found {', '.join(wrong)}"
+            raise ObservationError(f"observation: {found}; allowed is each once")
         if not hasattr(observation, "infer_objects"):
             if isinstance(observation, Sequence):  # a named tuple, and no table
                 observation = dict(zip(names, observation, strict=True))

@@ -242,6 +242,12 @@ def test_what_is_wrong_with_the_place_is_told_with_its_remedy(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         said = " ".join(runs._python(cast(Any, None)))
         assert ("MLFLOW_TRACKING_URI is not used" in said) is told
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # as in a container without its name
+    with pytest.raises(PipelineError, match="USER: not set"):
+        list(runs._python(cast(Any, None)))
+    monkeypatch.setenv("USER", "ana")
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # which hides the stages
     with pytest.raises(PipelineError, match="unset it"):
         list(runs._python(cast(Any, None)))

@@ -15,7 +15,7 @@ from primorl import tracking
 from primorl.base import PipelineError
 from primorl.base.reporting import RunContent
 from primorl.config.params import LedgerStore, Params
-from primorl.tracking import RESULT_TAG, check_store, log_run, store_uri
+from primorl.tracking import RESULT_TAG, check_store, log_run, results, store_uri
 from tests.privacy.ledger.ledgers import at_once
 from tests.projects import from_plain, project_settings
 
@@ -113,6 +113,8 @@ def test_a_store_that_cannot_be_used_is_one_clear_error_without_credentials(
         with refused as raised:
             log_run(with_uri(chosen, uri), RunContent({}, {}, []), [])
         assert "hush" not in str(raised.value) + "".join(capfd.readouterr())
+    with pytest.raises(PipelineError, match="experiments restore"):
+        results(with_uri(chosen, "sqlite:///mlflow.db"))
 
 
 REMEDIES = {

@@ -27,7 +27,8 @@ from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
-_REPACK = "write all rows into one file with gzip (`h5repack -f GZIP=4`)"
+_REPACK = "write it anew with gzip (`h5repack -f GZIP=4`)"
+_COPY = "with all files there, copy the arrays into one"  # HDF5 gives zeros where one is missing
 _GYMNASIUM = {"terminals": "terminations", "timeouts": "truncations"}
 _FLAGS = (*_GYMNASIUM, *_GYMNASIUM.values())
 NAMES = Path(__file__).with_suffix(".csv")
@@ -127,12 +128,12 @@ def check_parts(path: Path) -> None:
 def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
     """Say why this file alone does not give the rows of one link; None: it does."""
     if isinstance(link, h5py.ExternalLink):
-        return f"{name}: found a link to another file; {_REPACK}"
+        return f"{name}: found a link to another file; {_COPY}"
     if not isinstance(link, h5py.HardLink) or not isinstance(part := file[name], h5py.Dataset):
         return None
     layout = part.id.get_create_plist()
     if layout.get_layout() == h5py.h5d.VIRTUAL or layout.get_external_count():
-        return f"{name}: found rows that lie in another file; {_REPACK}"
+        return f"{name}: found rows that lie in another file; {_COPY}"
     chunks = zip(part.shape or (), part.chunks or (), strict=False)
     needed = math.prod(-(-size // chunk) for size, chunk in chunks)
     there = part.id.get_num_chunks() if part.chunks else part.id.get_storage_size()

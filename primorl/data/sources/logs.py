@@ -361,14 +361,19 @@ class LogFiles:
 
 def check_quotes(path: Path, delimiter: str) -> None:
     """Refuse a field of a CSV that holds rows: Arrow reads up to the next quote, whatever follows
-    it.
+    it. Refuse NUL bytes, which it takes for text.
 
     Raises:
         PipelineError: names the file and the row in which the quote is opened.
     """
+    quoted = False
     with open_bytes(path) as file:
-        if not any(b'"' in block for block in iter(lambda: file.read(_CSV_BLOCK_BYTES), b"")):
-            return
+        for block in iter(lambda: file.read(_CSV_BLOCK_BYTES), b""):
+            quoted |= b'"' in block
+            if b"\0" in block:
+                _refuse_other_text(path)
+    if not quoted:
+        return
     row, line = -1, 0
     with io.TextIOWrapper(open_bytes(path), "utf-8", "replace", newline="") as text:
         lines = csv.reader(text, delimiter=delimiter, strict=True)
@@ -508,11 +513,13 @@ def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> I
 
 
 def _refuse_other_text(path: Path) -> None:
-    """Refuse a CSV that is not in UTF-8, by its first line that is not."""
+    """Refuse a CSV that is not in UTF-8, or has NUL bytes, by its first such line."""
     with suppress(OSError, EOFError, zlib.error), open_bytes(path) as file:
         for number, line in enumerate(file, 1):
-            if b"\0" in line[:4] or "\ufffd" in line.decode("utf-8", "replace"):
-                found = "found what is not UTF-8 (an older encoding, UTF-16, compressed)"
+            found = "found what is not UTF-8 (an older encoding, UTF-16, compressed)"
+            if number > 1 and b"\0" in line:
+                found = "found NUL bytes (a write was cut off, or space reserved), to be deleted"
+            if b"\0" in line or "\ufffd" in line.decode("utf-8", "replace"):
                 raise PipelineError(f"{path}: line {number}: {found}; {_AGAIN}") from None
 
 

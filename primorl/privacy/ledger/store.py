@@ -260,6 +260,8 @@ class Store:
     def _reason(self, failed: SQLAlchemyError) -> str:
         cause = getattr(failed, "orig", None) or failed
         if self._engine.dialect.name == "sqlite":
+            if "locked" in str(cause):  # whole: an older backup would lose charges
+                return f"{cause}; end what holds it, and run again"
             return f"{cause}; end what holds it, free space, or restore its backup"
         said = str(cause)  # which may name users, so it is not shown
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)

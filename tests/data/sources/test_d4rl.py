@@ -220,7 +220,10 @@ def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
             other[array] = values
         write(file, name)
     named = "rest" if write is link_folder_out else name
-    with pytest.raises(PipelineError, match=rf"data.hdf5: {named}: found .*write "):
+    remedy = "with all files there, copy the arrays into one$"  # h5repack writes zeros else
+    if write in (write_nothing, write_a_part):
+        remedy = "write the file again"
+    with pytest.raises(PipelineError, match=rf"data.hdf5: {named}: found .*{remedy}"):
         ingested(chosen)
 
 

@@ -308,6 +308,19 @@ def test_what_a_server_says_becomes_a_remedy_that_quotes_nothing(said: str) -> N
     assert "hush" not in reason
 
 
+@pytest.mark.parametrize(
+    ("said", "does"),
+    [("database is locked", "end what holds it, and run again"), ("disk I/O error", "free space")],
+)
+def test_a_database_that_is_only_locked_needs_no_backup(said: str, does: str) -> None:
+    """An older one would lose charges."""
+    store = object.__new__(Store)
+    store._engine = sa.create_engine("sqlite://")
+    reason = store._reason(sa.exc.OperationalError("", {}, OSError(said)))
+    assert does in reason
+    assert ("backup" in reason) is ("locked" not in said)
+
+
 SERVER = (
     "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; nothing listens there; "
 )
