@@ -6,6 +6,7 @@ checkout`` brings back what ``dvc.lock`` lists.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,8 +90,9 @@ def show_dvc(*words: str) -> None:
         try:
             for line in process.stdout or ():
                 print(line, end="", flush=True)
-                if line.lower().startswith("error: "):
-                    errors.append(line[len("error: ") :].strip())
+                # DVC's stands behind a bar that did not end
+                if "ERROR: " in line or line.startswith("error: "):
+                    errors.append(re.split("error: ", line, maxsplit=1, flags=re.I)[1].strip())
         except KeyboardInterrupt:  # a notebook interrupts its own process alone
             os.killpg(process.pid, signal.SIGINT)
             process.communicate()  # the stage ends in order, and DVC gives its locks back

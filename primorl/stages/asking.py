@@ -23,6 +23,7 @@ from primorl.evaluate.private.problem import (
     public_return_bounds,
 )
 from primorl.evaluate.private.results import (
+    RARE_END,
     Answer,
     Conduct,
     PrivateEvaluation,
@@ -224,7 +225,8 @@ def find_bars(problem: Problem, conduct: Conduct | None, *, nobody: bool) -> lis
         )
     if conduct is not None and nobody and (rare := conduct.find_rare_ends()):
         lines.append(
-            f"so rare an end may not have been learned, and nothing that was asked tells: {rare} "
-            "of trajectories in the model, if all goes on as today"
+            f"ends are so rare in the model that it may not have learned them: {rare} of "
+            f"trajectories, if all goes on as today (a trial needs {RARE_END:.0%}); a larger ε or "
+            "more people may teach it"
         )
     return lines

@@ -218,7 +218,7 @@ class Bill:
             PipelineError: see `lost`. Nothing was charged.
         """
         if self.lost:
-            raise PipelineError(f"this run needs {self._name_lost()}. Nothing was charged")
+            raise PipelineError(f"this run needs {self._name_lost()}. Nothing was charged for it")
 
     def _name_lost(self) -> str:
         """List charges whose checkpoints are not here, and what to do."""

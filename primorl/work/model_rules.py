@@ -362,8 +362,8 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     found = [
         fit.why,
         f"the noise may hide a reward whose standard deviation is below "
-        f"{span * (reward[1] - reward[0]):.2g}, or more where few rows have one, and a column "
-        f"below {span:.1%} of its declared range {limits}",
+        f"{span * (reward[1] - reward[0]):.2g}, or more where few rows (deaths) make it, and "
+        f"a column below {span:.1%} of its declared range {limits}",
     ]
     if horizon is not None and params.chosen.bounds.before_end == (0, 0):
         # The rarer outcome is cut at the edge of the second answer's window, where its variance is

@@ -21,7 +21,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from primorl.base import PipelineError, files
-from primorl.base.dvc import Status, advise, changed_stages, hint
+from primorl.base.dvc import Status, advise, changed_stages, hint, show_dvc
 from primorl.base.files import (
     check_writable,
     finite,
@@ -399,3 +399,15 @@ def test_a_status_that_nobody_reads_ends_by_itself_and_leaves_no_lock() -> None:
     done = subprocess.run([sys.executable, "-c", leave], capture_output=True, text=True)
     assert "KeyboardInterrupt" in done.stderr
     assert changed_stages() == {"make"}, "DVC refuses where it finds a lock"
+
+
+@pytest.mark.parametrize("before", ["", "fit:  0/60 [00:00<?, ?round/s]"])
+def test_what_dvc_says_of_a_kill_is_found_behind_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """A bar that did not end has no line end."""
+    monkeypatch.chdir(tmp_path)
+    said = "failed to reproduce 'train_model': failed to run, exited with -9"
+    Path("dvc.py").write_text(f"print({before + 'ERROR: ' + said!r}); raise SystemExit(255)")
+    with pytest.raises(PipelineError, match=r"^failed to reproduce .*what was paid for is resumed"):
+        show_dvc("repro")

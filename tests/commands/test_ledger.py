@@ -192,7 +192,7 @@ def test_a_raised_budget_stays_visible(primorl: Call) -> None:
             granted = ledger.reserve(request(version("ab")), Budget(budget, DELTA))
     raised = f"  budget raised from ε 80 to ε 90 on {granted.time[:10]} by {granted.by}\n"
     assert primorl(*SHOW)[1].count(raised) == 1
-    assert "after the last charge" not in primorl(*SHOW)[1]
+    assert "in params.yaml of this clone" not in primorl(*SHOW)[1]
     settings(95.0)
-    assert "  budget raised from ε 90 to ε 95 after the last charge\n" in primorl(*SHOW)[1]
+    assert "  budget raised from ε 90 to ε 95 in params.yaml of this clone\n" in primorl(*SHOW)[1]
     assert [each["budget"] for each in shown(primorl)] == [80.0, 80.0, 90.0]

@@ -394,7 +394,7 @@ def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[
     known = [(each.budget, f"on {each.time[:10]}", each.by) for each in charges if each.by]
     found = []
     for (before, _, _), (after, when, by) in pairwise(
-        [*known, (today, "after the last charge", "")]
+        [*known, (today, "in params.yaml of this clone", "")]
     ):
         if before == after:
             continue
