@@ -142,7 +142,7 @@ class Carry:
             PipelineError: a column is missing, or holds no times, or ``by`` lacks one that names a
                 trajectory, such as the person's of a stay.
         """
-        named = [name for name in policy.trajectory_columns if name in table.column_names]
+        named = policy.trajectory_columns
         if missing := [name for name in named if name not in self.by]:
             raise PipelineError(
                 f"--carry-by: found {', '.join(map(repr, self.by))}; a trajectory is named by "

@@ -79,7 +79,7 @@ TASKS = {
 }
 DRAWN = ("CartPole-v1", "Acrobot-v1")
 DISCOUNT = 0.95
-RETURN = BoundedSum(1, 1 / (1 - DISCOUNT))  # a return of rewards within [-1, 1]
+ERROR = BoundedSum(1, 1 / (1 - DISCOUNT))  # of a value; cut at the most that one can be
 _FEATURES = 200
 
 
@@ -210,7 +210,7 @@ def mechanism_of(
     queries: tuple[GaussianQuery, ...] = ()
     if method in CORRECTED and epsilon is not None:
         z = 1 / (math.sqrt(SHARE) * gaussian_mean(epsilon, delta))
-        queries = (GaussianQuery("mean_error", RETURN.sensitivity, z),)
+        queries = (GaussianQuery("mean_error", ERROR.sensitivity, z),)
     q, noise = min(1.0, COHORT / units), 0.0
     if epsilon is not None:
         multipliers = tuple(query.noise_multiplier for query in queries)
@@ -229,7 +229,7 @@ def ask_offset(mechanism: Mechanism, log: Log, network: ValueNetwork, theta: Ten
         return torch.zeros(len(theta))
     values = network.values(theta.float(), log.inputs[log.starts][None])
     errors = returns(log) - values.double()
-    totals = [RETURN.total(each.unsqueeze(1)) for each in errors]
+    totals = [ERROR.total(each.unsqueeze(1)) for each in errors]
     return torch.stack([mechanism.answer(mechanism.queries[0], each)[0] for each in totals])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.base import PipelineError
 from primorl.base.files import MODEL, MODELS, write_json
 from primorl.config.params import load
 from primorl.data.storage.rows import UnitStore
@@ -38,6 +37,11 @@ class Learned(State):
     started: int = 0
     asked: bool = False
     finished: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """See `State.lost`: the question is asked once."""
+        return self.asked and not self.finished
 
     @property
     def values(self) -> dict[str, Tensor]:
@@ -80,8 +84,7 @@ def evaluate(epsilon: float) -> None:
         scales = [bounds.observation_low.tolist(), bounds.observation_high.tolist(), largest]
         asked = {
             "name": "dptd",
-            # the class's earlier name: what is paid for is found by it
-            "plan": repr(mechanism).replace("Mechanism", "Plan", 1),
+            "plan": repr(mechanism),
             "scales": scales,
             "data": data.identity,
         }
@@ -121,15 +124,7 @@ def learn(
 ) -> Learned:
     """Run the rounds that are left, then ask how far off values are. A block of rounds, and the
     question, is spent from the moment it is announced.
-
-    Raises:
-        PipelineError: the question was asked, and its answer was lost with a process that died.
     """
-    if state.asked:
-        raise PipelineError(
-            f"{FOLDER}: the answer to mean_error was lost with a process that died, and is not "
-            "asked again; --project with another ε pays for another one"
-        )
     algorithm, log = replace(dptd.ALGORITHM, members=1), None
     while state.started < mechanism.rounds:
         first = state.started

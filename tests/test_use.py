@@ -154,6 +154,8 @@ def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project
     known = replace(aged, trajectory_columns=("who", "stay"))
     for short, add in (("stay", "who"), ("who", "stay")):
         refused(known, given, f"together: add --carry-by '{add}'", carry=Carry((short,), "time"))
+    bare = table({"stay": ["1", "1"], "time": sorted(DAY)[:2]} | {"glucose": ["5", ""]}, "bare.csv")
+    refused(known, bare, "together: add --carry-by 'who'", carry=Carry(("stay",), "time"))
     big = {"who": [2**53, 2**53 + 1, None], "stay": [1] * 3, "time": sorted(DAY)[:3]}
     whole = table(big | {"glucose": [5.0, None, None], "ward": ["1"] * 3}, "in.parquet")
     filled = Carry(("who",), "time", "hours").fill(read_table(whole), aged, whole, ".")

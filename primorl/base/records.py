@@ -92,7 +92,8 @@ def to_json(value: Any) -> dict[str, Any]:
     An optional key that holds its default is left out.
     """
     kind: Any = type(value)
-    content: dict[str, Any] = adapter(kind).dump_python(value, mode="json", exclude_defaults=True)
+    written = adapter(kind).dump_python(value, mode="json", exclude_defaults=True, warnings=False)
+    content: dict[str, Any] = written
     version = getattr(kind, "FORMAT", None)
     return content if version is None else {"format": version, **content}
 

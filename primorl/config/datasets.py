@@ -261,19 +261,32 @@ class MedsFlag(Block):
 
 
 class MedsClock(Block):
-    """A dimension that is the time since the trajectory began, or since the last event of some
-    codes (an age, since a birth), at most ``most``, a public bound; this also where none came.
-    """
+    """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
 
     clock: reading.Column
     unit: TimeUnit
     most: records.Positive
-    codes: Codes | None = None
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The time."""
         return ((self.clock, 0.0, self.most),)
+
+
+class MedsSince(Block):
+    """A dimension that is the time since the last event of some codes (an age, since a birth), at
+    most ``most``, a public bound; this also where none came.
+    """
+
+    since: reading.Column
+    codes: Codes
+    unit: TimeUnit
+    most: records.Positive
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The time."""
+        return ((self.since, 0.0, self.most),)
 
 
 class MedsElapsed(Block):
@@ -359,7 +372,9 @@ class MedsRangeReward(Block):
     outside: records.Finite
 
 
-MedsDimension = Annotated[MedsValue | MedsFlag | MedsClock | MedsElapsed, reading.OneOf()]
+MedsDimension = Annotated[
+    MedsValue | MedsFlag | MedsClock | MedsSince | MedsElapsed, reading.OneOf()
+]
 MedsReward = Annotated[MedsEventReward | MedsRangeReward, reading.OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 

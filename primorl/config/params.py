@@ -526,9 +526,10 @@ def merge(
         raise PipelineError(f"{file}: recipe: a block of keys is needed")
     given, suggested = (dict(flat(each)) for each in (raw, recipe))
     for key in suggested:
-        alone = key in _ALONE and f"{_ALONE[key]}; it is set in params.yaml alone"
-        if alone or key.partition(".")[0] not in BLOCKS:
-            why = alone or reading.UNKNOWN_KEY
+        if key in _ALONE or key.partition(".")[0] not in BLOCKS:
+            why = reading.UNKNOWN_KEY
+            if key in _ALONE:
+                why = f"{_ALONE[key]}; it is set in params.yaml alone"
             raise PipelineError(f"{file}: recipe.{reading.shown_key(key)}: {why}")
     set_here = {key: value for key, value in given.items() if value is not None}
     origins = dict.fromkeys(suggested, file) | dict.fromkeys(set_here, PARAMS.name)

@@ -123,5 +123,5 @@ def test_a_projects_value_is_paid_once(
     assert "before its mean error was asked" in capsys.readouterr().out
     with killed(1, "answer"):
         dptd_project.evaluate(1.0)
-    with pytest.raises(PipelineError, match="was lost with a process that died"):
+    with pytest.raises(PipelineError, match="died between a query's noise and its answer"):
         dptd_project.evaluate(1.0)

@@ -535,7 +535,7 @@ class Decisions:
         last = everything.time[everything.before(who, following, at=False) - 1]
         end = np.where(stopped, stop, last)
         died = stopped & (deaths.before(who, end, at=True) > deaths.before(who, end, at=False))
-        counted = np.full(len(everything.who) and everything.who[-1] + 1, _NEVER)
+        counted = np.full(int(everything.who.max(initial=-1)) + 1, _NEVER)  # first deaths
         np.minimum.at(counted, who[died], end[died])
         deaths = deaths.first_of(deaths.key)  # and none that repeats what was counted
         told[_LATE] += int((deaths.time < counted[deaths.who]).sum())
@@ -593,17 +593,17 @@ class Decisions:
             return {entry.elapsed: np.where(begins, 0.0, passed).clip(max=entry.most)}
         if isinstance(entry, datasets.MedsClock):
             passed = (rows.time - rows.begin) / MICROSECONDS[entry.unit]
-            if entry.codes is not None:
-                ever = np.full_like(rows.time, _STATIC)
-                series, before = self._series(entry, events), self._gives_away(entry)
-                there, _, at = series.last(rows.who, rows.time, ever, before=before)
-                passed = np.where(there, (rows.time - at) / MICROSECONDS[entry.unit], entry.most)
             return {entry.clock: passed.clip(max=entry.most)}
         before = self._gives_away(entry)
+        ever = np.full_like(rows.time, _STATIC)
+        if isinstance(entry, datasets.MedsSince):
+            found = self._series(entry, events).last(rows.who, rows.time, ever, before=before)
+            there, _, at = found
+            passed = np.where(there, (rows.time - at) / MICROSECONDS[entry.unit], entry.most)
+            return {entry.since: passed.clip(max=entry.most)}
         if isinstance(entry, datasets.MedsFlag):
             series = self._series(entry, events)
-            since = np.full_like(rows.time, _STATIC)
-            return {entry.happened: series.last(rows.who, rows.time, since, before=before)[0]}
+            return {entry.happened: series.last(rows.who, rows.time, ever, before=before)[0]}
         since = rows.begin - _lookback(entry)
         found = self._series(entry, events).last(rows.who, rows.time, since, before=before)
         there, value, at = found

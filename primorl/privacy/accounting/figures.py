@@ -35,6 +35,7 @@ _LARGEST_MULTIPLIER = 1e5
 _SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds, which guarantees nothing of use
 _MOST_ROUNDS = 1_000_000
 _DIGITS = 4  # of a noise multiplier
+_STEPS = 10  # of a last digit, before the root is looked for
 _STRIDE = 1.3  # of the search for a bracket
 _PRECISION = 2e-5  # of the search, relative
 _INFINITE = 1e4  # stands for an infinite ε
@@ -192,13 +193,16 @@ def solve_noise_multiplier(
         return min(training.spent(delta).epsilon_pld, _INFINITE) - target_epsilon
 
     near = estimate_noise_multiplier(target_epsilon, delta, sampling_probability, rounds, queries)
-    if sampling_probability == 1.0:  # a closed form, to which the PLD's grid adds
-        least = max(near * (1 - 10**-_DIGITS), _SMALLEST_MULTIPLIER)
-    else:
+    least = max(near, _SMALLEST_MULTIPLIER)  # a closed form at q = 1; the PLD's grid adds to it
+    if sampling_probability < 1.0:
         least = _root(excess, near) * (1 - _PRECISION)
     multiplier = rounded_up(min(least, _LARGEST_MULTIPLIER), _DIGITS)
     # ε is read on a grid that follows it, so the root is exact to some digits only.
+    tries = 0
     while excess(multiplier) > 0:
+        tries += 1
+        if tries == _STEPS:  # queries that take nearly all of ε make single digits a long way
+            multiplier = max(multiplier, _root(excess, multiplier) * (1 - _PRECISION))
         if multiplier >= _LARGEST_MULTIPLIER:
             raise ValueError(
                 f"no noise below {_LARGEST_MULTIPLIER:g} reaches epsilon "

@@ -24,7 +24,8 @@ class State(Protocol):
     """Base of the states of a mechanism between releases: frozen dataclasses of tensors and plain
     values.
 
-    It holds only released values, so it may be written to disk.
+    It holds only released values, so it may be written to disk. ``started`` and ``finished`` are
+    fields with a default, or properties.
     """
 
     OTHER: ClassVar[str] = "another version of the code"

@@ -271,7 +271,7 @@ NEEDED |= {"a decision": "ROUND", "a birth": "MEDS_BIRTH"}
 @pytest.mark.parametrize("what", NEEDED)
 def test_an_event_without_the_time_that_it_needs_is_refused(project: Path, what: str) -> None:
     """Twin: what happened at any time, and a code of no role, need none."""
-    age = {"clock": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
+    age = {"since": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
     options = {"observation": [*OBSERVED, age], "decision": {"codes": ["ROUND", "LAB//GLUCOSE*"]}}
     whole = [*STAY[:9], (7, 9, "ROUND", None), *STAY[9:], (7, 11, "MEDS_DEATH", None)]
     birth = (7, -99, "MEDS_BIRTH", None)
@@ -412,7 +412,7 @@ def test_a_discharge_after_the_death_that_was_counted_is_no_death_that_was_lost(
 
 def test_an_age_is_the_time_since_a_birth(project: Path) -> None:
     """Nobody's birth is known of the twin: the age is the highest."""
-    age = {"clock": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
+    age = {"since": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
     observed = {"observation": [*OBSERVED, age], "terminates": None, "reward": [IN_RANGE, MEALS]}
     born = (7, -24.0 * 365, "MEDS_BIRTH", None)
     for known, expected in (((born,), 365), ((), 36500)):
