@@ -82,16 +82,21 @@ def predict(
     if twice := content.keys() & made.keys():
         found = f"the output would have {', '.join(sorted(twice))} twice"
         raise PipelineError(f"--keep: {found}; rename it in the observations")
+    _write(out, content, made)
+    return len(reasons), int((~answered).sum())
+
+
+def _write(out: Path, kept: dict[str, pa.Array], made: dict[str, pa.Array]) -> None:
+    """Write kept columns, and those that were made, as Parquet or CSV."""
     with replaced_file(out) as fresh:
         try:
             if out.suffix == ".parquet":
-                pq.write_table(pa.table(content | made), fresh)
+                pq.write_table(pa.table(kept | made), fresh)
             else:  # kept columns as text, so that a CSV has them as they were
-                texts = {name: column.cast(pa.string()) for name, column in content.items()}
+                texts = {name: column.cast(pa.string()) for name, column in kept.items()}
                 pacsv.write_csv(pa.table(texts | made), fresh)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise PipelineError(f"--keep: found columns that {out} cannot hold") from None
-    return len(reasons), int((~answered).sum())
 
 
 def _actions(policy: Policy, values: Matrix) -> dict[str, pa.Array]:
