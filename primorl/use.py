@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file
 from primorl.config.datasets import DecimalPoint, TimeUnit
-from primorl.data.sources.logs import ZONE, can_end_summer_time, check_quotes, header_of
+from primorl.data.sources.logs import ZONE, can_end_summer_time, check_text, header_of
 from primorl.policy.loaded import Policy
 
 _LARGEST_HEADER = 2**22  # bytes
@@ -227,7 +227,7 @@ def read_table(path: Path) -> pa.Table:
         with path.open("rb") as file:
             header = file.readline(_LARGEST_HEADER).decode("utf-8-sig", "replace")
         delimiter, fields = header_of(header)
-        check_quotes(path, delimiter)
+        check_text(path, delimiter)
         parsing = pacsv.ParseOptions(
             delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=len(fields) > 1
         )

@@ -308,7 +308,7 @@ class LogFiles:
             row = 0
             with _decoding(path, self._names[path], self._words):
                 if path.suffix != ".parquet":
-                    check_quotes(path, self._form.delimiter)
+                    check_text(path, self._form.delimiter)
                 for batch in self._open(path, self._types[index]):
                     yield index, row, batch
                     row += batch.num_rows
@@ -359,7 +359,7 @@ class LogFiles:
         )
 
 
-def check_quotes(path: Path, delimiter: str) -> None:
+def check_text(path: Path, delimiter: str) -> None:
     """Refuse a field of a CSV that holds rows: Arrow reads up to the next quote, whatever follows
     it. Refuse NUL bytes, which it takes for text.
 

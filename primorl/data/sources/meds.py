@@ -595,15 +595,14 @@ class Decisions:
             passed = (rows.time - rows.begin) / MICROSECONDS[entry.unit]
             return {entry.clock: passed.clip(max=entry.most)}
         before = self._gives_away(entry)
-        ever = np.full_like(rows.time, _STATIC)
-        if isinstance(entry, datasets.MedsSince):
+        if isinstance(entry, datasets.MedsFlag | datasets.MedsSince):
+            ever = np.full_like(rows.time, _STATIC)
             found = self._series(entry, events).last(rows.who, rows.time, ever, before=before)
             there, _, at = found
+            if isinstance(entry, datasets.MedsFlag):
+                return {entry.happened: there}
             passed = np.where(there, (rows.time - at) / MICROSECONDS[entry.unit], entry.most)
             return {entry.since: passed.clip(max=entry.most)}
-        if isinstance(entry, datasets.MedsFlag):
-            series = self._series(entry, events)
-            return {entry.happened: series.last(rows.who, rows.time, ever, before=before)[0]}
         since = rows.begin - _lookback(entry)
         found = self._series(entry, events).last(rows.who, rows.time, since, before=before)
         there, value, at = found
