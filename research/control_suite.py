@@ -4,8 +4,6 @@
 of ``dm_control/cartpole-*-v0`` to the last bit, for the same seeds; rewards differ by rounding in
 double precision at most. A step takes about a tenth of the time, and recordings have 30 million
 steps.
-
-python -m research.control_suite                    # returns of actions that nobody learned
 """
 
 import math
@@ -96,24 +94,3 @@ for _task in TASKS:
         max_episode_steps=1000,
         kwargs={"task": _task},
     )
-
-
-def play(task: str, *, still: bool, episodes: int = 30) -> float:
-    """Return the mean return of no force at all, or of random forces."""
-    env = gymnasium.make(f"primorl/cartpole-{task}-v0")
-    env.action_space.seed(0)
-    total = 0.0
-    for episode in range(episodes):
-        env.reset(seed=episode)
-        over = False
-        while not over:
-            action = np.zeros(1, np.float32) if still else env.action_space.sample()
-            _, reward, _, over, _ = env.step(action)
-            total += float(reward)
-    return total / episodes
-
-
-if __name__ == "__main__":
-    for name in TASKS:
-        print(f"{name}: no force {play(name, still=True):.1f}, ", end="")
-        print(f"random forces {play(name, still=False):.1f}")

@@ -1,6 +1,5 @@
-"""Figures 1 and 2 of DPTD (Zhao et al.
-
-2023): the objective L(θ, ω) against epochs, with enforced clipping.
+"""The experiments of DPTD (Zhao et al. 2023): values and the objective L(θ, ω), with enforced
+clipping.
 
 python -m research.dptd
 python -m research.dptd --project 1.0   # in a project: what its people's practice is worth at ε 1
@@ -14,7 +13,7 @@ loss, network, clip and accounting, and cost the same ε for a trajectory at δ 
 cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: Atari
 Pong, which needs a DQN player, about half a day on a GPU.
 
-Rows: research/results/dptd.jsonl. Draws benchmarks/figures/dptd_figure1.png and dptd_figure2.png.
+Rows: research/results/dptd.jsonl, with the mean objective after each epoch.
 """
 
 import argparse
@@ -22,13 +21,11 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -40,7 +37,7 @@ from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import BoundedSum, GaussianQuery, Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
-from research.rows import FIGURES, Row, completed
+from research.rows import Row, completed
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
 COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
@@ -241,7 +238,7 @@ def returns(log: Log) -> Tensor:
 
 
 def made(key: Row) -> Row:
-    """Run one line of a figure: the objective over the epochs, and the value at the end."""
+    """Run one line: the objective over the epochs, and the value at the end."""
     method, units = key["method"], key["units"]
     log, true_value = log_of(key["task"], units)
     mechanism = mechanism_of(units, "trajectory", 1 / (10 * units), method, key["epsilon"])
@@ -283,7 +280,6 @@ def made(key: Row) -> Row:
         "noise_multiplier": mechanism.noise_multiplier,
         "delta": mechanism.delta,
         "objective_mean": [float(f"{number:.3g}") for number in curves.mean(1).tolist()],
-        "objective_std": [float(f"{number:.3g}") for number in curves.std(1).tolist()],
         "objective": [float(f"{number:.3g}") for number in curves[-1].tolist()],
         "value": [round(number, 2) for number in found.tolist()],
         "true_value": round(true_value, 2),
@@ -333,36 +329,6 @@ def contributed(
     return mechanism.clip.finish(found.contiguous()).unflatten(0, units.shape[:2]).sum(1).flatten()
 
 
-def draw(path: Path, rows: list[Row]) -> None:
-    """Draw the mean over runs and one standard deviation, a panel for each environment."""
-    figure = Figure(figsize=(10, 4.5), dpi=120, layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
-        for row in [row for row in rows if row["task"] == task]:
-            mean, std = torch.tensor(row["objective_mean"]), torch.tensor(row["objective_std"])
-            label = NAMES[row["method"]] + (
-                "" if row["epsilon"] is None else f", ε = {row['epsilon']:g}"
-            )
-            (line,) = axes.plot(range(len(mean)), mean, label=label)
-            axes.fill_between(
-                range(len(mean)),
-                mean - std,
-                mean + std,
-                color=line.get_color(),
-                alpha=0.15,
-                linewidth=0,
-            )
-        axes.set(title=task, xlabel=f"epoch ({EPOCH} updates)", ylabel="L(θ, ω)")
-        axes.set_yscale("symlog", linthresh=1e-2)
-    figure.legend(
-        *axes.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-    )
-    figure.savefig(path)
-
-
 def table(rows: list[Row]) -> str:
     """Write the value of the first states, its error, |L| and 𝔐 at the end, a column a log."""
     lines = [f"| line | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 1) + "|"]
@@ -390,7 +356,7 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Evaluate a project, or make the rows that are missing, write their table and draw."""
+    """Evaluate a project, or make the rows that are missing and write their table."""
     parser = argparse.ArgumentParser(description="DPTD (Zhao et al. 2023)")
     parser.add_argument(
         "--project",
@@ -418,11 +384,6 @@ def main() -> None:
     keys.append({"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": 4000})
     rows = completed("dptd", keys, made)
     put(RESULTS_PAGE, "dptd", table(rows))
-    rows = [row for row in rows if row["units"] == UNITS]
-    hidden = ("clip", "noise", *CORRECTED)
-    figure_1 = [r for r in rows if r["method"] not in hidden and r["epsilon"] in (None, 1.0)]
-    draw(FIGURES / "dptd_figure1.png", figure_1)
-    draw(FIGURES / "dptd_figure2.png", [row for row in rows if row["method"] in ("td", "dptd")])
 
 
 if __name__ == "__main__":

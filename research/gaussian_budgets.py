@@ -1,23 +1,15 @@
-"""DPPG's Figure 3: ε of one update for each noise multiplier z, by the paper's two formulas and
-exactly.
+"""ε that the papers state beside the exact one: of DPPG's update by its two formulas (Figure 3), of
+DP-PG's Theorem 1 and of DPTD.
 
 python -m research.gaussian_budgets
-
-Writes a table of ε that the papers state beside the exact one, and draws
-benchmarks/figures/dppg_figure3.png.
 """
 
 import math
 from itertools import product
-from pathlib import Path
-
-import numpy as np
-from matplotlib.figure import Figure
 
 from benchmarks.machine import RESULTS_PAGE, put
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.rounding import at_most
-from research.rows import FIGURES
 
 DELTAS = 1e-5, 1e-3
 STATED = {0.1: 38, 0.5: 8}
@@ -41,27 +33,6 @@ def zhao(z: float, delta: float) -> float:
 def exact(z: float, delta: float) -> float:
     """Compute the ε of a Gaussian release of noise multiplier z (Balle and Wang 2018)."""
     return gaussian_epsilon(1 / z, delta)
-
-
-def draw(path: Path) -> None:
-    """Draw ε against z, on logarithmic axes."""
-    figure = Figure(figsize=(6.5, 4.5), dpi=120, layout="constrained")
-    axes, multipliers = figure.subplots(), np.geomspace(0.05, 8, 80).tolist()
-    for delta, color in zip(DELTAS, ("C0", "C1"), strict=True):
-        for formula, style in ((exact, "-"), (zhao, "--"), (closed_form, ":")):
-            label = f"{formula.__name__.replace('_', ' ')}, δ = {delta:g}"
-            axes.plot(
-                multipliers,
-                [formula(z, delta) for z in multipliers],
-                style,
-                color=color,
-                label=label,
-            )
-    axes.plot(list(STATED), list(STATED.values()), "kx", label="stated in the paper")
-    axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set(xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="ε of one update")
-    axes.legend(frameon=False)
-    figure.savefig(path)
 
 
 def theorem_1(epsilon: float, delta: float) -> float:
@@ -93,9 +64,8 @@ def table() -> str:
 
 
 def main() -> None:
-    """Write the table of benchmarks/results.md and draw the figure."""
+    """Write the table of benchmarks/results.md."""
     put(RESULTS_PAGE, "gaussian budgets", table())
-    draw(FIGURES / "dppg_figure3.png")
 
 
 if __name__ == "__main__":

@@ -4,18 +4,21 @@ python -m research.mopo --seeds 0 1 2     # after `dvc repro ingest`; params.yam
 
 An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's
 batches. Nothing is charged, so data of people are refused. A row a seed is added to
-``research/results/mopo.jsonl``.
+``research/results/mopo.jsonl``, beside it the log's own mean return and that of random actions. The
+table is in benchmarks/results.md.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.machine import RESULTS_PAGE, put
 from primorl.base import PipelineError
 from primorl.base.files import TRAJECTORIES
 from primorl.config.datasets import D4rlDataset, MinariDataset, ReplayDataset
@@ -32,11 +35,13 @@ from primorl.model.termination import LEARNED
 from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.policy.sac import train
-from research.rows import Row, completed
+from research.nulls import play
+from research.rows import Row, completed, read
 
 REAL = 0.05
 """Share of real transitions in a batch."""
 _HELD_OUT = 20  # one trajectory in so many decides when the ensemble stops
+_LOOKS, _LOOKED_AT, _JUDGED = 20, 5, 100  # of a run; episodes of a look and of the last policy
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ _BALANCE = Task(
 _PENDULUM = Task(
     3, (64, 64), 5, 2.0, "max_pairwise_difference", _sac(64, 30, 25, 500, 256, reward_scale=0.1)
 )
-_HALFCHEETAH = Task(7, (200,) * 4, 3, 1.0, "max_pairwise_difference", _sac(256, 5, 100, 2500, 2000))
+_HALFCHEETAH = Task(
+    7, (200,) * 4, 10, 1.0, "max_pairwise_difference", _sac(256, 5, 100, 2500, 2000)
+)
 TASKS = {
     "pendulum-replay": _PENDULUM,
     "pendulum-paper": _PENDULUM,
@@ -93,9 +100,9 @@ TASKS = {
 }
 
 
-def run(params: Params, task: Task, seed: int) -> float:
-    """Train an ensemble and a policy on ``data/trajectories``; return the policy's mean return over
-    100 episodes.
+def run(params: Params, task: Task, seed: int) -> Row:
+    """Train an ensemble and a policy on ``data/trajectories``; measure policies on the way and the
+    last one, the log, and random actions.
 
     Raises:
         PipelineError: the data may be people's, or are of another dataset.
@@ -108,18 +115,32 @@ def run(params: Params, task: Task, seed: int) -> float:
     if reader.info.dataset != params.dataset:
         raise PipelineError(f"{TRAJECTORIES}: found {reader.info.dataset}; run `dvc repro ingest`")
     store = UnitStore(reader, lambda table: None)
-    model = PessimisticModel(
-        _ensemble(store, task, seed), uncertainty=task.uncertainty, penalty=task.penalty
-    )
+    ensemble, losses = _ensemble(store, task, seed)
+    model = PessimisticModel(ensemble, uncertainty=task.uncertainty, penalty=task.penalty)
     real = _real_rows(store, Scaling.of(model, task.sac.reward_scale))
-    starts = store.flat()[0][:, : store.observation_size]
-    *_, last = train(model, starts, task.sac, partial(_with_real, real), seeds=(seed,))
-    limit = params.chosen.horizon
-    return float(episode_returns(environment, last.policies, 100, seed=1000, limit=limit).mean())
+    (inputs, targets), S = store.flat(), store.observation_size
+    value = partial(episode_returns, environment, seed=1000, limit=params.chosen.horizon)
+    curve, every = [], max(1, task.sac.epochs // _LOOKS)
+    sampler = partial(_with_real, real)
+    for epoch in train(model, inputs[:, :S], task.sac, sampler, seeds=(seed,)):
+        if epoch.number % every == 0:
+            curve.append(round(float(value(epoch.policies, _LOOKED_AT).mean()), 1))
+    return {
+        "private": False,
+        "return": float(value(epoch.policies, _JUDGED).mean()),
+        "curve": curve,
+        "held_out": [round(loss, 3) for loss in losses],
+        "log": float(targets[:, S].sum(dtype=torch.float64) / store.units),
+        "random": play(environment),
+    }
 
 
-def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
-    """Train by maximum likelihood on every transition; all bounds are those of the data."""
+def _ensemble(store: UnitStore, task: Task, seed: int) -> tuple[GaussianEnsemble, list[float]]:
+    """Train by maximum likelihood on every transition; all bounds are those of the data.
+
+    Returns:
+        The ensemble, and its loss on held-out trajectories after each epoch.
+    """
     (inputs, targets), spaces, S = store.flat(), store.info.spaces, store.observation_size
     learned = store.info.termination == LEARNED
     shape = Architecture(
@@ -137,7 +158,7 @@ def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
     pooled = PooledTraining(
         batch_size=256, learning_rate=1e-3, weight_decay=1e-5, max_epochs=task.epochs, patience=5
     )
-    weights, _ = train_pooled(shape, (inputs, targets), held_out, normaliser, pooled, seed)
+    weights, judged = train_pooled(shape, (inputs, targets), held_out, normaliser, pooled, seed)
     seen = torch.cat((inputs[:, :S], inputs[:, :S] + targets[:, :S]))
     bounds = Bounds(
         seen.amin(0),
@@ -148,7 +169,8 @@ def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
         float(targets[:, S].max()),
         discrete_actions=spaces.discrete_actions,
     )
-    return GaussianEnsemble(shape, weights, normaliser, bounds, store.info.termination)
+    ensemble = GaussianEnsemble(shape, weights, normaliser, bounds, store.info.termination)
+    return ensemble, [each.loss for each in judged]
 
 
 def _real_rows(store: UnitStore, scaling: Scaling) -> ReplayBuffer:
@@ -185,13 +207,22 @@ def main() -> None:
     if params.dataset not in TASKS:
         parser.error(f"params.yaml: dataset: found {params.dataset}, allowed are {[*TASKS]}")
 
-    def make(key: Row) -> Row:
-        return {"private": False, "return": run(params, TASKS[key["dataset"]], key["seed"])}
+    keys = [{"dataset": params.dataset, "seed": seed} for seed in arguments.seeds]
+    completed("mopo", keys, lambda key: run(params, TASKS[key["dataset"]], key["seed"]))
+    put(RESULTS_PAGE, "mopo", table(read("mopo")))
 
-    for row in completed(
-        "mopo", [{"dataset": params.dataset, "seed": seed} for seed in arguments.seeds], make
-    ):
-        print(f"{row['dataset']}, seed {row['seed']}: return {row['return']:.1f}, NOT PRIVATE")
+
+def table(rows: Sequence[Row]) -> str:
+    """Write a line for each log: returns of the last policy and over the last fifth of training."""
+    lines = ["| log | MOPO: last policies | mean of the last four looks | the log | random actions |"]
+    lines.append("|---" * 5 + "|")
+    for name in sorted({row["dataset"] for row in rows}):
+        own = [row for row in rows if row["dataset"] == name]
+        values = ", ".join(f"{row['return']:.0f}" for row in own)
+        late = np.mean([row["curve"][-_LOOKS // 5 :] for row in own])
+        nulls = f"{own[0]['log']:.0f} | {own[0]['random']:.0f}"
+        lines.append(f"| {name} | {values} | {late:.0f} | {nulls} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,14 @@ from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.accounting.rounding import at_most
 from primorl.simulators import environments
 from research.classic_control import batch
-from research.paper_mode import AnnealedDPPG, CarriedCritic, CarriedUsers, loose
+from research.paper_mode import (
+    AdamDPPG,
+    AnnealedDPPG,
+    CarriedCritic,
+    CarriedUsers,
+    ReleasedMoments,
+    loose,
+)
 from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 from research.rows import Row, completed, read
 
@@ -412,6 +419,18 @@ def cartpole() -> Iterator[Run]:
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
     base = Run("CartPole", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64), averaged=0.5)
     yield from with_nulls(base, "z 3")
+    yield from adam(base)
+
+
+def adam(base: Run) -> Iterator[Run]:
+    """Make strict rows of a run in the papers' mode: moments of Adam begin at zero, or are
+    released ones.
+    """
+    settings = {name: value for name, value in vars(CALM).items() if name != "entropy_coefficient"}
+    for method, kind in (("Adam", AdamDPPG), ("Adam, released moments", ReleasedMoments)):
+        own = replace(base, method=f"DPPG, {method}", row="strict", update=kind(**settings))
+        for budget in Z:
+            yield replace(own, budget=budget, noise_multiplier=multiplier(budget))
 
 
 Z = ("z 1", "z 3")
@@ -468,12 +487,14 @@ def mujoco() -> Iterator[Run]:
     update = AnnealedDPPG(clipping_norm=0.5, local_learning_rate=2e-3, cohorts=100, **local)
     yield from lines(
         Run("HalfCheetah", "DPPG", "strict", "", update, 0.0, 32, 100, 1000, 1),
-        ("z 0.05", "ε 8"),
+        ("z 0.05", "z 0.1", "ε 8"),
         "ε 8",
     )
     update = AnnealedDPPG(clipping_norm=0.4, local_learning_rate=1.5e-3, cohorts=150, **local)
     yield from lines(
-        Run("Hopper", "DPPG", "strict", "", update, 0.0, 16, 150, 1000), ("z 0.05", "ε 8"), "ε 8"
+        Run("Hopper", "DPPG", "strict", "", update, 0.0, 16, 150, 1000),
+        ("z 0.05", "z 0.1", "ε 8"),
+        "ε 8",
     )
 
 

@@ -13,7 +13,7 @@ is a Gaussian mechanism on a distance of several S.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ _CRITIC, _FIRST, _SECOND, _STEPS = (
     "critic_steps",
 )
 _FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8  # of Adam
+_LATE = 10_000  # gradients after which Adam corrects its moments no more
 
 
 def over_cohort(values: Tensor, valid: Tensor) -> Tensor:
@@ -112,6 +113,34 @@ class AnnealedDPPG(AdamDPPG):
         """See `primorl.online.learning.Update.apply`."""
         moved = super().apply(network, values, met, cohort, number)[PARAMETERS] - values[PARAMETERS]
         return {PARAMETERS: values[PARAMETERS] + (1 - number / self.cohorts) * moved}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedMoments(AdamDPPG):
+    """The same, whose moments begin with the last release and its square (DPPG, C.2.3), which cost
+    nothing. The first cohort begins at zero.
+
+    Attributes:
+        last: the release before, ``[d]``; None: there is none.
+    """
+
+    last: Tensor | None = field(default=None, repr=False)
+
+    def apply(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
+        """See `primorl.online.learning.Update.apply`."""
+        begun = replace(self, last=values.get(_FIRST))
+        after = super(ReleasedMoments, begun).apply(network, values, met, cohort, number)
+        moved = after[PARAMETERS] - values[PARAMETERS]
+        return {**after, _FIRST: moved / self.learning_rate}
+
+    def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """See `DPPG.rule`."""
+        if self.last is None:
+            return super().rule(parameters)
+        first = self.last.expand_as(parameters)
+        return Adam(first, first.square(), _LATE).direction
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from primorl.online.learning import SimulatedUsers, Update
+from primorl.online.learning import PARAMETERS, SimulatedUsers, Update
 from research.classic_control import batch
 from research.online import TASKS, Run, cases, multiplier
-from research.paper_mode import AdamDPPG, CarriedUsers, loose, measure
+from research.paper_mode import AdamDPPG, CarriedUsers, ReleasedMoments, loose, measure
 from research.regression import PolicyGradient
 from tests.online.cohorts import OTHERS, met, network, recorded, with_user
 from tests.online.test_sensitivity import UPDATES
@@ -40,6 +40,7 @@ def test_rows_have_the_epsilon_of_their_budget_and_their_users() -> None:
 
 SHAPE = network((5,))
 STRICT = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.05, epochs=2, minibatches=3)
+RELEASED = ReleasedMoments(**vars(STRICT))
 
 
 @pytest.mark.parametrize("update", [UPDATES[0], STRICT, *UPDATES[2:]])
@@ -56,12 +57,21 @@ def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
     it does not.
     """
     first, second = met(SHAPE), met(SHAPE, seed=9)
-    for update, same in ((STRICT, True), (loose(STRICT), False)):
+    for update, same in ((STRICT, True), (RELEASED, True), (loose(STRICT), False)):
         rows = []
         for user in (met(SHAPE, users=1, seed=2), None):
             values = recorded(update, SHAPE, with_user(first, user)).values
             rows.append(recorded(update, SHAPE, second, values).rows[0])
         assert torch.equal(*rows) == same
+    for update, same in ((STRICT, True), (loose(STRICT), False)):
         assert (measure(update, 2) == 0) == same, (
             "the attack reads the canary off the papers' mode alone"
         )
+
+
+def test_released_moments_turn_the_first_step() -> None:
+    data, values = met(SHAPE), recorded(RELEASED, SHAPE, met(SHAPE, seed=9)).values
+    fresh = {PARAMETERS: values[PARAMETERS]}
+    turned, plain = (recorded(RELEASED, SHAPE, data, each).rows[0] for each in (values, fresh))
+    assert torch.equal(plain, recorded(STRICT, SHAPE, data, fresh).rows[0])
+    assert not torch.allclose(turned, plain)
