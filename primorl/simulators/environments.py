@@ -4,10 +4,7 @@ arrays.
 Observations are one flat vector. Import this module before a package that imports Gym.
 """
 
-import os
 import sys
-from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +16,6 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
 from primorl.base import PipelineError
-
-# Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is
-# unmaintained, which nobody can act on: this project uses Gymnasium. Only this notice is removed.
-with suppress(ImportError):
-    from gym_notices.notices import notices
-
-    notices.clear()
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -56,8 +46,6 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
         PipelineError: no such id is registered, or its package is not installed.
     """
     try:
-        if environment.startswith("dm_control/"):
-            _register_dm_control()
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))  # a module of the project may register the id
         env = gymnasium.make(environment, disable_env_checker=True)
@@ -168,13 +156,3 @@ def reset_states(environment: str, count: int, seed: int) -> Floats:
     finally:
         envs.close()
     return np.concatenate(observations).astype(np.float32)
-
-
-def _register_dm_control() -> None:
-    """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered
-    here.
-    """
-    os.environ.setdefault("MUJOCO_GL", "disable")
-    if find_spec("dm_control") is None or find_spec("shimmy") is None:
-        raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
-    import shimmy  # noqa: F401

@@ -149,12 +149,8 @@ def record_files(
         allowed = f"allowed are {', '.join(endings)}; in MEDS the folder is that above `data`"
         raise PipelineError(f"datasets/{name}.yaml: {key}: {found}; {allowed}")
     known: dict[str, dict[str, Any]] = {}
-    first: dict[str, Path] = {}  # by content
     for file in files:
-        digest = file_sha256(file)
-        if (other := first.setdefault(digest, file)) != file and has_rows(file):
-            raise PipelineError(f"{file}: found the same content as in {other}; remove one of them")
-        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": digest}
+        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": file_sha256(file)}
     write_json(raw / COPIES.name, {"dataset": name, "named": named, "files": known})
     return folder, files
 

@@ -159,26 +159,6 @@ class LogFiles:
                     values.setdefault(key, set()).add(value)
         return sorted(key for key, found in values.items() if len(found) > 1)
 
-    def sort_by(self, name: str) -> None:
-        """Put the files in the order of their first ids in a field, as a sorted log has them."""
-        if len(self.paths) == 1:
-            return
-        field = next(each for each in self._fields if each.name == name)
-        firsts = [self._first_id(index, field) for index in range(len(self.paths))]
-        order = sorted(range(len(firsts)), key=firsts.__getitem__)
-        self.paths = [self.paths[place] for place in order]
-        self._types = [self._types[place] for place in order]
-
-    def _first_id(self, index: int, field: Field) -> int | str:
-        """Read the id of a file's first row, as `batches` gives it; "" where there is no row."""
-        path, column = self.paths[index], field.column
-        with _decoding(path, self._names[path], self._words):
-            rows = next(self._open(path, {column: self._types[index][column]}), None)
-        if rows is None or rows.num_rows == 0:
-            return ""
-        first: int | str = self._convert(field, index, 0, rows.slice(0, 1))[0].as_py()
-        return first
-
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
 

@@ -138,13 +138,6 @@ def of_one(person: str) -> list[Row]:
     return [row(person, 0, 0), row(person, 0, 1, dose=None, gain=None, left=True)]
 
 
-def test_a_sorted_log_may_have_a_file_for_each_person_whatever_it_is_called(project: Path) -> None:
-    Path("log").mkdir()
-    for person, name in {"p1": "p1.csv", "p10": "p10.csv", "p2": "a.csv"}.items():
-        write(of_one(person), f"log/{name}")
-    assert run(entry())["unit_id"].to_pylist() == ["p1", "p10", "p2"]
-
-
 @pytest.mark.parametrize(("cut", "told"), [(2, True), (3, False), (5, True), (6, False)])
 def test_trajectories_that_go_on_in_another_file_are_told(
     project: Path, cut: int, told: bool, capsys: pytest.CaptureFixture[str]
