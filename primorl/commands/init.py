@@ -17,7 +17,7 @@ import typer
 
 import primorl
 from primorl.base import PipelineError, template
-from primorl.base.files import project_folder, refuse_other_names, replaced_file
+from primorl.base.files import project_folder, replaced_file
 from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option
 
@@ -54,7 +54,6 @@ def init(
       primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
-    refuse_other_names(target)
     there = _check_target(target)
     own = csv if meds is None else meds
     if sum(each is not None for each in (csv, meds, minari, d4rl)) > 1:
@@ -73,7 +72,7 @@ def init(
         if own is not None:
             print(f"fill in datasets/{name}.yaml, from what is known beforehand, not from the rows")
         if there:
-            print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
+            print(f'set `dataset: "{name}"` in params.yaml to use it')
         print(f"then: cd {target} && primorl check && dvc repro plan && primorl plan")
         print("these charge nothing; last: primorl run, which says first what it charges")
 
@@ -82,7 +81,6 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
     """Return name and text of the dataset's file for a log, or a folder of events."""
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
-    refuse_other_names(log.resolve())
     name = _name(log.name.partition(".")[0]) or "log"
     if name.lower() in template.RESERVED:
         raise PipelineError(f"{log}: found a log that is called {name!r}; rename it")

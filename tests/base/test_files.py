@@ -27,7 +27,6 @@ from primorl.base.files import (
     finite,
     locked,
     read_json,
-    refuse_readable,
     replaced_directory,
     replaced_file,
     sweep_leftovers,
@@ -74,23 +73,6 @@ def test_a_directory_is_replaced_whole_with_the_permissions_the_user_chose(proje
             with pytest.raises(type(error)):
                 replace_by(output, "never", error)
     assert content(project) == {"deep/target/file": "second"}
-
-
-def test_a_project_in_a_folder_that_dvc_cannot_open_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twin: any name in UTF-8."""
-    for name, fits in (("donnée \\x", True), (os.fsdecode(b"donn\xe9es"), False)):
-        folder = project / name / "project"
-        folder.mkdir(parents=True)
-        monkeypatch.chdir(folder)
-        if fits:
-            refuse_readable()
-        else:
-            with pytest.raises(
-                PipelineError, match=r"donn\\xe9es/project: found a name that is not"
-            ):
-                refuse_readable()
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(project: Path) -> None:
