@@ -13,11 +13,7 @@ _Policy = Annotated[
     Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")
 ]
 _AgainstAdvice = Annotated[
-    bool,
-    flag(
-        "--against-advice",
-        "Use what --policy names though its run advises against it.",
-    ),
+    bool, flag("--against-advice", "Use what --policy names though its run advises against it.")
 ]
 
 
@@ -30,17 +26,9 @@ def predict(
         list[str] | None,
         option("COLUMN", "A column of the observations to carry over; may be repeated."),
     ] = None,
-    decimal_point: Annotated[
-        Literal[".", ","],
-        typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
-    ] = ".",
     carry_by: Annotated[
         list[str] | None,
-        option(
-            "COLUMN",
-            "Fill empty cells by earlier ones of the same trajectory (stay); repeated where "
-            "several columns name one.",
-        ),
+        option("COLUMN", "Fill empty cells by the same trajectory's; repeated for several."),
     ] = None,
     carry_at: Annotated[
         str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
@@ -81,9 +69,7 @@ def predict(
         from primorl.commands.runs import warn_of_newer_data
 
         warn_of_newer_data(Status(), folder)
-    rows, abstained = predict(
-        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
-    )
+    rows, abstained = predict(loaded, observations, out, keep=keep or (), carry=carry)
     print(f"{out}: {rows} rows, actions of {folder}")
     say(f"abstained: {abstained} of {rows} rows{', which have no action' * bool(abstained)}")
 

@@ -23,13 +23,7 @@ from primorl.base.files import (
     refuse_readable,
 )
 from primorl.base.template import check_version
-from primorl.commands.terminal import (
-    AsJson,
-    flag,
-    format_table,
-    option,
-    path_option,
-)
+from primorl.commands.terminal import AsJson, flag, format_table, option, path_option
 
 if TYPE_CHECKING:
     from primorl.base.dvc import Status
@@ -37,13 +31,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    charges: Annotated[
-        bool,
-        flag(
-            "--charges",
-            "Say what `dvc repro` would charge.",
-        ),
-    ] = False,
+    charges: Annotated[bool, flag("--charges", "Say what `dvc repro` would charge.")] = False,
 ) -> None:
     """Check settings, a log's columns and the machine before `dvc repro`.
 
@@ -145,27 +133,16 @@ def _secrets(params: "Params") -> Iterator[str]:
 def plan(
     sampling_probability: Annotated[
         float | None,
-        option(
-            "Q",
-            "Probability with which each unit joins a round.",
-            min=1e-12,
-            max=1,
-        ),
+        option("Q", "Probability with which each unit joins a round.", min=1e-12, max=1),
     ] = None,
     noise_multiplier: Annotated[
-        float | None,
-        option("Z", "Noise over clipping norm.", min=1e-6, max=1e6),
+        float | None, option("Z", "Noise over clipping norm.", min=1e-6, max=1e6)
     ] = None,
     rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=10**6)] = None,
     delta: Annotated[float | None, option("D", "δ.", min=1e-12, max=0.999999)] = None,
     target_epsilon: Annotated[
         float | None,
-        option(
-            "E",
-            "Solve for a model of this ε (PLD); --run-epsilon prices a run.",
-            min=1e-12,
-            max=1e12,
-        ),
+        option("E", "Solve for the noise of a model of this ε (PLD).", min=1e-12, max=1e12),
     ] = None,
     run_epsilon: Annotated[
         float | None,

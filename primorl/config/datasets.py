@@ -139,14 +139,11 @@ class TabularColumns(Block):
         return tuple(found)
 
 
-DecimalPoint = Literal[".", ","]
-
-
 class CsvFormat(Block):
     """How numbers and fields are written in CSV."""
 
     delimiter: Annotated[str, Field(max_length=1, pattern=r'^[^\r\n"]$')] = ","
-    decimal_point: DecimalPoint = "."
+    decimal_point: Literal[".", ","] = "."
 
 
 TimeUnit = records.TimeUnit
