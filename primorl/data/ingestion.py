@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import WITHDRAWALS, replaced_directory
 from primorl.config.datasets import AnyDataset
 from primorl.data.identity import membership
@@ -195,7 +195,7 @@ class RowCheck:
             first, again = places
             found = f"number {again + 1}: found one trajectory in two units (number {first + 1})"
             remedy = "correct the ids, or set options.trajectory_ids: per_unit"
-            raise PipelineError(f"{self._origin}: trajectory {found}; {remedy}")
+            raise BadRows(f"{self._origin}: trajectory {found}; {remedy}")
 
     def _check_order(self, table: pa.Table, starts: Ints) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of
@@ -291,7 +291,7 @@ class RowCheck:
         trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
         number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
         where = f"{self._origin}: trajectory number {number}, step {step}"
-        raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
+        raise BadRows(f"{where}: found {found}; allowed: {allowed}")
 
 
 def _widened(*ends: Sequence[float]) -> Array:

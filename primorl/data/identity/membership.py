@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import SECRET, UNITS, home, read_text, replaced_file, workspace
 from primorl.data.storage.schema import (
     IDS,
@@ -286,7 +286,7 @@ class DuplicateCheck:
             first, again = places
             found = f"found the same rows as in trajectory number {first + 1}"
             remedy = "drop it; or, as short ones can be alike, set ingestion.duplicates: allow"
-            raise PipelineError(f"{self._origin}: trajectory number {again + 1}: {found}; {remedy}")
+            raise BadRows(f"{self._origin}: trajectory number {again + 1}: {found}; {remedy}")
 
 
 _SEVERAL = 20  # ids that are not all round by chance
@@ -363,7 +363,7 @@ class SpellingCheck:
         """
         if self._pointed and self._hashes[0]:
             found = "all ids of units end in `.0`, as whole numbers do that were read as decimal"
-            raise PipelineError(f"{self._origin}: {found}; write them as they were, whole")
+            raise BadRows(f"{self._origin}: {found}; write them as they were, whole")
         if self._long >= _SEVERAL and not self._exact:
             found = "all ids of units of 16 digits and more look rounded, as by a spreadsheet"
             remedy = "different people may share one: write ids as text where they come from"
@@ -371,7 +371,7 @@ class SpellingCheck:
         # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in self._hashes]
         if again := different[0] - different[1]:
-            raise PipelineError(
+            raise BadRows(
                 f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
                 "in blanks, quotes, brackets, the form of a hyphen, zeros in front, a final `.0`, "
                 "an exponent, or the form of a UUID or of Unicode; use one spelling"

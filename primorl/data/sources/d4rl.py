@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import home, replaced_file
 from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
@@ -121,7 +121,7 @@ def check_parts(path: Path) -> None:
     with suppress(OSError, RuntimeError, KeyError), h5py.File(path, "r") as file:
         found = file.visititems_links(partial(_find_foreign, file))
         if found is not None:
-            raise PipelineError(f"{path}: {printable(found)}")
+            raise BadRows(f"{path}: {printable(found)}")
 
 
 def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
@@ -170,14 +170,14 @@ class D4rlReader:
                     raise KeyError
                 arrays = {name: np.asarray(file[named[name]][()]) for name in there}
         except KeyError:
-            raise PipelineError(
+            raise BadRows(
                 f"{self.path}: found not all of {', '.join(_NEEDED)}; allowed are D4RL's flat "
                 "arrays; convert d3rlpy's or others to a table, and read Minari's by "
                 "source: minari"
             ) from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
             found = f"no HDF5 file, truncated or corrupt ({type(broken).__name__})"
-            raise PipelineError(f"{self.path}: {found}; run `dvc repro collect` again") from None
+            raise BadRows(f"{self.path}: {found}; run `dvc repro collect` again") from None
         yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 
     def _check(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -193,9 +193,9 @@ class D4rlReader:
             fits = array.dtype.kind in "biuf" and array.size == rows * math.prod(shape)
             if not fits or (whole and (array % 1 != 0).any()):
                 found = f"found {array.dtype} {array.shape}; allowed is {(rows, *shape)}"
-                raise PipelineError(f"{self.path}: {name}: {found} of {'whole ' * whole}numbers")
+                raise BadRows(f"{self.path}: {name}: {found} of {'whole ' * whole}numbers")
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
-                raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
+                raise BadRows(f"{self.path}: {name}: found another number than 0 and 1")
             arrays[name] = array.reshape(rows, *shape)
         return arrays
 
@@ -240,7 +240,7 @@ class D4rlReader:
         found = f"next_observations[{first}] differs from observations[{first + 1}]"
         if not marked:
             remedy = "write timeouts (true where an episode was cut)"
-            raise PipelineError(f"{self.path}: {found}: an episode ends in that row; {remedy}")
+            raise BadRows(f"{self.path}: {found}: an episode ends in that row; {remedy}")
         where = f"in {len(places)} rows within episodes, as {found}"
         say(f"ingest: warning: {self.path}: {where}; does timeouts lack an episode's end?")
 
@@ -254,6 +254,6 @@ class D4rlReader:
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
             allowed = "terminals, timeouts or `horizon`"
-            raise PipelineError(f"{self.path}: found no end of an episode; allowed: {allowed}")
+            raise BadRows(f"{self.path}: found no end of an episode; allowed: {allowed}")
         found: list[int] = np.union1d(ends, rows).tolist()
         return found

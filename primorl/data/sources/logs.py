@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.config.datasets import BoxActions, CsvFormat, TabularColumns
 from primorl.data.sources.log_paths import (
     ENDINGS,
@@ -221,7 +221,7 @@ class LogFiles:
             if not any(getattr(pa.types, f"is_{fit}")(inner) for fit in kind.fits.split()):
                 said = f"column {field.column!r}: found {found}, allowed: {kind.words}"
                 said += "; convert it" + " to columns" * pa.types.is_nested(inner)
-                raise PipelineError(f"{path}: {said}, or correct options.columns")
+                raise BadRows(f"{path}: {said}, or correct options.columns")
             types[field.column] = found
         return types
 
@@ -243,7 +243,7 @@ class LogFiles:
                     said += " (case and blanks count)"
                 elif len(names) == 1:
                     said += ", as a line is one column: set options.csv.delimiter"
-                raise PipelineError(f"{path}: {said}; correct options.columns or file")
+                raise BadRows(f"{path}: {said}; correct options.columns or file")
 
     def _csv_order(self, path: Path, column: str) -> pa.DataType:
         """Give the type to read a CSV's order as, by its first cell that is not empty: where others
@@ -277,7 +277,7 @@ class LogFiles:
         for path, form in zip(self.paths, forms, strict=True):
             if form != forms[0]:
                 said = f"found {form}, in {self.paths[0]} {forms[0]}; write all files alike"
-                raise PipelineError(f"{path}: column {field.column!r}: {said}")
+                raise BadRows(f"{path}: column {field.column!r}: {said}")
         return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
     def _read(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
@@ -506,7 +506,7 @@ def _refuse_other_text(path: Path) -> None:
 def _refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
     """Raise the error about one row, counted from 0 here and from 1 in the message."""
     # Arrow's own error, which it may come of, quotes the row.
-    raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}") from None
+    raise BadRows(f"{path}: row {row + 1}: {found}; allowed: {allowed}") from None
 
 
 class _FieldKind(NamedTuple):

@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Space, flatten
 from gymnasium.vector.utils import batch_space, iterate
 from minari.dataset.minari_storage import MinariStorage
 
-from primorl.base import PipelineError
+from primorl.base import BadRows, PipelineError
 from primorl.base.files import home
 from primorl.base.processes import environment
 from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
@@ -155,7 +155,7 @@ def open_storage(folder: Path) -> MinariStorage:
         found = f"no readable Minari dataset ({type(broken).__name__})"
         raise PipelineError(f"{folder}: {found}; {_AGAIN}") from None
     if storage is None or episodes < 1:
-        raise PipelineError(f"{folder}: found no spaces or no episodes; write it with Minari 0.5")
+        raise BadRows(f"{folder}: found no spaces or no episodes; write it with Minari 0.5")
     return storage
 
 
@@ -220,7 +220,7 @@ class MinariReader:
         actions, steps = np.asarray(raw["actions"]), len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
-            raise PipelineError(
+            raise BadRows(
                 f"{part.data_path}: episode {int(name[-9:])}: found {steps} rewards; allowed is at "
                 "least one, as many actions and flags, and one observation more; leave it out with "
                 "Minari's filter_episodes"
