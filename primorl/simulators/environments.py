@@ -51,11 +51,6 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
         env = gymnasium.make(environment, disable_env_checker=True)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
-        if (
-            isinstance(unknown, gymnasium.error.DependencyNotInstalled)
-            and "mujoco" in reason.lower()
-        ):
-            reason += "; here: `pip install primorl[mujoco]`"
         found = f"Gymnasium cannot build it ({reason}); allowed is a registered id, or module:id"
         raise PipelineError(f"environment {environment!r}: {found}") from None
     space = env.observation_space

@@ -232,7 +232,5 @@ def test_what_is_wrong_with_the_place_is_told_with_its_remedy() -> None:
     for number, file, says in (
         (errno.EACCES, "/data/p/.primorl/secret", "work in a clone with the same ledger"),
         (errno.EACCES, "/data/p/log.csv", "/data/p/log.csv: Permission denied"),
-        (errno.ENOLCK, None, "the project's file system cannot lock files"),  # as NFS and SMB
-        (errno.EOPNOTSUPP, None, "the project's file system cannot lock files"),
     ):
         assert says in explained("plan", OSError(number, os.strerror(number), file))

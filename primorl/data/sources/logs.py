@@ -150,15 +150,6 @@ class LogFiles:
         order = _form(self._types[0].get(next(orders, ""), pa.null()))
         self.ordered_by_time, self.without_zone = order != _NUMBERS, order == _WITHOUT_ZONE
 
-    def folder_keys(self) -> list[str]:
-        """List the keys of folders such as ``ward=A`` and ``ward=B`` that are no columns."""
-        values: dict[str, set[str]] = {}
-        for path in self.paths:
-            for key, value in re.findall("([^/=]+)=([^/]*)/", path.as_posix()):
-                if key not in self._names[path]:
-                    values.setdefault(key, set()).add(value)
-        return sorted(key for key, found in values.items() if len(found) > 1)
-
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
 

@@ -54,7 +54,6 @@ _EMPTY = f"trajectories have an end at their begin, taken for that of one before
 _NUMBERLESS = "events of a dose or reward have no number, and add 0"
 _AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
 _NO_TIME = f"{_TIME}, or drop the row; only `happened` takes events without one"
-_RUNNING = "rates that were set in the day before a trajectory began hold from its begin on"
 _UNDATED = "events are at 1900-01-01, 1970-01-01 or the like, as unknown times are often written"
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
@@ -620,10 +619,8 @@ class Decisions:
         as a level; null in a final row.
         """
         if dose.of == "last":
-            there, value, at = series.last(rows.who, rows.following, rows.since, before=True)
+            there, value, _ = series.last(rows.who, rows.following, rows.since, before=True)
             given = np.where(there, value, 0.0).astype(np.float64)
-            first = np.append(True, rows.final)[:-1]
-            self._codes.told[_RUNNING] += int(np.sum(first & (given != 0) & (at < rows.begin)))
         else:
             count, total = series.between(rows.who, rows.time, rows.following, after=False)
             given = total if dose.of == "sum" else count.astype(np.float64)

@@ -259,9 +259,6 @@ class TabularReader:
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
         unit, log = self._unit, self._log
-        for key in log.folder_keys():
-            why = "an id in two of them is one person; if it is not, write the name into the ids"
-            say(f"ingest: warning: found folders `{key}=…`, whose names are not read: {why}")
         batches = log.batches() if self._options.sorted else sort_batches(log, unit)
         for rows in whole_units(batches, unit):
             yield self._make_transitions(rows.combine_chunks())

@@ -67,22 +67,6 @@ def test_a_column_that_is_a_folders_name_alone_is_told_so(project: Path) -> None
     assert "column 'user' is missing, and the name of a folder is none" in refusal(entry())
 
 
-@pytest.mark.parametrize(
-    ("folders", "told"),
-    [(("site=N", "site=S"), True), (("site=N", "site=N"), False), (("ward=N", "ward=S"), False)],
-)
-def test_people_in_two_folders_of_a_key_that_is_no_column_are_told(
-    project: Path, folders: tuple[str, str], told: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Twins: one such folder; a key that is a column."""
-    for part, folder in enumerate(folders):
-        Path(f"log/{folder}").mkdir(parents=True, exist_ok=True)
-        write([rows()[:3], rows()[3:]][part], f"log/{folder}/part-{part}.parquet")
-    arrives()
-    said = "found folders `site=…`, whose names are not read: an id in two of them is one person"
-    assert (said in capsys.readouterr().err) is told
-
-
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
     table = pa.Table.from_pylist(rows()[2:])
     for second in ("part-3.parquet", "year/part-1.parquet"):
