@@ -462,20 +462,16 @@ def check(said: dict[str, Any], path: Path, own: Path) -> Params:
                 file, key = own, f"recipe.{key}"
             elif block in files:
                 key = inner
-            wrong.setdefault(file, []).append(f"{reading.shown_key(key)}: {why}" if key else why)
+            wrong.setdefault(file, []).append(f"{key}: {why}" if key else why)
     raise PipelineError("; ".join(f"{file}: {'; '.join(texts)}" for file, texts in wrong.items()))
-
-
-def names(folder: Path = DATASETS) -> list[str]:
-    """The names of the datasets in a folder, sorted."""
-    return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
 def _dataset(raw: Mapping[str, Any], path: Path) -> str:
     """The name of the dataset, of which there is a file."""
     if "dataset" not in raw:
         raise PipelineError(f"{path}: dataset: missing")
-    name, there = raw["dataset"], names(path.parent / DATASETS)
+    name = raw["dataset"]
+    there = sorted(file.stem for file in (path.parent / DATASETS).glob("*.yaml"))
     if name not in there:
         found = "nothing" if name is None else reading.shown(name)
         allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
@@ -520,7 +516,7 @@ def merge(
     """
     for key in raw:
         if "." in str(key):
-            raise PipelineError(f"{PARAMS}: {reading.shown_key(str(key))}: {reading.UNKNOWN_KEY}")
+            raise PipelineError(f"{PARAMS}: {key}: {reading.UNKNOWN_KEY}")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, dict):
         raise PipelineError(f"{file}: recipe: a block of keys is needed")
@@ -530,7 +526,7 @@ def merge(
             why = reading.UNKNOWN_KEY
             if key in _ALONE:
                 why = f"{_ALONE[key]}; it is set in params.yaml alone"
-            raise PipelineError(f"{file}: recipe.{reading.shown_key(key)}: {why}")
+            raise PipelineError(f"{file}: recipe.{key}: {why}")
     set_here = {key: value for key, value in given.items() if value is not None}
     origins = dict.fromkeys(suggested, file) | dict.fromkeys(set_here, PARAMS.name)
     origins = {key: of for key, of in origins.items() if key.partition(".")[0] in BLOCKS}

@@ -220,11 +220,6 @@ def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
         yield "", f"and {len(kept) - _MOST} more"
 
 
-def shown_key(key: str) -> str:
-    """A key as an error names it: at most 100 characters."""
-    return key if len(key) <= 100 else f"{key[:97]}..."
-
-
 def key_of(error: Any, raw: Any) -> str:
     """The path of keys as the file has them; pydantic's own also names the alternatives of
     a type.

@@ -87,7 +87,6 @@ def _copy_rows(
     of = ("units",) if info.unit == "trajectory" else ("units", "trajectories")
     spellings = [membership.SpellingCheck(reader.path, each) for each in of]
     people = kept = 0
-    taken: set[int] = set()
     with closing(reader.tables()) as tables:
         for everybody in tables:
             people += pc.count_distinct(everybody["unit_id"]).as_py()
@@ -102,8 +101,6 @@ def _copy_rows(
                 check_duplicates(table)
             fingerprint.update(table)
             writer.write(table)
-            if info.spaces.discrete_actions:
-                taken.update(pc.unique(table["action"]).to_pylist())
     for every in spellings:
         every.finish()
     check.finish()
@@ -113,15 +110,6 @@ def _copy_rows(
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
     found = f"found {people} units in {reader.files} files or datasets; kept {kept}"
     say(f"ingest: {found}")
-    if taken and (never := set(range(info.spaces.action_size)) - taken):
-        names = [info.spaces.action_names[each] for each in sorted(never)]
-        joined = any(", " in name for name in names)
-        drop = "join the columns into one, without a combination," if joined else "drop one"
-        found = f"no row has {len(names)} of the {info.spaces.action_size} declared actions"
-        shown = "; ".join([*names[:12], "…"][: len(names)])
-        why = f"{drop} only where it is known beforehand that nobody gets it"
-        paid = f"which training pays for, too: {shown}. That is private: {why}"
-        say(f"ingest: warning: {found}, {paid}")
     return fingerprint
 
 

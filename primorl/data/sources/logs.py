@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 
@@ -166,12 +165,12 @@ class LogFiles:
             if batch.num_rows > 0:
                 yield pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def check_cells(self) -> tuple[dict[str, int], PipelineError | None]:
-        """Read all rows once; return the number of empty cells of each mapped column that has some,
-        and the first error of `batches`.
+    def count_empty(self) -> dict[str, int]:
+        """Read all rows once; return the number of empty cells of each mapped column that has
+        some.
         """
-        counts, wrong = Counter[str](), None
-        for index, row, batch in self._read():
+        counts = Counter[str]()
+        for _, _, batch in self._read():
             for field in self._fields:
                 cells = batch.column(field.column)
                 empty = cells.is_null(nan_is_null=True)
@@ -179,12 +178,7 @@ class LogFiles:
                     text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
                     empty = pc.equal(text, "").fill_null(True)
                 counts[field.name] += pc.sum(empty).as_py() or 0
-                if wrong is None:
-                    try:
-                        self._convert(field, index, row, batch)
-                    except PipelineError as first:
-                        wrong = first
-        return {each.column: counts[each.name] for each in self._fields if counts[each.name]}, wrong
+        return {each.column: counts[each.name] for each in self._fields if counts[each.name]}
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
@@ -289,7 +283,12 @@ class LogFiles:
 
     def _convert(self, field: Field, index: int, row: int, batch: pa.RecordBatch) -> pa.Array:
         """Convert the field's column of a batch, whose first row has this number in its file."""
-        refuse = partial(_refuse_first, self.paths[index], row, field)
+
+        def refuse(bad: pa.Array, found: str, allowed: str) -> None:
+            if pc.any(bad).as_py():
+                said = f"column {field.column!r}: found {found}"
+                _refuse_row(self.paths[index], row + pc.index(bad, True).as_py(), said, allowed)
+
         cells, kind = batch.column(field.column), self.schema.field(field.name).type
         return _convert_cells(field, cells, kind, refuse)
 
@@ -438,17 +437,6 @@ def _convert_cells(
     allowed = f"one of the {len(field.categories)} that options.columns declares, written alike"
     refuse(undeclared, "a category that is not declared, or none", allowed)
     return codes.fill_null(-1)
-
-
-def _refuse_first(
-    path: Path, first: int, field: Field, bad: pa.Array, found: str, allowed: str
-) -> None:
-    """Raise the error about the first row that is bad, if any, of a batch that begins at row
-    ``first``.
-    """
-    if pc.any(bad).as_py():
-        row = first + pc.index(bad, True).as_py()
-        _refuse_row(path, row, f"column {field.column!r}: found {found}", allowed)
 
 
 @contextmanager

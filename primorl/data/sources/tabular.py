@@ -145,11 +145,10 @@ class Tabular:
             shutil.copyfile(file, copy)
 
     def check_log(self, *, cells: bool) -> Iterator[str]:
-        """Compare the files where they are with the entry: their columns and, if asked, ``cells``.
+        """Compare the columns of the files with the entry; count empty ``cells`` if asked.
 
         Raises:
-            PipelineError: a column is missing, there twice or of a wrong type, or a cell is empty
-                or of no category, which ingest refuses.
+            PipelineError: a column is missing, there twice or of a wrong type.
         """
         options, fields = self.dataset.options, fields_of(self.dataset.options.columns)
         folder, files = find_files(options.files)
@@ -158,25 +157,11 @@ class Tabular:
             return
         log = LogFiles(folder, fields, options.csv, files)
         yield f"{options.files}: has the columns of the entry"
-        if not cells:
-            return
-        counts, wrong = log.check_cells()
-        taken, refused = list[str](), list[str]()
-        ends = {each.column for each in fields if each.name.startswith(("action", "reward"))}
-        for column, count in counts.items():
-            (taken if column in ends else refused).append(f"{column!r} in {count:,} rows")
-        begin = f"{options.files}: found empty cells: "
-        if taken:
-            found = ", ".join(taken)
-            said = f"{begin}{found}; ingest takes these in the last row of a cut trajectory alone"
-            yield said + f"; {EVENT}" * (
-                options.end == "outcome" or bool(options.columns.terminated)
-            )
-        if refused:
-            raise PipelineError(f"{begin}{', '.join(refused)}, which ingest refuses; {FILL_IN}")
-        if wrong is not None:
-            raise wrong
-        yield f"{options.files}: ids and categories fit; only ingest compares with bounds"
+        if cells and (counts := log.count_empty()):
+            found = ", ".join(f"{column!r} in {count:,} rows" for column, count in counts.items())
+            taken = "ingest takes an action's and a reward's in the last row of a cut trajectory"
+            more = f"; {EVENT}" * (options.end == "outcome" or bool(options.columns.terminated))
+            yield f"{options.files}: found empty cells: {found}; {taken}; else {FILL_IN}{more}"
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""

@@ -227,8 +227,7 @@ HOLES = {
 
 
 def test_empty_cells_are_counted_before_ingest_refuses_them(project: Path) -> None:
-    """By column: those of a last row's action or reward alone may be read. Twin: none is empty."""
-    said = "log: found empty cells: 'x' in {} rows, 'ward' in {} rows, which ingest refuses; carry"
+    """Twin: none is empty."""
     source = Tabular("log", entry())
     for form in ("csv", "parquet", "none"):
         shutil.rmtree("log", ignore_errors=True)
@@ -237,20 +236,16 @@ def test_empty_cells_are_counted_before_ingest_refuses_them(project: Path) -> No
             Path("log/log.csv").unlink()
             holes = ({"x": None, "dose": None}, {"x": float("nan"), "ward": "", "gain": None})
             write([row(2, 0, 0) | holes[0], row(2, 0, 1) | holes[1], row(2, 0, 2, gain=None)])
-        assert list(source.check_log(cells=False)) == ["log: has the columns of the entry"]
-        told = source.check_log(cells=True)
-        next(told)
+        columns = "log: has the columns of the entry"
+        assert list(source.check_log(cells=False)) == [columns]
+        told = list(source.check_log(cells=True))
         if form == "none":
-            assert list(told) == ["log: ids and categories fit; only ingest compares with bounds"]
-            text(HEADER.encode() + HOLES[form].replace(b",A,", b",a,", 1))
-            with pytest.raises(PipelineError, match="row 1: column 'ward': found a category that"):
-                list(source.check_log(cells=True))
+            assert told == [columns]
             continue
-        assert "'dose' in 1 rows, 'gain' in 2 rows; ingest takes these in the" in next(told)
-        with pytest.raises(PipelineError, match=said.format(3 if form == "csv" else 2, 1)):
-            next(told)
-        told = Tabular("log", entry(NO_FLAGS, end="outcome")).check_log(cells=True)
-        assert "put its reward into the row of the last decision" in [next(told), next(told)][1]
+        empty = f"'x' in {3 if form == 'csv' else 2} rows, 'ward' in 1 rows, 'dose' in 1 rows"
+        assert told[1].startswith(f"log: found empty cells: {empty}, 'gain' in 2 rows; ingest")
+        told = list(Tabular("log", entry(NO_FLAGS, end="outcome")).check_log(cells=True))
+        assert "put its reward into the row of the last decision" in told[1]
 
 
 SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations, and a warning
