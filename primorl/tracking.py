@@ -162,12 +162,8 @@ _REMEDIES = {
     **dict.fromkeys(("error code 401", "error code 403", "error code 407"), _NOT_LET_IN),
     **dict.fromkeys(("UNAUTHENTICATED: ", "PERMISSION_DENIED: "), _NOT_LET_IN),
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
-    "migrate-filestore": "that is read as a folder; a server is http://HOST:PORT, a database "
-    "sqlite:///FILE (for a folder of runs see `mlflow migrate-filestore`)",
-    "Valid SQLite URL forms": "write sqlite:///FILE, with three slashes",
+    "migrate-filestore": "a server is http://HOST:PORT, a database sqlite:///FILE",
     "No module named": "the driver of its database is not installed",
-    "unable to open database file": "its folder is not there, or may not be written",
-    "readonly database": "it may not be written by this user",
     "database is locked": "another program holds it; end that, or wait, and try again",
 }
 """What to do, by a part of the store's own words."""

@@ -53,7 +53,6 @@ _REMEDIES = {
     f"{LOCK}' is invalid": _DAMAGED,
     "is git-ignored": f"write `!/{LOCK}` into .gitignore; `git check-ignore -v {LOCK}` names the "
     "rule that ignores it",
-    "getpwuid": "this user has no name on this machine: set USER",
     "not a git repository": "run `git init` there, or `dvc config core.no_scm true`",
     "exited with -9": "the system ended it, mostly for want of memory; run it again, and what was "
     "paid for is resumed",

@@ -157,18 +157,11 @@ Categories = Annotated[
 Variant = Literal["private", "no_privacy", "no_clip"]
 
 
-_TAG = "tag:yaml.org,2002:"
-_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
-
-
 class _PlainData(SafeConstructor):
-    """Makes plain data, and nothing of any other tag; a date stays text."""
+    """Leaves dates text."""
 
-    yaml_constructors = {
-        f"{_TAG}{kind}": SafeConstructor.yaml_constructors[f"{_TAG}{kind}"] for kind in _KINDS
-    } | {
-        f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
-        None: SafeConstructor.construct_undefined,
+    yaml_constructors = SafeConstructor.yaml_constructors | {
+        "tag:yaml.org,2002:timestamp": SafeConstructor.construct_yaml_str
     }
 
 

@@ -108,8 +108,7 @@ def _copy_rows(
     gone.check_all_met(info.dataset)
     if kept == 0:
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
-    found = f"found {people} units in {reader.files} files or datasets; kept {kept}"
-    say(f"ingest: {found}")
+    say(f"ingest: found {people} units; kept {kept}")
     return fingerprint
 
 

@@ -259,7 +259,12 @@ def _check_ledger(bundle: contents.Bundle) -> None:
     _refuse_other(path, ledger, _select(bundle.of_model, same), contents.MODEL[2])
     _refuse_other(path, ledger, {"charges": len(ledger.records)}, "the number of records")
     for place, record in enumerate(ledger.records):
-        alone = finite(compose([event_from_json(record.event)], record.delta).epsilon_pld)
+        try:
+            event = event_from_json(record.event)
+        except (TypeError, ValueError):
+            said = f"records.{place}.event (not an event that this project accounts)"
+            raise PipelineError(f"{path}: not as declared: {said}") from None
+        alone = finite(compose([event], record.delta).epsilon_pld)
         refuse_less(path, f"records.{place}.epsilon", record.epsilon, alone, ledger.accountant)
     _check_account(path, ledger, _events(ledger), ledger)
 

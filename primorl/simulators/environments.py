@@ -76,14 +76,12 @@ class GymBatch:
         self._environment = environment
         action = env.action_space
         self.discrete_actions = isinstance(action, Discrete)
-        if not isinstance(action, Box | Discrete):
-            found = f"actions must be a box or discrete, found {action}"
-            raise PipelineError(f"environment {environment!r}: {found}")
         self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
         if isinstance(action, Discrete):
             self.action_low = np.zeros(int(action.n), np.float32)
             self.action_high = np.ones(int(action.n), np.float32)
         else:
+            assert isinstance(action, Box), "as the stage `ingest` found"
             self.action_low = action.low.astype(np.float32)
             self.action_high = action.high.astype(np.float32)
         self.step_limit = None if env.spec is None else env.spec.max_episode_steps

@@ -121,7 +121,6 @@ REMEDIES = {
     "an older schema": ("Detected out-of-date database schema", "mlflow db upgrade"),
     "a folder": ("The `mlflow migrate-filestore` tool migrates", r"a server is http://HOST:PORT"),
     "no driver": ("No module named 'psycopg2'", "driver"),
-    "another's file": ("attempt to write a readonly database", "this user"),
     "a server's own words": ("PERMISSION_DENIED: hush", "a log-in or a proxy"),
     "a log-in": ("endpoint /x failed with error code 401 != 200", r"\(HTTP 401\); a log-in or a"),
     "anything else": ("hush", "check that it is up"),

@@ -35,7 +35,6 @@ NAMES = Path(__file__).with_suffix(".csv")
 _FILE = "data.hdf5"
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
-_ENVIRONMENTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 
 
 class D4rl:
@@ -76,20 +75,6 @@ class D4rl:
                 raise PipelineError(f"options.name: {path} is not there; {remedy}")
             _fetch(address, path)
         return path
-
-
-def describe(name: str) -> dict[str, Any]:
-    """Return what D4RL declares of a dataset, as keys of an entry; the environment where Gymnasium
-    has the same.
-
-    Raises:
-        PipelineError: D4RL has no such name.
-    """
-    row = _row_of(name)
-    environment = _ENVIRONMENTS.get(name.split("-")[0])
-    score = {"low": float(row["low"]), "high": float(row["high"]), "scale": 100.0}
-    options = {"name": name, "remote": True}
-    return {"environment": environment, "horizon": None, "options": options, "score": score}
 
 
 def _row_of(name: str) -> dict[str, str]:
@@ -156,7 +141,6 @@ class D4rlReader:
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.files = 1
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; memory holds the file's arrays."""

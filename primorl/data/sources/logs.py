@@ -134,7 +134,6 @@ class LogFiles:
         self._fields = list(fields)
         self._form = form
         found = log_files(folder) if paths is None else list(paths)
-        self.found = len(found)
         self.paths = [path for path in found if has_rows(path)] or found
         for empty in (path for path in found if path not in self.paths):
             self._check_columns(self._header(empty), empty)

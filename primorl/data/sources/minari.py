@@ -172,7 +172,7 @@ class MinariReader:
     """
 
     def __init__(self, path: Path, folders: Mapping[str, Path], environment: str | None):
-        self.path, self.files = path, len(folders)
+        self.path = path
         self._parts = {prefix: open_storage(folder) for prefix, folder in folders.items()}
         own = [
             spaces_of(str(p.data_path), p.observation_space, p.action_space)

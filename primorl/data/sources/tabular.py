@@ -232,7 +232,6 @@ class TabularReader:
         self._has_next = columns.next_observation is not None
         self._fields = fields_of(columns)
         self._log = LogFiles(raw, self._fields, self._options.csv)
-        self.files = self._log.found
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
