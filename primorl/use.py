@@ -60,8 +60,9 @@ def predict(
     """
     for path, option in ((observations, "--observations"), (out, "--out")):
         if path.suffix not in (".parquet", ".csv"):
-            allowed = "a name that ends in .parquet or .csv"
-            raise PipelineError(f"{option}: found {str(path)!r}; allowed is {allowed}")
+            raise PipelineError(
+                f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv"
+            )
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
     table = read_table(observations)

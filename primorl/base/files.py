@@ -264,8 +264,9 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
             ) from None
         if free < bytes_needed:
             found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
-            space = f"found {found} MB free, this stage needs {needed} MB"
-            raise PipelineError(f"{folder}: {space}; free some space")
+            raise PipelineError(
+                f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space"
+            )
 
 
 def _alive(process: int) -> bool:

@@ -264,8 +264,9 @@ def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
         # 7.2 and 7.8, or "7" and "07", would be one person; a whole number is a time of any unit
         for name, fit in (("subject_id", True), ("time", False)):
             if pa.types.is_integer(kind := there.field(name).type) is not fit:
-                found = f"found {kind}; allowed is {_TYPES[name]}; convert it"
-                raise PipelineError(f"{path}: {name}: {found}")
+                raise PipelineError(
+                    f"{path}: {name}: found {kind}; allowed is {_TYPES[name]}; convert it"
+                )
         form = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
         file = pq.ParquetFile(path, read_dictionary=["code"], **form)
         table = file.read(list(_TYPES), use_threads=False).combine_chunks()
@@ -275,8 +276,9 @@ def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
         number.slice(0, 0).cast(pa.string())
         subject = subject.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
-        found = "not readable as Parquet, or of other types than MEDS has"
-        raise PipelineError(f"{path}: {found}; repair it") from None
+        raise PipelineError(
+            f"{path}: not readable as Parquet, or of other types than MEDS has; repair it"
+        ) from None
     if subject.null_count:
         raise PipelineError(f"{path}: found rows without a subject_id")
     return file, pa.table([subject, time, code, number], names=list(_TYPES))

@@ -92,8 +92,9 @@ def describe(dataset_id: str) -> dict[str, Any]:
         PipelineError: it cannot be had, or is broken.
     """
     if re.fullmatch(MINARI_ID, dataset_id) is None:
-        allowed = "a name as mujoco/hopper/medium-v0"
-        raise PipelineError(f"--minari: found {dataset_id!r}; allowed is {allowed}")
+        raise PipelineError(
+            f"--minari: found {dataset_id!r}; allowed is a name as mujoco/hopper/medium-v0"
+        )
     stored = _find(dataset_id, _own_folder(), remote=True)
     open_storage(stored)
     about = MinariStorage.read_raw_metadata(stored)
@@ -116,11 +117,13 @@ def _find(dataset_id: str, root: Path, remote: bool) -> Path:
     if (stored / "metadata.json").is_file():
         return stored
     if stored.exists():
-        found = "found no metadata.json, as Minari 0.5 has; write it again"
-        raise PipelineError(f"options.parts: {stored}: {found}")
+        raise PipelineError(
+            f"options.parts: {stored}: found no metadata.json, as Minari 0.5 has; write it again"
+        )
     if not remote:
-        found = f"no Minari dataset {dataset_id!r} in {root}"
-        raise PipelineError(f"options.parts: {found}; set options.remote or root")
+        raise PipelineError(
+            f"options.parts: no Minari dataset {dataset_id!r} in {root}; set options.remote or root"
+        )
     _fetch(dataset_id, root)
     return stored
 
@@ -152,8 +155,9 @@ def open_storage(folder: Path) -> MinariStorage:
         storage = MinariStorage.read(folder) if complete else None
         episodes = 0 if storage is None else storage.total_episodes
     except Exception as broken:  # Minari checks nothing and lets every kind of error through
-        found = f"no readable Minari dataset ({type(broken).__name__})"
-        raise PipelineError(f"{folder}: {found}; {_AGAIN}") from None
+        raise PipelineError(
+            f"{folder}: no readable Minari dataset ({type(broken).__name__}); {_AGAIN}"
+        ) from None
     if storage is None or episodes < 1:
         raise BadRows(f"{folder}: found no spaces or no episodes; write it with Minari 0.5")
     return storage

@@ -157,8 +157,9 @@ class PartReader:
         except pa.ArrowMemoryError:
             raise
         except (OSError, pa.ArrowException):
-            found = f"found corrupt pages after row {rows}"
-            raise PipelineError(f"{self._path}: {found}; {self._repair}") from None
+            raise PipelineError(
+                f"{self._path}: found corrupt pages after row {rows}; {self._repair}"
+            ) from None
 
     def lengths(self) -> Ints:
         """Count the rows of each unit, in order: no unit is in two tables."""
