@@ -41,8 +41,6 @@ VERSION = Path("primorl.version")
 
 Each stage depends on it, in the place of the package's code.
 """
-# of the template's own files
-RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))
 
 
 def template(version: str) -> Iterator[tuple[str, str]]:
@@ -82,7 +80,7 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         folder: empty, or not there.
         version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the
-            template's. The name is none of `RESERVED`.
+            template's.
 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.

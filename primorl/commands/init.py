@@ -78,8 +78,6 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
     name = _name(log.name.partition(".")[0]) or "log"
-    if name.lower() in template.RESERVED:
-        raise PipelineError(f"{log}: found a log that is called {name!r}; rename it")
     known, kind = {"name": _written(name), "files": _written(str(log.resolve()))}, "meds"
     if events and not (log / "data").is_dir():
         raise PipelineError(f"{log}: found no folder `data` in it; name the one of a MEDS dataset")

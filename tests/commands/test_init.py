@@ -224,12 +224,10 @@ def test_no_cell_is_shown_and_nothing_is_made(primorl: Call) -> None:
         assert "the first line names no columns" in err
         assert not any(canary in err for canary in (*CANARIES.strip().split(","), "1999-12-31"))
     Path("bytes.csv").write_bytes(HEADER.encode() + b"\xff\xfe77.125\n")
-    Path("pendulum-replay.csv").write_text(HEADER)
     Path("torn.parquet").write_bytes(b"PAR1")
     for file, says in (
         ("torn.parquet", "torn.parquet: not readable as Parquet"),
         ("bytes.csv", "line 2: found what is not UTF-8"),
-        ("pendulum-replay.csv", "rename it"),
     ):
         assert says in primorl("init", "project", "--csv", file)[2]
     assert not Path("project").exists()
