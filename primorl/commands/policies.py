@@ -76,7 +76,7 @@ def predict(
 def release(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", parser=given_path, help="New, empty or a bundle."),
+        typer.Argument(metavar="DIR", parser=given_path, help="New or empty, or to check."),
     ],
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     against_advice: Annotated[

@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -61,7 +60,7 @@ def _check_all(notes_alone: bool = False) -> "Params":
 
     check_version(primorl.__version__)
     params, problems = load(), []
-    for part in (_settings, partial(_log, cells=not notes_alone), _python, _secrets):
+    for part in (_settings, _log, _python, _secrets):
         try:
             for line in part(params):
                 if line.startswith("note: ") or not notes_alone:
@@ -94,8 +93,8 @@ def _settings(params: "Params") -> Iterator[str]:
     yield "params.yaml and the datasets are valid"
 
 
-def _log(params: "Params", *, cells: bool) -> Iterator[str]:
-    """Check a log's files: as they were collected, with the entry's columns, no cell empty."""
+def _log(params: "Params") -> Iterator[str]:
+    """Check a log's files: as they were collected, with the entry's columns."""
     from primorl.config.datasets import TabularDataset
     from primorl.data.sources.log_paths import changed
 
@@ -104,7 +103,7 @@ def _log(params: "Params", *, cells: bool) -> Iterator[str]:
     if isinstance(params.chosen, TabularDataset):
         from primorl.data.sources.tabular import Tabular
 
-        yield from Tabular(params.dataset, params.chosen).check_log(cells=cells)
+        yield from Tabular(params.dataset, params.chosen).check_log()
 
 
 def _python(_: "Params") -> Iterator[str]:

@@ -48,7 +48,7 @@ def release(
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
-        target: a folder that is empty, holds another bundle, or does not exist yet.
+        target: a folder that is empty or does not exist yet.
         params: names the place of the ledger.
         sign: file of the private key to sign the bundle with; None: it is not signed.
         against_advice: release the policy although it is not recommended.
@@ -60,7 +60,8 @@ def release(
         PipelineError: if a file is missing or contradicts another, the statement is void, or
             something must not leave.
     """
-    _refuse_to_overwrite(target)
+    if target.is_symlink() or (target.exists() and (target.is_file() or any(target.iterdir()))):
+        raise PipelineError(f"{target}: in the way; allowed is a new or empty folder")
     signer = None if sign is None else bundle.read_private_key(sign)
     status = Status()
     run = VerifiedRun.read(params)
@@ -103,13 +104,6 @@ def _refuse_an_edited_summary() -> None:
         raise PipelineError(
             f"{SUMMARY}: not what its stage wrote, by {files.LOCK}; run `dvc checkout`"
         )
-
-
-def _refuse_to_overwrite(target: Path) -> None:
-    there = target.is_symlink() or target.exists()
-    folder = target.is_dir() and not target.is_symlink()
-    if there and not (folder and (contents.is_bundle(target) or not any(target.iterdir()))):
-        raise PipelineError(f"{target}: in the way; allowed is a new or empty folder, or a bundle")
 
 
 def _entry(summary: Summary) -> str:

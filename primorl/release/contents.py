@@ -244,17 +244,6 @@ def make_manifest(folder: Path) -> FileList:
     )
 
 
-def is_bundle(folder: Path) -> bool:
-    """Tell whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other
-    file is in it.
-    """
-    try:
-        read(folder, MANIFEST, FileList)
-        return set(list_files(folder)) <= NEEDED | OPTIONAL | {MANIFEST, SIGNATURE}
-    except PipelineError:
-        return False
-
-
 def check_names_and_hashes(folder: Path) -> frozenset[str]:
     """Check the files of a bundle; return their names, without manifest and signature.
 

@@ -33,7 +33,6 @@ from primorl.release.contents import (
     MODEL,
     NEEDED,
     STARTS,
-    is_bundle,
 )
 from tests.data.builders import episode, snapshot
 from tests.evaluate.test_recommendation import answer, found
@@ -150,7 +149,6 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
     """The headline is that of model and answers together: who has the bundle has both."""
     out = near / "out"
     assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS, CLONE, STARTS}
-    assert is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / STATEMENT)
     events = [
         event_from_json(each["event"]) for each in (statement, *answers["statements"].values())

@@ -10,7 +10,6 @@ import io
 import itertools
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -163,21 +162,6 @@ class LogFiles:
             arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
             if batch.num_rows > 0:
                 yield pa.Table.from_arrays(arrays, schema=self.schema)
-
-    def count_empty(self) -> dict[str, int]:
-        """Read all rows once; return the number of empty cells of each mapped column that has
-        some.
-        """
-        counts = Counter[str]()
-        for _, _, batch in self._read():
-            for field in self._fields:
-                cells = batch.column(field.column)
-                empty = cells.is_null(nan_is_null=True)
-                if field.kind in ("id", "name", "category"):
-                    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
-                    empty = pc.equal(text, "").fill_null(True)
-                counts[field.name] += pc.sum(empty).as_py() or 0
-        return {each.column: counts[each.name] for each in self._fields if counts[each.name]}
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.

@@ -144,24 +144,17 @@ class Tabular:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
 
-    def check_log(self, *, cells: bool) -> Iterator[str]:
-        """Compare the columns of the files with the entry; count empty ``cells`` if asked.
+    def check_log(self) -> Iterator[str]:
+        """Compare the columns of the files with the entry.
 
         Raises:
             PipelineError: a column is missing, there twice or of a wrong type.
         """
         options, fields = self.dataset.options, fields_of(self.dataset.options.columns)
         folder, files = find_files(options.files)
-        if not files:
-            yield f"{options.files}: not there yet"
-            return
-        log = LogFiles(folder, fields, options.csv, files)
-        yield f"{options.files}: has the columns of the entry"
-        if cells and (counts := log.count_empty()):
-            found = ", ".join(f"{column!r} in {count:,} rows" for column, count in counts.items())
-            taken = "ingest takes an action's and a reward's in the last row of a cut trajectory"
-            more = f"; {EVENT}" * (options.end == "outcome" or bool(options.columns.terminated))
-            yield f"{options.files}: found empty cells: {found}; {taken}; else {FILL_IN}{more}"
+        if files:
+            LogFiles(folder, fields, options.csv, files)
+        yield f"{options.files}: {'has the columns of the entry' if files else 'not there yet'}"
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""

@@ -18,7 +18,6 @@ import pytest
 from primorl.base import PipelineError
 from primorl.data.sources import logs as tabular_files
 from primorl.data.sources.logs import Field, LogFiles
-from primorl.data.sources.tabular import Tabular
 from tests.data.sources.tabular_builders import (
     BOUNDED,
     DISCRETE,
@@ -218,34 +217,6 @@ def test_a_last_action_may_be_missing_in_the_word_of_any_program(
                 "row 3: found (no|a missing, NaN or infinite) action.* row of the last decision",
                 refusal(dataset),
             )
-
-
-HOLES = {
-    "csv": b"2,0,0,,A,,0,0,0\n2,0,1,nan, ,0.5,,0,0\n 2 ,0,2,NA,A,0.5,,0,1\n",
-    "none": b"2,0,0,1,A,0,0,0,0\n2,0,1,2,A,0.5,0,0,1\n",
-}
-
-
-def test_empty_cells_are_counted_before_ingest_refuses_them(project: Path) -> None:
-    """Twin: none is empty."""
-    source = Tabular("log", entry())
-    for form in ("csv", "parquet", "none"):
-        shutil.rmtree("log", ignore_errors=True)
-        text(HEADER.encode() + HOLES.get(form, b""))
-        if form == "parquet":
-            Path("log/log.csv").unlink()
-            holes = ({"x": None, "dose": None}, {"x": float("nan"), "ward": "", "gain": None})
-            write([row(2, 0, 0) | holes[0], row(2, 0, 1) | holes[1], row(2, 0, 2, gain=None)])
-        columns = "log: has the columns of the entry"
-        assert list(source.check_log(cells=False)) == [columns]
-        told = list(source.check_log(cells=True))
-        if form == "none":
-            assert told == [columns]
-            continue
-        empty = f"'x' in {3 if form == 'csv' else 2} rows, 'ward' in 1 rows, 'dose' in 1 rows"
-        assert told[1].startswith(f"log: found empty cells: {empty}, 'gain' in 2 rows; ingest")
-        told = list(Tabular("log", entry(NO_FLAGS, end="outcome")).check_log(cells=True))
-        assert "put its reward into the row of the last decision" in told[1]
 
 
 SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations, and a warning
