@@ -244,8 +244,6 @@ def viewer(params: Params) -> str:
     uri = uri.replace("///~/", f"///{Path.home()}/")  # MLflow has no ~
     if not uri.startswith("sqlite"):
         return ""
-    if Path("Makefile").exists():
-        return "make ui"
     return f"mlflow ui --backend-store-uri {without_credentials(uri)}"
 
 

@@ -172,7 +172,10 @@ class Carry:
             values = pd.Series(_numbers(column, name, path))
             empty = column.cast(pa.string()).to_pandas().fillna("").str.strip() == ""
             since = time.where(values.notna())[order].groupby(who).ffill()
-            age = (time - since) / pd.Timedelta(1, self._unit_of(aged, policy))
+            if (unit := policy.age_units.get(aged, self.unit)) is None:
+                found = f"not given; give the unit of {aged} in the log that the policy is of"
+                raise PipelineError(f"--age-unit: {found}")
+            age = (time - since) / pd.Timedelta(1, unit)
             age = age.where(empty | values.notna())
             if policy.observation_range is not None:
                 age = age.clip(upper=float(policy.observation_range[1][index]))
@@ -194,18 +197,6 @@ class Carry:
         except (ValueError, TypeError):
             found = f"column {self.time!r}: found no times, or only some with a zone"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
-
-    def _unit_of(self, aged: str, policy: Policy) -> TimeUnit:
-        """The unit of an age; refuse one that is not known, or another one than the policy's."""
-        known = policy.age_units.get(aged, self.unit)
-        if known is None:
-            raise PipelineError(
-                f"--age-unit: not given; give the unit of {aged} in the log that the policy is of"
-            )
-        if self.unit not in (None, known):
-            found = f"found {self.unit!r}, and the policy's {aged} is in {known}"
-            raise PipelineError(f"--age-unit: {found}; leave the option out")
-        return known
 
 
 def read_table(path: Path) -> pa.Table:

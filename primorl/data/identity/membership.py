@@ -425,8 +425,6 @@ class IdList:
 
     def drop(self, table: pa.Table) -> pa.Table:
         """Drop the rows of the units that are listed."""
-        if len(self._ids) == 0:
-            return table
         return table.filter(pa.array(~self.contains(whole(table["unit_id"]))))
 
     def check_all_met(self, dataset: str | None = None) -> None:
