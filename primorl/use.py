@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file
-from primorl.config.datasets import TimeUnit
+from primorl.base.records import TimeUnit
 from primorl.data.sources.logs import ZONE, can_end_summer_time, check_text, header_of
 from primorl.policy.loaded import Policy
 

@@ -50,8 +50,8 @@ def check(
         print(preview(params) or UNKNOWN)
 
 
-def _check_all(notes_alone: bool = False) -> "Params":
-    """Check everything, and print what was found, or what is not as usual; return the settings.
+def _check_all(*, quiet: bool = False) -> "Params":
+    """Check everything, and print what was found unless ``quiet``; return the settings.
 
     Raises:
         PipelineError: names all that is wrong.
@@ -63,7 +63,7 @@ def _check_all(notes_alone: bool = False) -> "Params":
     for part in (_settings, _log, _python, _secrets):
         try:
             for line in part(params):
-                if line.startswith("note: ") or not notes_alone:
+                if not quiet:
                     print(line)
         except PipelineError as wrong:
             problems.append(str(wrong))
@@ -199,7 +199,7 @@ def run() -> None:
     # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
     # first. DVC takes a second to start meanwhile.
     status = Status()
-    _check_all(notes_alone=True)
+    _check_all(quiet=True)
     changed = status.changed_stages()
     if not changed and SUMMARY.exists():
         say("nothing changed since the last run: nothing is run or charged")

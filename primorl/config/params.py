@@ -434,7 +434,14 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     for reserved in ("chosen", "origins", "online"):
         if reserved in raw:
             raise PipelineError(f"{path}: {reserved}: {reading.UNKNOWN_KEY}")
-    own = path.parent / DATASETS / f"{_dataset(raw, path)}.yaml"
+    if "dataset" not in raw:
+        raise PipelineError(f"{path}: dataset: missing")
+    name, entries = raw["dataset"], (path.parent / DATASETS).glob("*.yaml")
+    if name not in (there := sorted(each.stem for each in entries)):
+        found = "nothing" if name is None else reading.shown(name)
+        allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
+        raise PipelineError(f"{path}: dataset: found {found}; allowed are {allowed}")
+    own = path.parent / DATASETS / f"{name}.yaml"
     entry = reading.read_yaml(own, "")
     if not isinstance(entry, dict):
         raise PipelineError(f"{own}: a block of keys is needed")
@@ -464,19 +471,6 @@ def check(said: dict[str, Any], path: Path, own: Path) -> Params:
                 key = inner
             wrong.setdefault(file, []).append(f"{key}: {why}" if key else why)
     raise PipelineError("; ".join(f"{file}: {'; '.join(texts)}" for file, texts in wrong.items()))
-
-
-def _dataset(raw: Mapping[str, Any], path: Path) -> str:
-    """The name of the dataset, of which there is a file."""
-    if "dataset" not in raw:
-        raise PipelineError(f"{path}: dataset: missing")
-    name = raw["dataset"]
-    there = sorted(file.stem for file in (path.parent / DATASETS).glob("*.yaml"))
-    if name not in there:
-        found = "nothing" if name is None else reading.shown(name)
-        allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
-        raise PipelineError(f"{path}: dataset: found {found}; allowed are {allowed}")
-    return str(name)
 
 
 def plain(block: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from primorl.base import PipelineError, say
+from primorl.base.records import TimeUnit
 from primorl.base.reporting import progress_bar
 from primorl.config import datasets
 from primorl.data.sources.log_paths import record_files
@@ -32,7 +33,7 @@ _TYPES = {
     "code": pa.string(),
     "numeric_value": pa.float32(),
 }
-MICROSECONDS: dict[datasets.TimeUnit, float] = {
+MICROSECONDS: dict[TimeUnit, float] = {
     "seconds": 1e6,
     "minutes": 6e7,
     "hours": 3.6e9,
