@@ -51,8 +51,6 @@ _REMEDIES = {
     "RWLock": _BUSY,
     f"{LOCK}' validation failed": _DAMAGED,
     f"{LOCK}' is invalid": _DAMAGED,
-    "is git-ignored": f"write `!/{LOCK}` into .gitignore; `git check-ignore -v {LOCK}` names the "
-    "rule that ignores it",
     "not a git repository": "run `git init` there, or `dvc config core.no_scm true`",
     "exited with -9": "the system ended it, mostly for want of memory; run it again, and what was "
     "paid for is resumed",

@@ -269,7 +269,6 @@ def test_numbers_of_the_environment_are_whole_or_named(
     ("said", "remedy"),
     [
         ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout HEAD -- dvc.lock`"),
-        ("bad DVC file name 'dvc.lock' is git-ignored.", "write `!/dvc.lock` into .gitignore"),
         ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),
         ("'dvc.lock' is busy, it is being blocked by", "a run of DVC is under way"),
         ("anything else", ""),
