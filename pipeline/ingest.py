@@ -5,7 +5,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base import PipelineError
+from primorl.base import BadRows, PipelineError
 from primorl.base.files import RAW, TRAJECTORIES
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
@@ -13,14 +13,12 @@ from primorl.data.ingestion import ingest
 
 
 def body(params: Params, log: StageLog) -> None:
-    """Validate and convert; an error about a copy says how a corrected source is read."""
+    """Validate and convert; an error about rows says how a corrected source is read."""
     try:
         ingest(RAW, TRAJECTORIES, params.dataset, params.chosen)
-    except PipelineError as wrong:
-        said = str(wrong)
-        if said.startswith(f"{RAW}/") and "-f collect" not in said:
-            said += f"; {RAW} is a copy: correct the source itself, then `dvc repro -f collect`"
-        raise PipelineError(said) from None
+    except BadRows as wrong:
+        remedy = f"{RAW} is a copy: correct the source itself, then `dvc repro -f collect`"
+        raise PipelineError(f"{wrong}; {remedy}") from None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -63,7 +62,7 @@ def run_stage(name: str, description: str | None, body: Body, idle: Idle | None 
     )
     arguments = parser.parse_args()
     # a scheduler's stop ends a stage as Ctrl-C does
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
     if status != 0 and (advice := hint()):
         say(advice)
@@ -138,7 +137,3 @@ def _outputs(listed: dict[str, Any]) -> list[Path]:
         for output in outputs
         for path in ([output] if isinstance(output, str) else output)
     ]
-
-
-def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -19,7 +19,6 @@ from math import inf, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from primorl.base import PipelineError, say
 from primorl.base.files import home
@@ -163,12 +162,8 @@ _REMEDIES = {
     **dict.fromkeys(("error code 401", "error code 403", "error code 407"), _NOT_LET_IN),
     **dict.fromkeys(("UNAUTHENTICATED: ", "PERMISSION_DENIED: "), _NOT_LET_IN),
     "out-of-date database": "an older MLflow made it; keep a copy, then run `mlflow db upgrade`",
-    "migrate-filestore": "that is read as a folder; a server is http://HOST:PORT, a database "
-    "sqlite:///FILE (for a folder of runs see `mlflow migrate-filestore`)",
-    "Valid SQLite URL forms": "write sqlite:///FILE, with three slashes",
+    "migrate-filestore": "a server is http://HOST:PORT, a database sqlite:///FILE",
     "No module named": "the driver of its database is not installed",
-    "unable to open database file": "its folder is not there, or may not be written",
-    "readonly database": "it may not be written by this user",
     "database is locked": "another program holds it; end that, or wait, and try again",
 }
 """What to do, by a part of the store's own words."""
@@ -198,9 +193,6 @@ def _connected(uri: str) -> Iterator["MlflowClient"]:
         remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
         if status := re.search(r"error code (\d{3})", said):
             kind = f"HTTP {status[1]}"
-        scheme, host = uri.partition(":")[0], urlsplit(uri).hostname or ""
-        if scheme in ("http", "https") and scheme in getproxies() and not proxy_bypass(host):
-            remedy += f"; {scheme.upper()}_PROXY is set: put the host into NO_PROXY to go past it"
         raise PipelineError(
             f"tracking.uri: the MLflow store {name} cannot be used ({kind}); {remedy}"
         ) from None
@@ -220,17 +212,11 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
         address, ours = urlsplit(found.artifact_location), home() / "mlruns"
         files = Path(unquote(address.path))
         own_store = Path(unquote(uri.partition(":///")[2])).parent == home()
-        if address.scheme != "file" or server:
-            return str(found.experiment_id)
-        if not files.parent.is_dir():
+        elsewhere = own_store and files.name == ours.name and files.resolve() != ours.resolve()
+        if address.scheme == "file" and not server and (elsewhere or not files.parent.is_dir()):
             raise PipelineError(
-                f"tracking.experiment: {name!r} keeps its files in {files.parent}, which is gone; "
-                f"if the project was moved, run `ln -s {home()} {files.parent}`; or name another"
-            )
-        if own_store and files.name == ours.name and files.resolve() != ours.resolve():
-            raise PipelineError(
-                f"tracking.experiment: {name!r} keeps its files in {files.parent}, of which this "
-                "project seems to be a copy; name another experiment"
+                f"tracking.experiment: {name!r} keeps its files in {files.parent}; if the project "
+                f"was moved from there, run `ln -s {home()} {files.parent}`; else name another"
             )
         return str(found.experiment_id)
     place = None if server else (home() / "mlruns").as_uri()
@@ -258,8 +244,6 @@ def viewer(params: Params) -> str:
     uri = uri.replace("///~/", f"///{Path.home()}/")  # MLflow has no ~
     if not uri.startswith("sqlite"):
         return ""
-    if Path("Makefile").exists():
-        return "make ui"
     return f"mlflow ui --backend-store-uri {without_credentials(uri)}"
 
 

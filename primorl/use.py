@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from primorl.base import PipelineError
 from primorl.base.files import replaced_file
-from primorl.config.datasets import DecimalPoint, TimeUnit
+from primorl.base.records import TimeUnit
 from primorl.data.sources.logs import ZONE, can_end_summer_time, check_text, header_of
 from primorl.policy.loaded import Policy
 
@@ -37,7 +37,6 @@ def predict(
     out: Path,
     *,
     keep: Sequence[str] = (),
-    decimal_point: DecimalPoint = ".",
     carry: "Carry | None" = None,
 ) -> tuple[int, int]:
     """Write one row of actions for every row of observations, in the same order.
@@ -50,7 +49,6 @@ def predict(
         observations: Parquet or CSV, with a column for every dimension; others are left aside.
         out: Parquet or CSV; replaced when it is complete, and untouched if anything fails.
         keep: columns of ``observations`` to carry over. In CSV they are text.
-        decimal_point: of a CSV's numbers.
         carry: how empty cells are filled from earlier rows; None: the policy abstains on them.
 
     Returns:
@@ -62,14 +60,15 @@ def predict(
     """
     for path, option in ((observations, "--observations"), (out, "--out")):
         if path.suffix not in (".parquet", ".csv"):
-            allowed = "a name that ends in .parquet or .csv"
-            raise PipelineError(f"{option}: found {str(path)!r}; allowed is {allowed}")
+            raise PipelineError(
+                f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv"
+            )
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
     table = read_table(observations)
     if carry is not None:
-        table = carry.fill(table, policy, observations, decimal_point)
-    values = observations_of(table, policy, observations, decimal_point)
+        table = carry.fill(table, policy, observations)
+    values = observations_of(table, policy, observations)
     reasons = policy.reasons(values)
     answered = np.array([reason == "" for reason in reasons], dtype=bool)
     content = {name: _column(table, name, observations) for name in dict.fromkeys(keep)}
@@ -136,9 +135,7 @@ class Carry:
     time: str
     unit: TimeUnit | None = None
 
-    def fill(
-        self, table: pa.Table, policy: Policy, path: Path, decimal_point: DecimalPoint
-    ) -> pa.Table:
+    def fill(self, table: pa.Table, policy: Policy, path: Path) -> pa.Table:
         """Return the table with these numbers in empty cells, and with their ages, at most those
         of the public range. Before the first number, and in a cell that is no number, both are
         missing.
@@ -172,10 +169,13 @@ class Carry:
                 continue
             place = table.column_names.index(name)
             column = _column(table, name, path)
-            values = pd.Series(_numbers(column, name, path, decimal_point))
+            values = pd.Series(_numbers(column, name, path))
             empty = column.cast(pa.string()).to_pandas().fillna("").str.strip() == ""
             since = time.where(values.notna())[order].groupby(who).ffill()
-            age = (time - since) / pd.Timedelta(1, self._unit_of(aged, policy))
+            if (unit := policy.age_units.get(aged, self.unit)) is None:
+                found = f"not given; give the unit of {aged} in the log that the policy is of"
+                raise PipelineError(f"--age-unit: {found}")
+            age = (time - since) / pd.Timedelta(1, unit)
             age = age.where(empty | values.notna())
             if policy.observation_range is not None:
                 age = age.clip(upper=float(policy.observation_range[1][index]))
@@ -197,18 +197,6 @@ class Carry:
         except (ValueError, TypeError):
             found = f"column {self.time!r}: found no times, or only some with a zone"
             raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
-
-    def _unit_of(self, aged: str, policy: Policy) -> TimeUnit:
-        """The unit of an age; refuse one that is not known, or another one than the policy's."""
-        known = policy.age_units.get(aged, self.unit)
-        if known is None:
-            raise PipelineError(
-                f"--age-unit: not given; give the unit of {aged} in the log that the policy is of"
-            )
-        if self.unit not in (None, known):
-            found = f"found {self.unit!r}, and the policy's {aged} is in {known}"
-            raise PipelineError(f"--age-unit: {found}; leave the option out")
-        return known
 
 
 def read_table(path: Path) -> pa.Table:
@@ -238,9 +226,7 @@ def read_table(path: Path) -> pa.Table:
         raise PipelineError(f"{path}: not readable as {forms}; repair it") from None
 
 
-def observations_of(
-    table: pa.Table, policy: Policy, path: Path, decimal_point: DecimalPoint = "."
-) -> Matrix:
+def observations_of(table: pa.Table, policy: Policy, path: Path) -> Matrix:
     """Return the observations ``[n, S]`` of a table: NaN where a value is missing, no number or no
     declared category.
 
@@ -258,7 +244,7 @@ def observations_of(
     for index, name in enumerate(names):
         column, _, category = name.partition("=")
         if name in table.column_names:
-            values[:, index] = _numbers(_column(table, name, path), name, path, decimal_point)
+            values[:, index] = _numbers(_column(table, name, path), name, path)
         elif category and column in table.column_names and index in categories:
             values[:, index] = _is_category(_column(table, column, path), column, category, path)
         else:
@@ -278,15 +264,13 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.Array:
     return found.cast(pa.string()) if pa.types.is_string_view(found.type) else found
 
 
-def _numbers(array: pa.Array, name: str, path: Path, decimal_point: DecimalPoint) -> Matrix:
+def _numbers(array: pa.Array, name: str, path: Path) -> Matrix:
     """Read numbers, or text, as float64; NaN where there is no number."""
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = pc.utf8_trim_whitespace(array)
-        pattern = _NUMBER if decimal_point == "." else _NUMBER.replace(r"\.", ",")
-        fits = pc.match_substring_regex(text, pattern)
-        plain = pc.replace_substring(text, decimal_point, ".")
-        array = pc.if_else(fits, plain, pa.scalar(None, plain.type))
+        fits = pc.match_substring_regex(text, _NUMBER)
+        array = pc.if_else(fits, text, pa.scalar(None, text.type))
     elif not any(getattr(pa.types, f"is_{fit}")(kind) for fit in _OF_NUMBERS):
         raise PipelineError(f"{path}: column {name!r}: found {kind}; allowed: numbers")
     numbers: Matrix = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)

@@ -16,6 +16,10 @@ class PipelineError(Exception):
         return [f"error: {self}"]
 
 
+class BadRows(PipelineError):  # noqa: N818 - as `Busy`
+    """Raw rows that do not fit: they are to be corrected at their source."""
+
+
 class Busy(PipelineError):  # noqa: N818 - as `Refused`, of an outcome
     """Another living process does exactly this work; the same call succeeds when it has ended."""
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -52,9 +51,6 @@ _REMEDIES = {
     "RWLock": _BUSY,
     f"{LOCK}' validation failed": _DAMAGED,
     f"{LOCK}' is invalid": _DAMAGED,
-    "is git-ignored": f"write `!/{LOCK}` into .gitignore; `git check-ignore -v {LOCK}` names the "
-    "rule that ignores it",
-    "getpwuid": "this user has no name on this machine: set USER",
     "not a git repository": "run `git init` there, or `dvc config core.no_scm true`",
     "exited with -9": "the system ended it, mostly for want of memory; run it again, and what was "
     "paid for is resumed",
@@ -105,19 +101,18 @@ class Status:
     """The answer of ``dvc status`` in the working directory, asked in a process beside this one.
 
     DVC takes a second to start. A command that will need the answer asks early, and does its own
-    work meanwhile. Where nobody reads the answer, DVC ends by itself and gives its locks back; the
-    interpreter waits for it.
+    work meanwhile. Where nobody reads the answer, DVC ends by itself and gives its locks back;
+    nobody waits for it.
     """
 
     def __init__(self) -> None:
-        self._asked: Future[subprocess.CompletedProcess[str]] | None = None
+        self._asked: subprocess.Popen[str] | None = None
         if (home() / ".dvc").is_dir() and Path("dvc.yaml").exists():
-            self._asked = ThreadPoolExecutor(1).submit(
-                subprocess.run,
+            self._asked = subprocess.Popen(
                 [sys.executable, "-m", "dvc", "status", "--json"],
-                cwd=Path.cwd(),  # as it is now
                 env=os.environ | {"COLUMNS": "10000"},  # or DVC breaks lines
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
             )
 
@@ -158,12 +153,12 @@ class Status:
     def _answer(self) -> dict[str, Any]:
         if self._asked is None:
             return {}
-        found = self._asked.result()
+        answer, errors = self._asked.communicate()
         try:
-            return dict(json.loads(found.stdout))
+            return dict(json.loads(answer))
         except ValueError:
-            lines = (line for line in found.stderr.splitlines() if line.startswith("ERROR"))
-            said = next(lines, " ".join(found.stderr.split()) or "no answer")
+            lines = (line for line in errors.splitlines() if line.startswith("ERROR"))
+            said = next(lines, " ".join(errors.split()) or "no answer")
             said = said.removeprefix("ERROR: ")
             raise PipelineError(f"`dvc status` fails: {advise(said)}") from None
 

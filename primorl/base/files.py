@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -124,25 +123,12 @@ def project_folder(start: Path) -> Path:
     return start
 
 
-def refuse_other_names(path: Path) -> None:
-    """Refuse a file or folder that DVC and Arrow cannot open.
-
-    Raises:
-        PipelineError: its name is not UTF-8.
-    """
-    shown = os.fsencode(path).decode(errors="backslashreplace")
-    if shown != str(path):
-        raise PipelineError(f"{shown}: found a name that is not UTF-8; rename the file or folder")
-
-
 def refuse_readable() -> None:
     """Refuse a project whose state is not its owner's alone.
 
     Raises:
-        PipelineError: others may read the state, or its secret; or the project's folder has
-            another name than DVC can open.
+        PipelineError: others may read the state, or its secret.
     """
-    refuse_other_names(home())
     for path, mode in ((home() / STATE, "700"), (home() / SECRET, "600")):
         if path.exists() and path.stat().st_mode & 0o077:
             raise PipelineError(
@@ -278,8 +264,9 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
             ) from None
         if free < bytes_needed:
             found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
-            space = f"found {found} MB free, this stage needs {needed} MB"
-            raise PipelineError(f"{folder}: {space}; free some space")
+            raise PipelineError(
+                f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space"
+            )
 
 
 def _alive(process: int) -> bool:
@@ -294,16 +281,11 @@ def _alive(process: int) -> bool:
 
 def sync(path: Path) -> None:
     """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot
-    empty it. On macOS plain fsync would stop at the drive's cache.
+    empty it.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
-        if sys.platform == "darwin":
-            import fcntl
-
-            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
-        else:
-            os.fsync(handle)
+        os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -152,8 +152,9 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         found = content.pop("format", 1)
         if type(found) is not int or found != version:
             named = found if type(found) is int and abs(found) < 10**6 else "an unknown one"
-            formats = f"found format {named}, this version reads {version}"
-            raise PipelineError(f"{path}: {formats}; {remedy}")
+            raise PipelineError(
+                f"{path}: found format {named}, this version reads {version}; {remedy}"
+            )
     try:
         # From JSON, where strict checks take a list for a tuple.
         unchecked: Any = kind

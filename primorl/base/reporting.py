@@ -5,7 +5,6 @@ import math
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
         work: of the stage.
         debug: show tracebacks as well.
     """
-    keep_warnings()
     try:
         work()
     except KeyboardInterrupt:
@@ -40,14 +38,6 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
         say(f"error: {explained(name, error)}")
         return 1
     return 0
-
-
-def keep_warnings() -> None:
-    """Let no warning of a library end a command or what was paid for, whatever PYTHONWARNINGS or
-    ``-W`` makes an error.
-    """
-    if any(each.startswith("e") for each in sys.warnoptions):
-        warnings.simplefilter("default")
 
 
 def explained(name: str, error: Exception) -> str:
@@ -62,8 +52,6 @@ def explained(name: str, error: Exception) -> str:
             "'primorl[pipeline]'`"
         )
     if isinstance(error, OSError):
-        if error.filename is None and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
-            return f"{name}: the project's file system cannot lock files; move it to a local disk"
         said = f"{error.filename or name}: {error.strerror or type(error).__name__}"
         if error.errno == errno.EACCES and f"{STATE}/" in str(error.filename):
             said += "; a project is its owner's: work in a clone with the same ledger"

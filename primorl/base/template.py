@@ -41,8 +41,6 @@ VERSION = Path("primorl.version")
 
 Each stage depends on it, in the place of the package's code.
 """
-# of the template's own files
-RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))
 
 
 def template(version: str) -> Iterator[tuple[str, str]]:
@@ -82,7 +80,7 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         folder: empty, or not there.
         version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the
-            template's. The name is none of `RESERVED`.
+            template's.
 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.
@@ -91,10 +89,9 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
     files = dict(template(version))
     if entry is not None:
         name, text = entry
-        named = f"dataset: {as_text(name)}"
-        files["params.yaml"] = re.sub(
-            r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE
-        )
+        # in quotes, as YAML may read 1e5 or null else
+        named = re.sub(r"(?m)^dataset: \S+", f'dataset: "{name}"', files["params.yaml"])
+        files["params.yaml"] = named
         del files[_DEFAULT]
         files[f"datasets/{name}.yaml"] = text
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as scratch:
@@ -106,16 +103,6 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         folder.mkdir(exist_ok=True)
         for item in sorted(made.iterdir(), key=lambda item: item.name == VERSION.name):
             item.rename(folder / item.name)
-
-
-def as_text(name: str) -> str:
-    """A dataset's name as YAML writes it: quoted where YAML 1.1 or DVC's 1.2 would read a number, a
-    date or null.
-    """
-    import yaml
-
-    quotes = "'" if name[0].isdigit() else None  # 1e5 is a number in YAML 1.2 alone
-    return yaml.safe_dump(name, default_style=quotes, width=1000).splitlines()[0]
 
 
 def _begin_repository(folder: Path) -> None:

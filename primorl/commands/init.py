@@ -8,16 +8,15 @@ is FILL IN in the draft, which no reader of the file accepts: nothing trains bef
 import glob
 import json
 import re
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import primorl
 from primorl.base import PipelineError, template
-from primorl.base.files import project_folder, refuse_other_names, replaced_file
+from primorl.base.files import project_folder, replaced_file
 from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option
 
@@ -33,7 +32,6 @@ def init(
     ] = None,
     meds: Annotated[str | None, option("FOLDER", "Your folder in MEDS.")] = None,
     minari: Annotated[str | None, option("ID", "A dataset of Minari, fetched if need be.")] = None,
-    d4rl: Annotated[str | None, option("NAME", "A dataset of D4RL.")] = None,
 ) -> None:
     """Make a project's folder, with the draft of an entry for your own data if you name them.
 
@@ -43,26 +41,23 @@ def init(
 
     With --csv, the columns' names are read and nothing else; with --meds, nothing. What a person
     has to decide is FILL IN in datasets/NAME.yaml, NAME being the file's; nothing trains before it
-    is replaced. With --minari or --d4rl, the entry has what the dataset declares.
+    is replaced. With --minari, the entry has what the dataset declares.
 
     Examples:
       primorl init project                    a project with the default dataset
       primorl init project --csv visits.csv   and an entry that names the columns, to be filled in
       primorl init project --meds /data/meds  the same of events
       primorl init project --minari mujoco/hopper/medium-v0
-      primorl init project --d4rl halfcheetah-medium-v2
       primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
-    refuse_other_names(target)
     there = _check_target(target)
     own = csv if meds is None else meds
-    if sum(each is not None for each in (csv, meds, minari, d4rl)) > 1:
-        raise PipelineError("--csv, --meds, --minari, --d4rl: found several; allowed is one")
+    if sum(each is not None for each in (csv, meds, minari)) > 1:
+        raise PipelineError("--csv, --meds, --minari: found several; allowed is one")
     entry = None if own is None else _draft(given_path(own), target, events=meds is not None)
-    for source, named in (("minari", minari), ("d4rl", d4rl)):
-        if named is not None:
-            entry = _complete(source, named)
+    if minari is not None:
+        entry = _complete(minari)
     if not there:
         template.write_new(target, primorl.__version__, entry)
         print(f"made {target}")
@@ -73,7 +68,7 @@ def init(
         if own is not None:
             print(f"fill in datasets/{name}.yaml, from what is known beforehand, not from the rows")
         if there:
-            print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
+            print(f'set `dataset: "{name}"` in params.yaml to use it')
         print(f"then: cd {target} && primorl check && dvc repro plan && primorl plan")
         print("these charge nothing; last: primorl run, which says first what it charges")
 
@@ -82,10 +77,7 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
     """Return name and text of the dataset's file for a log, or a folder of events."""
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
-    refuse_other_names(log.resolve())
     name = _name(log.name.partition(".")[0]) or "log"
-    if name.lower() in template.RESERVED:
-        raise PipelineError(f"{log}: found a log that is called {name!r}; rename it")
     known, kind = {"name": _written(name), "files": _written(str(log.resolve()))}, "meds"
     if events and not (log / "data").is_dir():
         raise PipelineError(f"{log}: found no folder `data` in it; name the one of a MEDS dataset")
@@ -104,9 +96,6 @@ def _describe_csv(log: Path) -> dict[str, str]:
     if not parts:
         raise PipelineError(f"{log}: found no log there; name the log's folder or file")
     form, names = columns_of(parts[0])
-    for part in parts[1:]:
-        if columns_of(part)[1] != names:
-            raise PipelineError(f"{part}: found other columns than in {parts[0]}; make them alike")
     return {
         "columns": ", ".join(map(_written, names)),
         "files": _written(glob.escape(str(log.resolve()))),
@@ -115,19 +104,20 @@ def _describe_csv(log: Path) -> dict[str, str]:
     }
 
 
-def _complete(source: str, named: str) -> tuple[str, str]:
-    """Return name and text of the dataset's file for a dataset of Minari or D4RL.
+def _complete(named: str) -> tuple[str, str]:
+    """Return name and text of the dataset's file for a dataset of Minari.
 
     A small share of the episodes, which are simulated, is public: bounds come from it.
     """
     import yaml  # not in the bare wheel
 
-    reading = import_module(f"primorl.data.sources.{source}")
-    found: dict[str, Any] = reading.describe(named)
+    from primorl.data.sources.minari import describe
+
+    found = describe(named)
     environment = found["environment"] or ""
     rule = _RULES.get(environment.partition("-v")[0], "learned")
     name = _name(named)
-    entry = {"source": source, "unit": "trajectory", "population": name} | found
+    entry = {"source": "minari", "unit": "trajectory", "population": name} | found
     entry |= {"trajectories_per_person": None, "termination": rule, "ingestion": {}}
     entry["bounds"] = {"observation": "public", "reward": "public"}
     entry["recipe"] = {"partition": {"public_fraction": 0.02}}

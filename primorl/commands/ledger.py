@@ -133,7 +133,6 @@ def _print_json(ledger: "Ledger", params: "Params") -> None:
 
 
 def _print_table(ledger: "Ledger", params: "Params") -> None:
-    from primorl.data.identity.membership import compare_units
     from primorl.privacy.accounting.rounding import at_most
 
     charges = ledger.charges()
@@ -146,20 +145,11 @@ def _print_table(ledger: "Ledger", params: "Params") -> None:
         what = each.time, each.dataset, each.stage, each.state
         rows.append((str(each.sequence), *what, *spent, each.id))
     print(format_table(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
-    before: dict[str, str] = {}  # the last version of each population
     for record, (version, account) in ledger.accounts().items():
         own = [charge for charge in charges if charge.version == record]
         if not own:  # two datasets may name the same rows
             continue
         print("\n".join(_summary(record, version, account, own, params)))
-        of, now = version.population or "", version.fingerprint
-        if (last := before.get(of, now)) != now:
-            counts = compare_units(last, now)
-            said = "not known here, until both were split here"
-            if counts is not None:
-                said = "{} new, {} gone".format(*counts)
-            print(f"  since the version before: {said}")
-        before[of] = now
 
 
 def _summary(

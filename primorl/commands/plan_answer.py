@@ -22,7 +22,13 @@ from primorl.privacy.accounting.figures import solve_noise_multiplier, solve_rou
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
 from primorl.work.bill import UNKNOWN, Bill
-from primorl.work.data import Partitions, observation_bounds, read_ledger, refuse_missing_charges
+from primorl.work.data import (
+    Partitions,
+    observation_bounds,
+    read_ledger,
+    refuse_missing_charges,
+    refuse_stale,
+)
 from primorl.work.jobs import Figures, RunPlan
 from primorl.work.resolve import next_plan
 
@@ -54,7 +60,8 @@ class OwnRun:
         another ``epsilon``; nothing is written or charged. DVC starts while the project is read.
 
         Raises:
-            PipelineError: the data are not here, or the settings do not fit them.
+            PipelineError: the data are not here, are of other rows than ``data/trajectories``
+                has, or do not fit the settings.
         """
         params = load()
         if epsilon is not None:
@@ -65,10 +72,12 @@ class OwnRun:
                 "plan`, which charges nothing; or give the numbers of a mechanism"
             )
         partitions = Partitions.open(PARTITIONS, params)
-        changed = frozenset if status is None else status.changed_stages
-        plan = next_plan(params, partitions, changed)
+        changed = frozenset() if status is None else status.changed_stages()
+        if status is not None and not changed & MAKE_DATA:
+            refuse_stale(partitions)
+        plan = next_plan(params, partitions, lambda: changed)
         planned = set() if epsilon is None else {"plan"}
-        return cls(params, partitions, plan, changed() | planned)
+        return cls(params, partitions, plan, changed | planned)
 
     @property
     def figures(self) -> Figures:

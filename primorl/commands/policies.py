@@ -12,35 +12,22 @@ from primorl.commands.terminal import flag, given_path, option, path_option
 _Policy = Annotated[
     Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")
 ]
-_AgainstAdvice = Annotated[
-    bool,
-    flag(
-        "--against-advice",
-        "Use what --policy names though its run advises against it.",
-    ),
-]
 
 
 def predict(
     observations: Annotated[Path, path_option("FILE", "Parquet or CSV, one observation a row.")],
     out: Annotated[Path, path_option("FILE", "Parquet or CSV to write.")],
     policy: _Policy = None,
-    against_advice: _AgainstAdvice = False,
+    against_advice: Annotated[
+        bool, flag("--against-advice", "Use what --policy names though its run advises against it.")
+    ] = False,
     keep: Annotated[
         list[str] | None,
         option("COLUMN", "A column of the observations to carry over; may be repeated."),
     ] = None,
-    decimal_point: Annotated[
-        Literal[".", ","],
-        typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
-    ] = ".",
     carry_by: Annotated[
         list[str] | None,
-        option(
-            "COLUMN",
-            "Fill empty cells by earlier ones of the same trajectory (stay); repeated where "
-            "several columns name one.",
-        ),
+        option("COLUMN", "Fill empty cells by the same trajectory's; repeated for several."),
     ] = None,
     carry_at: Annotated[
         str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
@@ -81,9 +68,7 @@ def predict(
         from primorl.commands.runs import warn_of_newer_data
 
         warn_of_newer_data(Status(), folder)
-    rows, abstained = predict(
-        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, carry=carry
-    )
+    rows, abstained = predict(loaded, observations, out, keep=keep or (), carry=carry)
     print(f"{out}: {rows} rows, actions of {folder}")
     say(f"abstained: {abstained} of {rows} rows{', which have no action' * bool(abstained)}")
 
@@ -91,14 +76,12 @@ def predict(
 def release(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", parser=given_path, help="New, empty or a bundle."),
+        typer.Argument(metavar="DIR", parser=given_path, help="New or empty, or to check."),
     ],
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
-    policy: Annotated[
-        Literal["models/policy"] | None,
-        option("FOLDER", "The policy to release: models/policy.  [default: if it is recommended]"),
-    ] = None,
-    against_advice: _AgainstAdvice = False,
+    against_advice: Annotated[
+        bool, flag("--against-advice", "Release models/policy though it is not recommended.")
+    ] = False,
     sign: Annotated[
         Path | None, path_option("FILE", "Sign with this private Ed25519 key (PEM).")
     ] = None,
@@ -111,8 +94,8 @@ def release(
     Examples:
       primorl release out/v1
           model, policy, statement, card and what the ledger says, checked, in out/v1
-      primorl release out/v1 --policy models/policy --against-advice
-          this policy, although none is recommended
+      primorl release out/v1 --against-advice
+          although its policy is not recommended
       primorl release --check out/v1
           check a bundle from anybody: complete, consistent, and nothing in it runs
       primorl release out/v1 --sign release.key
@@ -123,15 +106,14 @@ def release(
     from primorl.release import build
     from primorl.release.card import describe_guarantee
 
-    if check and (policy is not None or against_advice or sign is not None):
-        raise PipelineError("--policy, --against-advice, --sign: found with --check")
+    if check and (against_advice or sign is not None):
+        raise PipelineError("--against-advice, --sign: found with --check")
     if key is not None and not check:
         raise PipelineError("--key: found without --check")
     if check:
         _check(directory, key)
         return
-    chosen = None if policy is None else Path(policy)
-    build.release(directory, params.load(), sign=sign, policy=chosen, against_advice=against_advice)
+    build.release(directory, params.load(), sign=sign, against_advice=against_advice)
     done = "made and checked" if sign is None else "made, checked and signed"
     print(f"{directory}: {done}; {describe_guarantee(directory)}")
 

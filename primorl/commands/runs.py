@@ -1,12 +1,9 @@
 """``primorl check``, ``plan``, ``run``, ``summary``, ``runs`` and ``report``."""
 
-import getpass
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -25,13 +22,7 @@ from primorl.base.files import (
     refuse_readable,
 )
 from primorl.base.template import check_version
-from primorl.commands.terminal import (
-    AsJson,
-    flag,
-    format_table,
-    option,
-    path_option,
-)
+from primorl.commands.terminal import AsJson, flag, format_table, option, path_option
 
 if TYPE_CHECKING:
     from primorl.base.dvc import Status
@@ -39,13 +30,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    charges: Annotated[
-        bool,
-        flag(
-            "--charges",
-            "Say what `dvc repro` would charge.",
-        ),
-    ] = False,
+    charges: Annotated[bool, flag("--charges", "Say what `dvc repro` would charge.")] = False,
 ) -> None:
     """Check settings, a log's columns and the machine before `dvc repro`.
 
@@ -65,8 +50,8 @@ def check(
         print(preview(params) or UNKNOWN)
 
 
-def _check_all(notes_alone: bool = False) -> "Params":
-    """Check everything, and print what was found, or what is not as usual; return the settings.
+def _check_all(*, quiet: bool = False) -> "Params":
+    """Check everything, and print what was found unless ``quiet``; return the settings.
 
     Raises:
         PipelineError: names all that is wrong.
@@ -75,10 +60,10 @@ def _check_all(notes_alone: bool = False) -> "Params":
 
     check_version(primorl.__version__)
     params, problems = load(), []
-    for part in (_settings, partial(_log, cells=not notes_alone), _python, _secrets):
+    for part in (_settings, _log, _python, _secrets):
         try:
             for line in part(params):
-                if line.startswith("note: ") or not notes_alone:
+                if not quiet:
                     print(line)
         except PipelineError as wrong:
             problems.append(str(wrong))
@@ -108,8 +93,8 @@ def _settings(params: "Params") -> Iterator[str]:
     yield "params.yaml and the datasets are valid"
 
 
-def _log(params: "Params", *, cells: bool) -> Iterator[str]:
-    """Check a log's files: as they were collected, with the entry's columns, no cell empty."""
+def _log(params: "Params") -> Iterator[str]:
+    """Check a log's files: as they were collected, with the entry's columns."""
     from primorl.config.datasets import TabularDataset
     from primorl.data.sources.log_paths import changed
 
@@ -118,24 +103,11 @@ def _log(params: "Params", *, cells: bool) -> Iterator[str]:
     if isinstance(params.chosen, TabularDataset):
         from primorl.data.sources.tabular import Tabular
 
-        yield from Tabular(params.dataset, params.chosen).check_log(cells=cells)
+        yield from Tabular(params.dataset, params.chosen).check_log()
 
 
 def _python(_: "Params") -> Iterator[str]:
-    """Check that the first ``python`` on PATH, with which DVC runs stages, is this one, and finds
-    them.
-    """
-    if os.environ.get("PYTHONSAFEPATH"):
-        raise PipelineError(
-            "PYTHONSAFEPATH: found set, so Python does not see the stages, and DVC deletes their "
-            "outputs before they fail; unset it for `dvc repro`"
-        )
-    try:
-        getpass.getuser()
-    except (KeyError, OSError):
-        raise PipelineError("USER: not set, and this user has no name here; DVC needs it") from None
-    if os.environ.get("MLFLOW_TRACKING_URI"):
-        yield "note: MLFLOW_TRACKING_URI is not used; tracking.uri in params.yaml names a store"
+    """Check that the first ``python`` on PATH, with which DVC runs stages, is this one."""
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is None or Path(found).absolute().parent != ours:
         yield (
@@ -160,27 +132,16 @@ def _secrets(params: "Params") -> Iterator[str]:
 def plan(
     sampling_probability: Annotated[
         float | None,
-        option(
-            "Q",
-            "Probability with which each unit joins a round.",
-            min=1e-12,
-            max=1,
-        ),
+        option("Q", "Probability with which each unit joins a round.", min=1e-12, max=1),
     ] = None,
     noise_multiplier: Annotated[
-        float | None,
-        option("Z", "Noise over clipping norm.", min=1e-6, max=1e6),
+        float | None, option("Z", "Noise over clipping norm.", min=1e-6, max=1e6)
     ] = None,
     rounds: Annotated[int | None, option("T", "Number of rounds.", min=1, max=10**6)] = None,
     delta: Annotated[float | None, option("D", "δ.", min=1e-12, max=0.999999)] = None,
     target_epsilon: Annotated[
         float | None,
-        option(
-            "E",
-            "Solve for a model of this ε (PLD); --run-epsilon prices a run.",
-            min=1e-12,
-            max=1e12,
-        ),
+        option("E", "Solve for the noise of a model of this ε (PLD).", min=1e-12, max=1e12),
     ] = None,
     run_epsilon: Annotated[
         float | None,
@@ -238,7 +199,7 @@ def run() -> None:
     # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so that is checked
     # first. DVC takes a second to start meanwhile.
     status = Status()
-    _check_all(notes_alone=True)
+    _check_all(quiet=True)
     changed = status.changed_stages()
     if not changed and SUMMARY.exists():
         say("nothing changed since the last run: nothing is run or charged")

@@ -139,17 +139,11 @@ class TabularColumns(Block):
         return tuple(found)
 
 
-DecimalPoint = Literal[".", ","]
-
-
 class CsvFormat(Block):
     """How numbers and fields are written in CSV."""
 
     delimiter: Annotated[str, Field(max_length=1, pattern=r'^[^\r\n"]$')] = ","
-    decimal_point: DecimalPoint = "."
-
-
-TimeUnit = records.TimeUnit
+    decimal_point: Literal[".", ","] = "."
 
 
 class SourceOptions(Block):
@@ -161,7 +155,7 @@ class SourceOptions(Block):
         return ()
 
     @property
-    def age_units(self) -> dict[str, TimeUnit]:
+    def age_units(self) -> dict[str, records.TimeUnit]:
         """Units of observed ages, by their names, where the source makes them."""
         return {}
 
@@ -224,7 +218,7 @@ class MedsValue(Block):
     codes: Codes
     low: records.Finite
     high: records.Finite
-    unit: TimeUnit = "hours"
+    unit: records.TimeUnit = "hours"
     most: records.Positive | None = None
     first: records.Finite | None = None
     before: bool = False
@@ -264,7 +258,7 @@ class MedsClock(Block):
     """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
 
     clock: reading.Column
-    unit: TimeUnit
+    unit: records.TimeUnit
     most: records.Positive
 
     @property
@@ -280,7 +274,7 @@ class MedsSince(Block):
 
     since: reading.Column
     codes: Codes
-    unit: TimeUnit
+    unit: records.TimeUnit
     most: records.Positive
 
     @property
@@ -295,7 +289,7 @@ class MedsElapsed(Block):
     """
 
     elapsed: reading.Column
-    unit: TimeUnit
+    unit: records.TimeUnit
     most: records.Positive
 
     @property
@@ -343,7 +337,7 @@ class MedsGrid(Block):
     """A decision is taken every so often, from the begin of the trajectory on."""
 
     every: records.Positive
-    unit: TimeUnit
+    unit: records.TimeUnit
 
 
 class MedsEventReward(Block):
@@ -403,7 +397,7 @@ class MedsOptions(SourceOptions):
     reward: Annotated[tuple[MedsReward, ...], Field(min_length=1, max_length=1000)]
 
     @property
-    def age_units(self) -> dict[str, TimeUnit]:
+    def age_units(self) -> dict[str, records.TimeUnit]:
         """Those of the last numbers of codes."""
         values = [each for each in self.observation if isinstance(each, MedsValue)]
         return {f"{each.name}_age": each.unit for each in values if each.age}

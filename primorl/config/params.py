@@ -434,7 +434,14 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     for reserved in ("chosen", "origins", "online"):
         if reserved in raw:
             raise PipelineError(f"{path}: {reserved}: {reading.UNKNOWN_KEY}")
-    own = path.parent / DATASETS / f"{_dataset(raw, path)}.yaml"
+    if "dataset" not in raw:
+        raise PipelineError(f"{path}: dataset: missing")
+    name, entries = raw["dataset"], (path.parent / DATASETS).glob("*.yaml")
+    if name not in (there := sorted(each.stem for each in entries)):
+        found = "nothing" if name is None else reading.shown(name)
+        allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
+        raise PipelineError(f"{path}: dataset: found {found}; allowed are {allowed}")
+    own = path.parent / DATASETS / f"{name}.yaml"
     entry = reading.read_yaml(own, "")
     if not isinstance(entry, dict):
         raise PipelineError(f"{own}: a block of keys is needed")
@@ -462,25 +469,8 @@ def check(said: dict[str, Any], path: Path, own: Path) -> Params:
                 file, key = own, f"recipe.{key}"
             elif block in files:
                 key = inner
-            wrong.setdefault(file, []).append(f"{reading.shown_key(key)}: {why}" if key else why)
+            wrong.setdefault(file, []).append(f"{key}: {why}" if key else why)
     raise PipelineError("; ".join(f"{file}: {'; '.join(texts)}" for file, texts in wrong.items()))
-
-
-def names(folder: Path = DATASETS) -> list[str]:
-    """The names of the datasets in a folder, sorted."""
-    return sorted(file.stem for file in folder.glob("*.yaml"))
-
-
-def _dataset(raw: Mapping[str, Any], path: Path) -> str:
-    """The name of the dataset, of which there is a file."""
-    if "dataset" not in raw:
-        raise PipelineError(f"{path}: dataset: missing")
-    name, there = raw["dataset"], names(path.parent / DATASETS)
-    if name not in there:
-        found = "nothing" if name is None else reading.shown(name)
-        allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
-        raise PipelineError(f"{path}: dataset: found {found}; allowed are {allowed}")
-    return str(name)
 
 
 def plain(block: Any) -> dict[str, Any]:
@@ -520,7 +510,7 @@ def merge(
     """
     for key in raw:
         if "." in str(key):
-            raise PipelineError(f"{PARAMS}: {reading.shown_key(str(key))}: {reading.UNKNOWN_KEY}")
+            raise PipelineError(f"{PARAMS}: {key}: {reading.UNKNOWN_KEY}")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, dict):
         raise PipelineError(f"{file}: recipe: a block of keys is needed")
@@ -530,7 +520,7 @@ def merge(
             why = reading.UNKNOWN_KEY
             if key in _ALONE:
                 why = f"{_ALONE[key]}; it is set in params.yaml alone"
-            raise PipelineError(f"{file}: recipe.{reading.shown_key(key)}: {why}")
+            raise PipelineError(f"{file}: recipe.{key}: {why}")
     set_here = {key: value for key, value in given.items() if value is not None}
     origins = dict.fromkeys(suggested, file) | dict.fromkeys(set_here, PARAMS.name)
     origins = {key: of for key, of in origins.items() if key.partition(".")[0] in BLOCKS}

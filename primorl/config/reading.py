@@ -157,18 +157,11 @@ Categories = Annotated[
 Variant = Literal["private", "no_privacy", "no_clip"]
 
 
-_TAG = "tag:yaml.org,2002:"
-_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
-
-
 class _PlainData(SafeConstructor):
-    """Makes plain data, and nothing of any other tag; a date stays text."""
+    """Leaves dates text."""
 
-    yaml_constructors = {
-        f"{_TAG}{kind}": SafeConstructor.yaml_constructors[f"{_TAG}{kind}"] for kind in _KINDS
-    } | {
-        f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
-        None: SafeConstructor.construct_undefined,
+    yaml_constructors = SafeConstructor.yaml_constructors | {
+        "tag:yaml.org,2002:timestamp": SafeConstructor.construct_yaml_str
     }
 
 
@@ -218,11 +211,6 @@ def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
         yield key, explain(key, error)
     if len(kept) > _MOST:
         yield "", f"and {len(kept) - _MOST} more"
-
-
-def shown_key(key: str) -> str:
-    """A key as an error names it: at most 100 characters."""
-    return key if len(key) <= 100 else f"{key[:97]}..."
 
 
 def key_of(error: Any, raw: Any) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import WITHDRAWALS, replaced_directory
 from primorl.config.datasets import AnyDataset
 from primorl.data.identity import membership
@@ -87,7 +87,6 @@ def _copy_rows(
     of = ("units",) if info.unit == "trajectory" else ("units", "trajectories")
     spellings = [membership.SpellingCheck(reader.path, each) for each in of]
     people = kept = 0
-    taken: set[int] = set()
     with closing(reader.tables()) as tables:
         for everybody in tables:
             people += pc.count_distinct(everybody["unit_id"]).as_py()
@@ -102,8 +101,6 @@ def _copy_rows(
                 check_duplicates(table)
             fingerprint.update(table)
             writer.write(table)
-            if info.spaces.discrete_actions:
-                taken.update(pc.unique(table["action"]).to_pylist())
     for every in spellings:
         every.finish()
     check.finish()
@@ -111,17 +108,7 @@ def _copy_rows(
     gone.check_all_met(info.dataset)
     if kept == 0:
         raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
-    found = f"found {people} units in {reader.files} files or datasets; kept {kept}"
-    say(f"ingest: {found}")
-    if taken and (never := set(range(info.spaces.action_size)) - taken):
-        names = [info.spaces.action_names[each] for each in sorted(never)]
-        joined = any(", " in name for name in names)
-        drop = "join the columns into one, without a combination," if joined else "drop one"
-        found = f"no row has {len(names)} of the {info.spaces.action_size} declared actions"
-        shown = "; ".join([*names[:12], "…"][: len(names)])
-        why = f"{drop} only where it is known beforehand that nobody gets it"
-        paid = f"which training pays for, too: {shown}. That is private: {why}"
-        say(f"ingest: warning: {found}, {paid}")
+    say(f"ingest: found {people} units; kept {kept}")
     return fingerprint
 
 
@@ -195,7 +182,7 @@ class RowCheck:
             first, again = places
             found = f"number {again + 1}: found one trajectory in two units (number {first + 1})"
             remedy = "correct the ids, or set options.trajectory_ids: per_unit"
-            raise PipelineError(f"{self._origin}: trajectory {found}; {remedy}")
+            raise BadRows(f"{self._origin}: trajectory {found}; {remedy}")
 
     def _check_order(self, table: pa.Table, starts: Ints) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of
@@ -291,7 +278,7 @@ class RowCheck:
         trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
         number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
         where = f"{self._origin}: trajectory number {number}, step {step}"
-        raise PipelineError(f"{where}: found {found}; allowed: {allowed}")
+        raise BadRows(f"{where}: found {found}; allowed: {allowed}")
 
 
 def _widened(*ends: Sequence[float]) -> Array:

@@ -111,8 +111,9 @@ def _split(
         shown.finish(reader.info)
     if private.members.shares_with(shown.members):
         found = "a private unit's rows or ids are also those of another unit, a public one"
-        remedy = "drop the duplicate, or set options.trajectory_ids: per_unit"
-        raise PipelineError(f"{reader.folder}: {found}; {remedy}")
+        raise PipelineError(
+            f"{reader.folder}: {found}; drop the duplicate, or set options.trajectory_ids: per_unit"
+        )
     by = "hash" if ids is None else "file"
     manifest = Manifest(reader.info, private.units, shown.units, by, secret_check(secret))
     remember_units(reader.info.dataset, reader.info.dataset_fingerprint, digests)
@@ -146,6 +147,7 @@ def _divide(
             side.units += int(own.sum())
             side.write(table.filter(pa.array(own[units.indices.to_numpy()])))
     if fingerprint.keyed(secret) != info.dataset_fingerprint:
-        found = "rows or secret are not the ingested ones"
-        raise PipelineError(f"{reader.folder}: {found}; run {REMAKE}")
+        raise PipelineError(
+            f"{reader.folder}: rows or secret are not the ingested ones; run {REMAKE}"
+        )
     return bytes(digests)

@@ -421,7 +421,7 @@ def refuse_against_advice(folder: Path) -> None:
     instead = "keep today's practice" if answer == "keep" else "more data needed"
     raise PipelineError(
         f"{folder}: advised against in {file}: {instead}. {advice['reason']} To use it all the "
-        f"same: --policy {folder} {AGAINST} (in Python: against_advice=True)"
+        f"same: {AGAINST} (to predict with --policy {folder}; in Python: against_advice=True)"
     )
 
 

@@ -16,6 +16,7 @@ from primorl.base.files import (
     BEHAVIOUR,
     MODELS,
     PARTITIONS,
+    POLICY,
     SUMMARY,
     file_sha256,
     finite,
@@ -24,7 +25,7 @@ from primorl.base.files import (
 from primorl.base.records import write_record
 from primorl.config.params import Params
 from primorl.evaluate.summary import NEWER, Summary, data_changed
-from primorl.policy.loaded import choose
+from primorl.policy.loaded import refuse_against_advice
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes
 from primorl.privacy.statement import Statement, our_accountant
@@ -42,17 +43,15 @@ def release(
     params: Params,
     *,
     sign: Path | None = None,
-    policy: Path | None = None,
     against_advice: bool = False,
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
-        target: a folder that is empty, holds another bundle, or does not exist yet.
+        target: a folder that is empty or does not exist yet.
         params: names the place of the ledger.
         sign: file of the private key to sign the bundle with; None: it is not signed.
-        policy: ``models/policy``; None: the same if it is recommended.
-        against_advice: release the named policy although none is recommended.
+        against_advice: release the policy although it is not recommended.
 
     Returns:
         The statement of the policy.
@@ -61,14 +60,16 @@ def release(
         PipelineError: if a file is missing or contradicts another, the statement is void, or
             something must not leave.
     """
-    _refuse_to_overwrite(target)
+    if target.is_symlink() or (target.exists() and (target.is_file() or any(target.iterdir()))):
+        raise PipelineError(f"{target}: in the way; allowed is a new or empty folder")
     signer = None if sign is None else bundle.read_private_key(sign)
     status = Status()
     run = VerifiedRun.read(params)
     if data_changed() or status.has_other_people():
         raise PipelineError(f"{SUMMARY}: {NEWER}")
     _refuse_an_edited_summary()
-    choose(policy, against_advice=against_advice)
+    if not against_advice:
+        refuse_against_advice(POLICY)
     records = _collect_records(run, params)
     with replaced_directory(target) as fresh:
         for name in (*contents.MODEL, *contents.POLICY[:2], contents.STARTS, contents.CLONE):
@@ -103,13 +104,6 @@ def _refuse_an_edited_summary() -> None:
         raise PipelineError(
             f"{SUMMARY}: not what its stage wrote, by {files.LOCK}; run `dvc checkout`"
         )
-
-
-def _refuse_to_overwrite(target: Path) -> None:
-    there = target.is_symlink() or target.exists()
-    folder = target.is_dir() and not target.is_symlink()
-    if there and not (folder and (contents.is_bundle(target) or not any(target.iterdir()))):
-        raise PipelineError(f"{target}: in the way; allowed is a new or empty folder, or a bundle")
 
 
 def _entry(summary: Summary) -> str:

@@ -133,8 +133,9 @@ def verify_signature(folder: Path, path: Path) -> None:
         )
     signature, signed = folder / contents.SIGNATURE, folder / contents.MANIFEST
     if not signature.exists():
-        found = "not there: it is not signed"
-        raise PipelineError(f"{signature}: {found}; ask its maker for a signed bundle")
+        raise PipelineError(
+            f"{signature}: not there: it is not signed; ask its maker for a signed bundle"
+        )
     try:
         key.verify(signature.read_bytes(), signed.read_bytes())
     except InvalidSignature:
@@ -166,8 +167,9 @@ def _refuse_other(path: Path, found: object, expected: Mapping[str, Any], of: st
     """Refuse a record, read from ``path``, that has another value for a key than ``of`` says."""
     for key, value in expected.items():
         if getattr(found, key) != value:
-            why = "damaged, edited or of another run"
-            raise PipelineError(f"{path}: {key}: differs from {of}: {why}")
+            raise PipelineError(
+                f"{path}: {key}: differs from {of}: damaged, edited or of another run"
+            )
 
 
 def _select(record: object, keys: Sequence[str]) -> dict[str, Any]:
@@ -211,8 +213,9 @@ def _check_written_again(path: Path, write: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
-            more = "a tensor, metadata or padding of its own"
-            raise PipelineError(f"{path}: holds more than we read of it: {more}")
+            raise PipelineError(
+                f"{path}: holds more than we read of it: a tensor, metadata or padding of its own"
+            )
 
 
 def _check_texts(bundle: contents.Bundle) -> None:
@@ -259,7 +262,12 @@ def _check_ledger(bundle: contents.Bundle) -> None:
     _refuse_other(path, ledger, _select(bundle.of_model, same), contents.MODEL[2])
     _refuse_other(path, ledger, {"charges": len(ledger.records)}, "the number of records")
     for place, record in enumerate(ledger.records):
-        alone = finite(compose([event_from_json(record.event)], record.delta).epsilon_pld)
+        try:
+            event = event_from_json(record.event)
+        except (TypeError, ValueError):
+            said = f"records.{place}.event (not an event that this project accounts)"
+            raise PipelineError(f"{path}: not as declared: {said}") from None
+        alone = finite(compose([event], record.delta).epsilon_pld)
         refuse_less(path, f"records.{place}.epsilon", record.epsilon, alone, ledger.accountant)
     _check_account(path, ledger, _events(ledger), ledger)
 

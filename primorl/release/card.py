@@ -81,7 +81,7 @@ def render(folder: Path) -> str:
 
 def describe_guarantee(folder: Path) -> str:
     """State the guarantee of a whole checked bundle in one line."""
-    return _describe(*_combine(_name_people(_read(folder))))
+    return _combine(_name_people(_read(folder)))[1]
 
 
 def _read(folder: Path) -> dict[str, Content]:
@@ -94,17 +94,15 @@ def _name_people(content: Mapping[str, Content]) -> dict[str, Content]:
     return {name: wording.name_people(own, labels) for name, own in content.items()}
 
 
-def _combine(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
-    """Compute the guarantee of a bundle, and name what it counts beside the model."""
+def _combine(content: Mapping[str, Content]) -> tuple[Content, str]:
+    """Compute the guarantee of a bundle, and state it with what it counts beside the model."""
     ledger, answers = content[contents.LEDGER], content.get(contents.ANSWERS)
     clone = content.get(contents.CLONE)
     included = [] if clone is None else ["clone of the behaviour"]
     included += [] if answers is None else ["private evaluation"]
-    return combine(content[contents.MODEL[2]], clone, answers, ledger["delta"]), included
-
-
-def _describe(bundle: Content, included: Sequence[str]) -> str:
-    return wording.guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
+    bundle = combine(content[contents.MODEL[2]], clone, answers, ledger["delta"])
+    more = f", {' and '.join(included)} included" if included else ""
+    return bundle, wording.guarantee(bundle) + more
 
 
 def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]] = ()) -> str:
@@ -115,14 +113,14 @@ def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]
         digests: SHA-256 of the files that the card describes, by name.
     """
     content = _name_people(content)
-    bundle, included = _combine(content)
+    bundle, promise = _combine(content)
     sound = bundle["private"] and not bundle["void"]
     lines: list[str] = []
     for mark, text in _items(
         "card",
         bundle=bundle,
         sound=sound,
-        promise=_describe(bundle, included),
+        promise=promise,
         studied="this bundle",
         success=bound_success(bundle) if sound else None,
         digests=digests,
@@ -204,6 +202,8 @@ def compare_with_today(
     rows = wording.comparable(summary, discount)
     today = next((row for row in rows if not row.of_policy), None)
     advice, units = summary.get("recommendation"), wording.plural(summary["unit"])
+    uses = conduct["actions"] if conduct else []
+    farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
     return {
         "units": units,
         "today": today,
@@ -212,7 +212,10 @@ def compare_with_today(
         "against": wording.describe_signs(verdict),
         "practice": write_practice(summary, discount, believed=verdict.believed),
         "believed": verdict.believed and wording.can_compare(summary),
-        **_list_uses(conduct, model, today),
+        "conduct": conduct,
+        "uses": [use for use in uses if use in farthest[:_MOST_ACTIONS]],
+        "rare": [uses[place]["name"] for place in model.get("rare_actions") or () if uses],
+        "asked_outcomes": _share_outcomes(conduct, today),
     }
 
 
@@ -274,20 +277,6 @@ def write_conduct(beside: Mapping[str, Any], labels: Mapping[str, str]) -> Secti
     if beside["conduct"] is None:
         return Section([], [], [])
     return _section("conduct", **beside, labels=labels)
-
-
-def _list_uses(
-    conduct: Content | None, model: Content, today: wording.Shown | None
-) -> dict[str, Any]:
-    """Collect the variables of the section on what the policy does."""
-    uses = conduct["actions"] if conduct else []
-    farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
-    return {
-        "conduct": conduct,
-        "uses": [use for use in uses if use in farthest[:_MOST_ACTIONS]],
-        "rare": [uses[place]["name"] for place in model.get("rare_actions") or () if uses],
-        "asked_outcomes": _share_outcomes(conduct, today),
-    }
 
 
 def _share_outcomes(

@@ -30,7 +30,6 @@ from primorl.evaluate.summary import PolicyResult
 from primorl.model import starts
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import PolicyConfig
-from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.statement import Accountant, Statement
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
@@ -225,8 +224,8 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     there is no room for an extra key, a comment or padding.
 
     Raises:
-        PipelineError: missing, not JSON, another set of keys or types, an event that this project
-            does not account, or not written as `write_record` writes.
+        PipelineError: missing, not JSON, another set of keys or types, or not written as
+            `write_record` writes.
     """
     path = folder / name
     found = read_record(path, kind, "a bundle holds nothing else")
@@ -234,23 +233,7 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     content = json.loads(text)
     if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
         raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
-    for key, event in _find_events(content):
-        try:
-            event_from_json(event)
-        except (TypeError, ValueError, AttributeError, RecursionError):
-            why = f"{printable(key)} (not an event that this project accounts)"
-            raise PipelineError(f"{path}: not as declared: {why}") from None
     return found
-
-
-def _find_events(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every accounted event in a file with its dotted key."""
-    if isinstance(content, dict | list):
-        for name, value in content.items() if isinstance(content, dict) else enumerate(content):
-            if name == "event":
-                yield f"{key}event", value
-            else:
-                yield from _find_events(value, f"{key}{name}.")
 
 
 def make_manifest(folder: Path) -> FileList:
@@ -259,17 +242,6 @@ def make_manifest(folder: Path) -> FileList:
     return FileList(
         kind="primorl release", files={name: file_sha256(folder / name) for name in names}
     )
-
-
-def is_bundle(folder: Path) -> bool:
-    """Tell whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other
-    file is in it.
-    """
-    try:
-        read(folder, MANIFEST, FileList)
-        return set(list_files(folder)) <= NEEDED | OPTIONAL | {MANIFEST, SIGNATURE}
-    except PipelineError:
-        return False
 
 
 def check_names_and_hashes(folder: Path) -> frozenset[str]:

@@ -4,10 +4,7 @@ arrays.
 Observations are one flat vector. Import this module before a package that imports Gym.
 """
 
-import os
 import sys
-from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +16,6 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
 from primorl.base import PipelineError
-
-# Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is
-# unmaintained, which nobody can act on: this project uses Gymnasium. Only this notice is removed.
-with suppress(ImportError):
-    from gym_notices.notices import notices
-
-    notices.clear()
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -56,18 +46,11 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
         PipelineError: no such id is registered, or its package is not installed.
     """
     try:
-        if environment.startswith("dm_control/"):
-            _register_dm_control()
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))  # a module of the project may register the id
         env = gymnasium.make(environment, disable_env_checker=True)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
-        if (
-            isinstance(unknown, gymnasium.error.DependencyNotInstalled)
-            and "mujoco" in reason.lower()
-        ):
-            reason += "; here: `pip install primorl[mujoco]`"
         found = f"Gymnasium cannot build it ({reason}); allowed is a registered id, or module:id"
         raise PipelineError(f"environment {environment!r}: {found}") from None
     space = env.observation_space
@@ -93,14 +76,12 @@ class GymBatch:
         self._environment = environment
         action = env.action_space
         self.discrete_actions = isinstance(action, Discrete)
-        if not isinstance(action, Box | Discrete):
-            found = f"actions must be a box or discrete, found {action}"
-            raise PipelineError(f"environment {environment!r}: {found}")
         self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
         if isinstance(action, Discrete):
             self.action_low = np.zeros(int(action.n), np.float32)
             self.action_high = np.ones(int(action.n), np.float32)
         else:
+            assert isinstance(action, Box), "as the stage `ingest` found"
             self.action_low = action.low.astype(np.float32)
             self.action_high = action.high.astype(np.float32)
         self.step_limit = None if env.spec is None else env.spec.max_episode_steps
@@ -168,13 +149,3 @@ def reset_states(environment: str, count: int, seed: int) -> Floats:
     finally:
         envs.close()
     return np.concatenate(observations).astype(np.float32)
-
-
-def _register_dm_control() -> None:
-    """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered
-    here.
-    """
-    os.environ.setdefault("MUJOCO_GL", "disable")
-    if find_spec("dm_control") is None or find_spec("shimmy") is None:
-        raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
-    import shimmy  # noqa: F401

@@ -26,6 +26,7 @@ from primorl.work.data import (
     find_charges,
     read_ledger,
     refuse_missing_charges,
+    refuse_stale,
 )
 from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
@@ -258,8 +259,8 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         changed: stages whose inputs changed; None: DVC is asked.
 
     Raises:
-        PipelineError: the settings do not fit the data, `dvc status` fails, or the ledger lacks a
-            charge.
+        PipelineError: the settings do not fit the data, `dvc status` fails, the ledger lacks a
+            charge, or the partitions are of other rows than ``data/trajectories`` has.
     """
     changed = changed_stages() if changed is None else changed
     if not MANIFEST.exists() or changed & MAKE_DATA:
@@ -268,6 +269,7 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
         partitions = Partitions.read(PARTITIONS, ledger)
         if partitions.manifest.info.dataset != params.dataset:
             return None
+        refuse_stale(partitions)
         plan = next_plan(params, partitions, lambda: changed)
         refuse_missing_charges(ledger)
     bill = Bill.of(params, plan, partitions, changed)

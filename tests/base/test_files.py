@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TextIO
@@ -27,7 +26,6 @@ from primorl.base.files import (
     finite,
     locked,
     read_json,
-    refuse_readable,
     replaced_directory,
     replaced_file,
     sweep_leftovers,
@@ -35,7 +33,6 @@ from primorl.base.files import (
 )
 from primorl.base.processes import place_among_processes
 from primorl.base.records import Hexadecimal, Line, Within, read_record, record, write_record
-from primorl.base.reporting import exit_status
 from tests.data.builders import snapshot
 
 
@@ -74,23 +71,6 @@ def test_a_directory_is_replaced_whole_with_the_permissions_the_user_chose(proje
             with pytest.raises(type(error)):
                 replace_by(output, "never", error)
     assert content(project) == {"deep/target/file": "second"}
-
-
-def test_a_project_in_a_folder_that_dvc_cannot_open_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twin: any name in UTF-8."""
-    for name, fits in (("donnée \\x", True), (os.fsdecode(b"donn\xe9es"), False)):
-        folder = project / name / "project"
-        folder.mkdir(parents=True)
-        monkeypatch.chdir(folder)
-        if fits:
-            refuse_readable()
-        else:
-            with pytest.raises(
-                PipelineError, match=r"donn\\xe9es/project: found a name that is not"
-            ):
-                refuse_readable()
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(project: Path) -> None:
@@ -285,24 +265,10 @@ def test_numbers_of_the_environment_are_whole_or_named(
         place_among_processes()
 
 
-def test_a_warning_of_a_library_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever PYTHONWARNINGS says; twin: pytest's own filter, which is no such option."""
-
-    def work() -> None:
-        warnings.warn("old", DeprecationWarning, stacklevel=1)
-
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("error")
-        assert exit_status("x", work, debug=False) == 1
-        monkeypatch.setattr(sys, "warnoptions", ["error::DeprecationWarning"])
-        assert exit_status("x", work, debug=False) == 0
-
-
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
         ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout HEAD -- dvc.lock`"),
-        ("bad DVC file name 'dvc.lock' is git-ignored.", "write `!/dvc.lock` into .gitignore"),
         ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),
         ("'dvc.lock' is busy, it is being blocked by", "a run of DVC is under way"),
         ("anything else", ""),

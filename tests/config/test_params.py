@@ -59,7 +59,7 @@ def leaves(block: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", params.names(ROOT / "datasets"))
+@pytest.mark.parametrize("name", [file.stem for file in (ROOT / "datasets").glob("*.yaml")])
 def test_every_dataset_can_be_chosen(name: str) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": name}
     raw["partition"]["public_fraction"] = 0.02

@@ -30,6 +30,7 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
+from primorl.work.bill import preview
 from primorl.work.desk import Paid
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.mechanisms import watch
@@ -191,8 +192,9 @@ def test_what_was_lost_or_exchanged_charges_nobody(
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             unopened(patch)
-            with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
-                trained(params)
+            for work in (trained, preview):
+                with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
+                    work(params)
 
 
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:

@@ -18,7 +18,6 @@ from primorl.config import params
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict, Veto
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import Summary, repeat
-from primorl.policy import loaded
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.composition import compose_statement
@@ -34,7 +33,6 @@ from primorl.release.contents import (
     MODEL,
     NEEDED,
     STARTS,
-    is_bundle,
 )
 from tests.data.builders import episode, snapshot
 from tests.evaluate.test_recommendation import answer, found
@@ -151,7 +149,6 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
     """The headline is that of model and answers together: who has the bundle has both."""
     out = near / "out"
     assert set(snapshot(out)) == NEEDED | {MANIFEST, ANSWERS, CLONE, STARTS}
-    assert is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / STATEMENT)
     events = [
         event_from_json(each["event"]) for each in (statement, *answers["statements"].values())
@@ -227,20 +224,18 @@ def advised(said: str | None, policy: str | None) -> Any:
     return SimpleNamespace(recommendation=Recommendation(**advice), env_id=None)
 
 
-def test_a_policy_that_is_not_recommended_leaves_by_name_and_against_advice_alone(
+def test_a_policy_that_is_not_recommended_leaves_against_advice_alone(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def advise(*_: object, **__: object) -> None:
         raise PipelineError("advised against")
 
-    monkeypatch.setattr(loaded, "refuse_against_advice", advise)
+    monkeypatch.setattr(build, "refuse_against_advice", advise)
     with pytest.raises(PipelineError, match="advised against"):
         made()
     chosen = params.load(Path("params.yaml"))
-    with pytest.raises(PipelineError, match="found without --policy"):
-        build.release(Path("out"), chosen, against_advice=True)
     assert not Path("out").exists()
-    build.release(Path("out"), chosen, policy=POLICY, against_advice=True)
+    build.release(Path("out"), chosen, against_advice=True)
 
 
 def test_the_statement_says_that_answers_chose() -> None:

@@ -46,7 +46,7 @@ COMMANDS = (
     *("plan", "check --charges", "summary", "runs", "ledger show", "ledger show --json"),
     *("ledger verify", "report"),
     "predict --policy models/policy --against-advice --observations today.csv --out actions.csv",
-    "release out --policy models/policy --against-advice",
+    "release out --against-advice",
     "release --check out",
 )
 _INSIDE = (".primorl", "data", "mlflow.db", "mlflow.db.lock")

@@ -48,7 +48,7 @@ def test_a_batch_steps_as_gymnasium(environment: str, count: int) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_an_episode_and_the_next_first_state_are_those_of_dm_control(task: str) -> None:
     ours = make(f"research.control_suite:primorl/cartpole-{task}-v0")
-    theirs = make(f"dm_control/cartpole-{task}-v0")
+    theirs = make(f"shimmy:dm_control/cartpole-{task}-v0")
     assert isinstance(theirs, FlattenObservation)
     assert ours.observation_space.shape == theirs.observation_space.shape
     draws = np.random.default_rng(0)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import SECRET, UNITS, home, read_text, replaced_file, workspace
 from primorl.data.storage.schema import (
     IDS,
@@ -74,15 +74,9 @@ def _create(path: Path) -> None:
             file.write(secrets.token_bytes(_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        try:
-            # Unlike a rename, a link never replaces a secret that another process just made.
+        # Unlike a rename, a link never replaces a secret that another process just made.
+        with suppress(FileExistsError):
             os.link(fresh, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links: whoever made the empty file fills it
-            with suppress(FileExistsError):
-                path.touch(mode=0o600, exist_ok=False)
-                Path(fresh).replace(path)
     finally:
         Path(fresh).unlink(missing_ok=True)
 
@@ -292,16 +286,7 @@ class DuplicateCheck:
             first, again = places
             found = f"found the same rows as in trajectory number {first + 1}"
             remedy = "drop it; or, as short ones can be alike, set ingestion.duplicates: allow"
-            raise PipelineError(f"{self._origin}: trajectory number {again + 1}: {found}; {remedy}")
-
-
-_SEVERAL = 20  # ids that are not all round by chance
-
-
-def _is_rounded(digits: str) -> bool:
-    """Say whether 15 digits, or a float64, hold a whole number of more than 15 digits."""
-    number = int(digits)
-    return not digits[15:].strip("0") or (number > 2**53 and float(number) == number)
+            raise BadRows(f"{self._origin}: trajectory number {again + 1}: {found}; {remedy}")
 
 
 _UUID = "^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$"
@@ -320,7 +305,6 @@ class SpellingCheck:
     form. Case tells people apart, but for UUIDs; ids that differ by case alone are warned of.
 
     Ids that all end in ``.0`` are refused: another version of the log may have them without it.
-    Those that may have lost their last digits are warned of.
 
     Only hashes are held, 24 bytes for each id. Two of 10⁷ different ids have equal ones in one
     ingestion of 370,000, which is refused, too; repeated, it passes.
@@ -333,17 +317,13 @@ class SpellingCheck:
     def __init__(self, origin: object, of: str = "units"):
         self._origin, self._of = origin, of
         self._hashes = array("q"), array("q"), array("q")  # of ids, in plain, in one case
-        self._long, self._exact, self._pointed = 0, False, of == "units"
+        self._pointed = of == "units"  # whether all end in ``.0``
 
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole units, also of those who withdrew: they may be there in
         two spellings.
         """
         ids = pc.unique(table["unit_id" if self._of == "units" else "trajectory_id"])
-        if not self._exact and self._of == "units":
-            long = ids.filter(pc.match_substring_regex(ids, "^[1-9][0-9]{15,}$")).to_pylist()
-            self._long += len(long)
-            self._exact = not all(map(_is_rounded, long))
         self._pointed &= pc.all(pc.match_substring_regex(ids, r"^[0-9]+\.0+$")).as_py() is not False
         plain = pc.utf8_normalize(ids, form="NFKC")
         for pattern, kept in (*_UNSEEN, _WRAPPED):
@@ -369,15 +349,11 @@ class SpellingCheck:
         """
         if self._pointed and self._hashes[0]:
             found = "all ids of units end in `.0`, as whole numbers do that were read as decimal"
-            raise PipelineError(f"{self._origin}: {found}; write them as they were, whole")
-        if self._long >= _SEVERAL and not self._exact:
-            found = "all ids of units of 16 digits and more look rounded, as by a spreadsheet"
-            remedy = "different people may share one: write ids as text where they come from"
-            say(f"ingest: warning: {self._origin}: {found}; {remedy}")
+            raise BadRows(f"{self._origin}: {found}; write them as they were, whole")
         # Sorted, as np.unique takes ten times as long for as many numbers.
         different = [np.count_nonzero(np.diff(np.sort(each))) for each in self._hashes]
         if again := different[0] - different[1]:
-            raise PipelineError(
+            raise BadRows(
                 f"{self._origin}: found ids of {self._of} ({again}) that differ from another one "
                 "in blanks, quotes, brackets, the form of a hyphen, zeros in front, a final `.0`, "
                 "an exponent, or the form of a UUID or of Unicode; use one spelling"
@@ -449,8 +425,6 @@ class IdList:
 
     def drop(self, table: pa.Table) -> pa.Table:
         """Drop the rows of the units that are listed."""
-        if len(self._ids) == 0:
-            return table
         return table.filter(pa.array(~self.contains(whole(table["unit_id"]))))
 
     def check_all_met(self, dataset: str | None = None) -> None:

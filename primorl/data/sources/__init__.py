@@ -31,13 +31,11 @@ class Reader(Protocol):
         path: the file or folder that errors name.
         spaces: of observations and actions.
         horizon: steps of the longest possible episode, where the source declares it; a public fact.
-        files: how many files or datasets are read.
     """
 
     path: Path
     spaces: Spaces
     horizon: int | None
-    files: int
 
     def tables(self) -> Generator[pa.Table]:
         """Batches of whole units in `arrow_schema`, ascending by (unit_id, trajectory_id, step).

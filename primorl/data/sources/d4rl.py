@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import home, replaced_file
 from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
@@ -27,7 +27,6 @@ from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
-_REPACK = "write it anew with gzip (`h5repack -f GZIP=4`)"
 _COPY = "with all files there, copy the arrays into one"  # HDF5 gives zeros where one is missing
 _GYMNASIUM = {"terminals": "terminations", "timeouts": "truncations"}
 _FLAGS = (*_GYMNASIUM, *_GYMNASIUM.values())
@@ -36,7 +35,6 @@ NAMES = Path(__file__).with_suffix(".csv")
 _FILE = "data.hdf5"
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
-_ENVIRONMENTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 
 
 class D4rl:
@@ -79,20 +77,6 @@ class D4rl:
         return path
 
 
-def describe(name: str) -> dict[str, Any]:
-    """Return what D4RL declares of a dataset, as keys of an entry; the environment where Gymnasium
-    has the same.
-
-    Raises:
-        PipelineError: D4RL has no such name.
-    """
-    row = _row_of(name)
-    environment = _ENVIRONMENTS.get(name.split("-")[0])
-    score = {"low": float(row["low"]), "high": float(row["high"]), "scale": 100.0}
-    options = {"name": name, "remote": True}
-    return {"environment": environment, "horizon": None, "options": options, "score": score}
-
-
 def _row_of(name: str) -> dict[str, str]:
     with NAMES.open(encoding="utf-8", newline="") as file:
         known = {row["name"]: row for row in csv.DictReader(file)}
@@ -122,7 +106,7 @@ def check_parts(path: Path) -> None:
     with suppress(OSError, RuntimeError, KeyError), h5py.File(path, "r") as file:
         found = file.visititems_links(partial(_find_foreign, file))
         if found is not None:
-            raise PipelineError(f"{path}: {printable(found)}")
+            raise BadRows(f"{path}: {printable(found)}")
 
 
 def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
@@ -141,10 +125,7 @@ def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
     zeros_meant = last in _FLAGS or "infos" in above
     if part.size and there < needed and not zeros_meant:
         return f"{name}: found rows that were never written, and are zeros; write the file again"
-    numbers = [layout.get_filter(place)[0] for place in range(layout.get_nfilters())]
-    missing = [number for number in numbers if not h5py.h5z.filter_avail(number)]
-    found = f"{name}: found HDF5's filters {missing}, which are not installed; {_REPACK}"
-    return found if missing else None
+    return None
 
 
 class D4rlReader:
@@ -160,7 +141,6 @@ class D4rlReader:
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.files = 1
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; memory holds the file's arrays."""
@@ -174,14 +154,14 @@ class D4rlReader:
                     raise KeyError
                 arrays = {name: np.asarray(file[named[name]][()]) for name in there}
         except KeyError:
-            raise PipelineError(
+            raise BadRows(
                 f"{self.path}: found not all of {', '.join(_NEEDED)}; allowed are D4RL's flat "
                 "arrays; convert d3rlpy's or others to a table, and read Minari's by "
                 "source: minari"
             ) from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
             found = f"no HDF5 file, truncated or corrupt ({type(broken).__name__})"
-            raise PipelineError(f"{self.path}: {found}; run `dvc repro collect` again") from None
+            raise BadRows(f"{self.path}: {found}; run `dvc repro collect` again") from None
         yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 
     def _check(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -197,9 +177,9 @@ class D4rlReader:
             fits = array.dtype.kind in "biuf" and array.size == rows * math.prod(shape)
             if not fits or (whole and (array % 1 != 0).any()):
                 found = f"found {array.dtype} {array.shape}; allowed is {(rows, *shape)}"
-                raise PipelineError(f"{self.path}: {name}: {found} of {'whole ' * whole}numbers")
+                raise BadRows(f"{self.path}: {name}: {found} of {'whole ' * whole}numbers")
             if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
-                raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
+                raise BadRows(f"{self.path}: {name}: found another number than 0 and 1")
             arrays[name] = array.reshape(rows, *shape)
         return arrays
 
@@ -244,7 +224,7 @@ class D4rlReader:
         found = f"next_observations[{first}] differs from observations[{first + 1}]"
         if not marked:
             remedy = "write timeouts (true where an episode was cut)"
-            raise PipelineError(f"{self.path}: {found}: an episode ends in that row; {remedy}")
+            raise BadRows(f"{self.path}: {found}: an episode ends in that row; {remedy}")
         where = f"in {len(places)} rows within episodes, as {found}"
         say(f"ingest: warning: {self.path}: {where}; does timeouts lack an episode's end?")
 
@@ -258,6 +238,6 @@ class D4rlReader:
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
             allowed = "terminals, timeouts or `horizon`"
-            raise PipelineError(f"{self.path}: found no end of an episode; allowed: {allowed}")
+            raise BadRows(f"{self.path}: found no end of an episode; allowed: {allowed}")
         found: list[int] = np.union1d(ends, rows).tolist()
         return found

@@ -20,7 +20,6 @@ from primorl.base.files import (
     file_sha256,
     home,
     read_json,
-    refuse_other_names,
     write_json,
 )
 from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
@@ -111,7 +110,6 @@ def _refuse_folder(refused: OSError) -> NoReturn:
 
 def refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     """Raise the error about a file that would not be read."""
-    refuse_other_names(path)
     if not os.access(path, os.R_OK) or not path.is_file():
         raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
     if not path.name.endswith(endings) or path.name[0] in "._":
@@ -149,12 +147,8 @@ def record_files(
         allowed = f"allowed are {', '.join(endings)}; in MEDS the folder is that above `data`"
         raise PipelineError(f"datasets/{name}.yaml: {key}: {found}; {allowed}")
     known: dict[str, dict[str, Any]] = {}
-    first: dict[str, Path] = {}  # by content
     for file in files:
-        digest = file_sha256(file)
-        if (other := first.setdefault(digest, file)) != file and has_rows(file):
-            raise PipelineError(f"{file}: found the same content as in {other}; remove one of them")
-        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": digest}
+        known[str(file.relative_to(folder))] = {**_stamp(file), "digest": file_sha256(file)}
     write_json(raw / COPIES.name, {"dataset": name, "named": named, "files": known})
     return folder, files
 

@@ -10,12 +10,10 @@ import io
 import itertools
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 
@@ -25,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.base import PipelineError, say
+from primorl.base import BadRows, PipelineError, say
 from primorl.config.datasets import BoxActions, CsvFormat, TabularColumns
 from primorl.data.sources.log_paths import (
     ENDINGS,
@@ -135,7 +133,6 @@ class LogFiles:
         self._fields = list(fields)
         self._form = form
         found = log_files(folder) if paths is None else list(paths)
-        self.found = len(found)
         self.paths = [path for path in found if has_rows(path)] or found
         for empty in (path for path in found if path not in self.paths):
             self._check_columns(self._header(empty), empty)
@@ -149,35 +146,6 @@ class LogFiles:
         orders = (field.column for field in self._fields if field.kind == "order")
         order = _form(self._types[0].get(next(orders, ""), pa.null()))
         self.ordered_by_time, self.without_zone = order != _NUMBERS, order == _WITHOUT_ZONE
-
-    def folder_keys(self) -> list[str]:
-        """List the keys of folders such as ``ward=A`` and ``ward=B`` that are no columns."""
-        values: dict[str, set[str]] = {}
-        for path in self.paths:
-            for key, value in re.findall("([^/=]+)=([^/]*)/", path.as_posix()):
-                if key not in self._names[path]:
-                    values.setdefault(key, set()).add(value)
-        return sorted(key for key, found in values.items() if len(found) > 1)
-
-    def sort_by(self, name: str) -> None:
-        """Put the files in the order of their first ids in a field, as a sorted log has them."""
-        if len(self.paths) == 1:
-            return
-        field = next(each for each in self._fields if each.name == name)
-        firsts = [self._first_id(index, field) for index in range(len(self.paths))]
-        order = sorted(range(len(firsts)), key=firsts.__getitem__)
-        self.paths = [self.paths[place] for place in order]
-        self._types = [self._types[place] for place in order]
-
-    def _first_id(self, index: int, field: Field) -> int | str:
-        """Read the id of a file's first row, as `batches` gives it; "" where there is no row."""
-        path, column = self.paths[index], field.column
-        with _decoding(path, self._names[path], self._words):
-            rows = next(self._open(path, {column: self._types[index][column]}), None)
-        if rows is None or rows.num_rows == 0:
-            return ""
-        first: int | str = self._convert(field, index, 0, rows.slice(0, 1))[0].as_py()
-        return first
 
     def batches(self) -> Generator[pa.Table]:
         """Read all rows, file by file as they lie there.
@@ -194,26 +162,6 @@ class LogFiles:
             arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
             if batch.num_rows > 0:
                 yield pa.Table.from_arrays(arrays, schema=self.schema)
-
-    def check_cells(self) -> tuple[dict[str, int], PipelineError | None]:
-        """Read all rows once; return the number of empty cells of each mapped column that has some,
-        and the first error of `batches`.
-        """
-        counts, wrong = Counter[str](), None
-        for index, row, batch in self._read():
-            for field in self._fields:
-                cells = batch.column(field.column)
-                empty = cells.is_null(nan_is_null=True)
-                if field.kind in ("id", "name", "category"):
-                    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
-                    empty = pc.equal(text, "").fill_null(True)
-                counts[field.name] += pc.sum(empty).as_py() or 0
-                if wrong is None:
-                    try:
-                        self._convert(field, index, row, batch)
-                    except PipelineError as first:
-                        wrong = first
-        return {each.column: counts[each.name] for each in self._fields if counts[each.name]}, wrong
 
     def refuse(self, rows: pa.Table, bad: Ints, found: str, allowed: str) -> None:
         """Raise the error about the first bad row of a table that `batches` gave, if any.
@@ -241,7 +189,7 @@ class LogFiles:
             if not any(getattr(pa.types, f"is_{fit}")(inner) for fit in kind.fits.split()):
                 said = f"column {field.column!r}: found {found}, allowed: {kind.words}"
                 said += "; convert it" + " to columns" * pa.types.is_nested(inner)
-                raise PipelineError(f"{path}: {said}, or correct options.columns")
+                raise BadRows(f"{path}: {said}, or correct options.columns")
             types[field.column] = found
         return types
 
@@ -263,7 +211,7 @@ class LogFiles:
                     said += " (case and blanks count)"
                 elif len(names) == 1:
                     said += ", as a line is one column: set options.csv.delimiter"
-                raise PipelineError(f"{path}: {said}; correct options.columns or file")
+                raise BadRows(f"{path}: {said}; correct options.columns or file")
 
     def _csv_order(self, path: Path, column: str) -> pa.DataType:
         """Give the type to read a CSV's order as, by its first cell that is not empty: where others
@@ -297,7 +245,7 @@ class LogFiles:
         for path, form in zip(self.paths, forms, strict=True):
             if form != forms[0]:
                 said = f"found {form}, in {self.paths[0]} {forms[0]}; write all files alike"
-                raise PipelineError(f"{path}: column {field.column!r}: {said}")
+                raise BadRows(f"{path}: column {field.column!r}: {said}")
         return pa.int64() if pa.types.is_temporal(found[0]) or whole else pa.float64()
 
     def _read(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
@@ -318,7 +266,12 @@ class LogFiles:
 
     def _convert(self, field: Field, index: int, row: int, batch: pa.RecordBatch) -> pa.Array:
         """Convert the field's column of a batch, whose first row has this number in its file."""
-        refuse = partial(_refuse_first, self.paths[index], row, field)
+
+        def refuse(bad: pa.Array, found: str, allowed: str) -> None:
+            if pc.any(bad).as_py():
+                said = f"column {field.column!r}: found {found}"
+                _refuse_row(self.paths[index], row + pc.index(bad, True).as_py(), said, allowed)
+
         cells, kind = batch.column(field.column), self.schema.field(field.name).type
         return _convert_cells(field, cells, kind, refuse)
 
@@ -469,17 +422,6 @@ def _convert_cells(
     return codes.fill_null(-1)
 
 
-def _refuse_first(
-    path: Path, first: int, field: Field, bad: pa.Array, found: str, allowed: str
-) -> None:
-    """Raise the error about the first row that is bad, if any, of a batch that begins at row
-    ``first``.
-    """
-    if pc.any(bad).as_py():
-        row = first + pc.index(bad, True).as_py()
-        _refuse_row(path, row, f"column {field.column!r}: found {found}", allowed)
-
-
 @contextmanager
 def _decoding(path: Path, columns: Sequence[str], words: Mapping[str, str]) -> Iterator[None]:
     """Turn an error of decoding into one line: about the row of a CSV that Arrow names, or about
@@ -526,7 +468,7 @@ def _refuse_other_text(path: Path) -> None:
 def _refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
     """Raise the error about one row, counted from 0 here and from 1 in the message."""
     # Arrow's own error, which it may come of, quotes the row.
-    raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}") from None
+    raise BadRows(f"{path}: row {row + 1}: {found}; allowed: {allowed}") from None
 
 
 class _FieldKind(NamedTuple):

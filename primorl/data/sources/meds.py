@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from primorl.base import PipelineError, say
+from primorl.base.records import TimeUnit
 from primorl.base.reporting import progress_bar
 from primorl.config import datasets
 from primorl.data.sources.log_paths import record_files
@@ -32,7 +33,7 @@ _TYPES = {
     "code": pa.string(),
     "numeric_value": pa.float32(),
 }
-MICROSECONDS: dict[datasets.TimeUnit, float] = {
+MICROSECONDS: dict[TimeUnit, float] = {
     "seconds": 1e6,
     "minutes": 6e7,
     "hours": 3.6e9,
@@ -54,7 +55,6 @@ _EMPTY = f"trajectories have an end at their begin, taken for that of one before
 _NUMBERLESS = "events of a dose or reward have no number, and add 0"
 _AGAIN = "events have the subject, time and code of another: doses add, the last is observed"
 _NO_TIME = f"{_TIME}, or drop the row; only `happened` takes events without one"
-_RUNNING = "rates that were set in the day before a trajectory began hold from its begin on"
 _UNDATED = "events are at 1900-01-01, 1970-01-01 or the like, as unknown times are often written"
 _BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of decision, dimensions, rewards follow
 
@@ -265,8 +265,9 @@ def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
         # 7.2 and 7.8, or "7" and "07", would be one person; a whole number is a time of any unit
         for name, fit in (("subject_id", True), ("time", False)):
             if pa.types.is_integer(kind := there.field(name).type) is not fit:
-                found = f"found {kind}; allowed is {_TYPES[name]}; convert it"
-                raise PipelineError(f"{path}: {name}: {found}")
+                raise PipelineError(
+                    f"{path}: {name}: found {kind}; allowed is {_TYPES[name]}; convert it"
+                )
         form = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
         file = pq.ParquetFile(path, read_dictionary=["code"], **form)
         table = file.read(list(_TYPES), use_threads=False).combine_chunks()
@@ -276,8 +277,9 @@ def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
         number.slice(0, 0).cast(pa.string())
         subject = subject.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
-        found = "not readable as Parquet, or of other types than MEDS has"
-        raise PipelineError(f"{path}: {found}; repair it") from None
+        raise PipelineError(
+            f"{path}: not readable as Parquet, or of other types than MEDS has; repair it"
+        ) from None
     if subject.null_count:
         raise PipelineError(f"{path}: found rows without a subject_id")
     return file, pa.table([subject, time, code, number], names=list(_TYPES))
@@ -620,10 +622,8 @@ class Decisions:
         as a level; null in a final row.
         """
         if dose.of == "last":
-            there, value, at = series.last(rows.who, rows.following, rows.since, before=True)
+            there, value, _ = series.last(rows.who, rows.following, rows.since, before=True)
             given = np.where(there, value, 0.0).astype(np.float64)
-            first = np.append(True, rows.final)[:-1]
-            self._codes.told[_RUNNING] += int(np.sum(first & (given != 0) & (at < rows.begin)))
         else:
             count, total = series.between(rows.who, rows.time, rows.following, after=False)
             given = total if dose.of == "sum" else count.astype(np.float64)

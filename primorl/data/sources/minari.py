@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Space, flatten
 from gymnasium.vector.utils import batch_space, iterate
 from minari.dataset.minari_storage import MinariStorage
 
-from primorl.base import PipelineError
+from primorl.base import BadRows, PipelineError
 from primorl.base.files import home
 from primorl.base.processes import environment
 from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
@@ -92,8 +92,9 @@ def describe(dataset_id: str) -> dict[str, Any]:
         PipelineError: it cannot be had, or is broken.
     """
     if re.fullmatch(MINARI_ID, dataset_id) is None:
-        allowed = "a name as mujoco/hopper/medium-v0"
-        raise PipelineError(f"--minari: found {dataset_id!r}; allowed is {allowed}")
+        raise PipelineError(
+            f"--minari: found {dataset_id!r}; allowed is a name as mujoco/hopper/medium-v0"
+        )
     stored = _find(dataset_id, _own_folder(), remote=True)
     open_storage(stored)
     about = MinariStorage.read_raw_metadata(stored)
@@ -116,11 +117,13 @@ def _find(dataset_id: str, root: Path, remote: bool) -> Path:
     if (stored / "metadata.json").is_file():
         return stored
     if stored.exists():
-        found = "found no metadata.json, as Minari 0.5 has; write it again"
-        raise PipelineError(f"options.parts: {stored}: {found}")
+        raise PipelineError(
+            f"options.parts: {stored}: found no metadata.json, as Minari 0.5 has; write it again"
+        )
     if not remote:
-        found = f"no Minari dataset {dataset_id!r} in {root}"
-        raise PipelineError(f"options.parts: {found}; set options.remote or root")
+        raise PipelineError(
+            f"options.parts: no Minari dataset {dataset_id!r} in {root}; set options.remote or root"
+        )
     _fetch(dataset_id, root)
     return stored
 
@@ -152,10 +155,11 @@ def open_storage(folder: Path) -> MinariStorage:
         storage = MinariStorage.read(folder) if complete else None
         episodes = 0 if storage is None else storage.total_episodes
     except Exception as broken:  # Minari checks nothing and lets every kind of error through
-        found = f"no readable Minari dataset ({type(broken).__name__})"
-        raise PipelineError(f"{folder}: {found}; {_AGAIN}") from None
+        raise PipelineError(
+            f"{folder}: no readable Minari dataset ({type(broken).__name__}); {_AGAIN}"
+        ) from None
     if storage is None or episodes < 1:
-        raise PipelineError(f"{folder}: found no spaces or no episodes; write it with Minari 0.5")
+        raise BadRows(f"{folder}: found no spaces or no episodes; write it with Minari 0.5")
     return storage
 
 
@@ -172,7 +176,7 @@ class MinariReader:
     """
 
     def __init__(self, path: Path, folders: Mapping[str, Path], environment: str | None):
-        self.path, self.files = path, len(folders)
+        self.path = path
         self._parts = {prefix: open_storage(folder) for prefix, folder in folders.items()}
         own = [
             spaces_of(str(p.data_path), p.observation_space, p.action_space)
@@ -220,7 +224,7 @@ class MinariReader:
         actions, steps = np.asarray(raw["actions"]), len(rewards)
         lengths = [len(observations) - 1, len(actions), *map(len, flags)]
         if steps == 0 or lengths != [steps] * 4:
-            raise PipelineError(
+            raise BadRows(
                 f"{part.data_path}: episode {int(name[-9:])}: found {steps} rewards; allowed is at "
                 "least one, as many actions and flags, and one observation more; leave it out with "
                 "Minari's filter_episodes"

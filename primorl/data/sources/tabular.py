@@ -144,39 +144,17 @@ class Tabular:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
 
-    def check_log(self, *, cells: bool) -> Iterator[str]:
-        """Compare the files where they are with the entry: their columns and, if asked, ``cells``.
+    def check_log(self) -> Iterator[str]:
+        """Compare the columns of the files with the entry.
 
         Raises:
-            PipelineError: a column is missing, there twice or of a wrong type, or a cell is empty
-                or of no category, which ingest refuses.
+            PipelineError: a column is missing, there twice or of a wrong type.
         """
         options, fields = self.dataset.options, fields_of(self.dataset.options.columns)
         folder, files = find_files(options.files)
-        if not files:
-            yield f"{options.files}: not there yet"
-            return
-        log = LogFiles(folder, fields, options.csv, files)
-        yield f"{options.files}: has the columns of the entry"
-        if not cells:
-            return
-        counts, wrong = log.check_cells()
-        taken, refused = list[str](), list[str]()
-        ends = {each.column for each in fields if each.name.startswith(("action", "reward"))}
-        for column, count in counts.items():
-            (taken if column in ends else refused).append(f"{column!r} in {count:,} rows")
-        begin = f"{options.files}: found empty cells: "
-        if taken:
-            found = ", ".join(taken)
-            said = f"{begin}{found}; ingest takes these in the last row of a cut trajectory alone"
-            yield said + f"; {EVENT}" * (
-                options.end == "outcome" or bool(options.columns.terminated)
-            )
-        if refused:
-            raise PipelineError(f"{begin}{', '.join(refused)}, which ingest refuses; {FILL_IN}")
-        if wrong is not None:
-            raise wrong
-        yield f"{options.files}: ids and categories fit; only ingest compares with bounds"
+        if files:
+            LogFiles(folder, fields, options.csv, files)
+        yield f"{options.files}: {'has the columns of the entry' if files else 'not there yet'}"
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""
@@ -247,7 +225,6 @@ class TabularReader:
         self._has_next = columns.next_observation is not None
         self._fields = fields_of(columns)
         self._log = LogFiles(raw, self._fields, self._options.csv)
-        self.files = self._log.found
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people share trajectory ids, let columns.trajectory name unique ones"
         self._or_merged = merged if self._unit == "trajectory" else ""
@@ -259,11 +236,6 @@ class TabularReader:
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; errors name the file and the row, and quote no value."""
         unit, log = self._unit, self._log
-        for key in log.folder_keys():
-            why = "an id in two of them is one person; if it is not, write the name into the ids"
-            say(f"ingest: warning: found folders `{key}=…`, whose names are not read: {why}")
-        if self._options.sorted:
-            log.sort_by(unit)
         batches = log.batches() if self._options.sorted else sort_batches(log, unit)
         for rows in whole_units(batches, unit):
             yield self._make_transitions(rows.combine_chunks())

@@ -8,7 +8,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -157,8 +157,9 @@ class PartReader:
         except pa.ArrowMemoryError:
             raise
         except (OSError, pa.ArrowException):
-            found = f"found corrupt pages after row {rows}"
-            raise PipelineError(f"{self._path}: {found}; {self._repair}") from None
+            raise PipelineError(
+                f"{self._path}: found corrupt pages after row {rows}; {self._repair}"
+            ) from None
 
     def lengths(self) -> Ints:
         """Count the rows of each unit, in order: no unit is in two tables."""
@@ -214,7 +215,7 @@ class UnitStore:
         owned = np.zeros(len(lengths), dtype=bool)
         owned[own] = True
         self.units, self.size = int(owned.sum()), int(lengths[owned].sum())
-        with memory_for(reader.folder):
+        try:
             shape = self.size, S + A + S + 2
             small = keep_bytes is None or 4 * math.prod(shape) <= keep_bytes
             rows: Floats = np.empty(shape, np.float32) if small else _on_disk(reader.folder, shape)
@@ -236,6 +237,10 @@ class UnitStore:
                 targets[these, S + 1] = numbers(table["terminated"])
                 starts.append(done + trajectory_starts(table))
                 done = these.stop
+        except MemoryError:  # Arrow's own error is one too; the size of private data is not said
+            raise PipelineError(
+                f"{reader.folder}: not enough memory for its rows; free some"
+            ) from None
         self.trajectory_starts = np.concatenate(starts)
         self._rows = rows
         self._lengths = lengths[owned]
@@ -323,16 +328,3 @@ def _on_disk(folder: Path, shape: tuple[int, int]) -> Floats:
         raise PipelineError(f"{folder}: not enough space on its disk for its rows; free some")
     with tempfile.TemporaryFile(dir=folder) as file:
         return np.memmap(file, np.float32, "w+", shape=shape)
-
-
-@contextmanager
-def memory_for(folder: Path) -> Iterator[None]:
-    """Say what to change where memory runs out within the block.
-
-    Raises:
-        PipelineError: if it did. The size of private data is not said.
-    """
-    try:
-        yield
-    except MemoryError:  # Arrow's own error is one too
-        raise PipelineError(f"{folder}: not enough memory for its rows; free some") from None

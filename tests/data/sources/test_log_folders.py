@@ -16,7 +16,6 @@ from primorl.base import PipelineError
 from primorl.data.sources import source_of
 from primorl.data.sources.log_paths import find_files, log_files
 from tests.data.sources.tabular_builders import (
-    EXPECTED,
     HEADER,
     NO_FLAGS,
     Row,
@@ -58,31 +57,6 @@ def test_files_of_a_table_are_no_log_as_they_keep_deleted_rows(
         run(entry(files=named, sorted=False))
 
 
-OTHER_NAMES = {  # a file in Latin-1, and what is read
-    "a file": (b"log/visites_\xe9t\xe9.csv", "log"),
-    "a file of a pattern": (b"log/visites_\xe9t\xe9.csv", "log/v*.csv"),
-    "a folder": (b"log/donn\xe9es/visits.csv", "log"),
-    "a folder of a pattern": (b"log/donn\xe9es/visits.csv", "log/donn*/*.csv"),
-    "a folder with others": (b"log/donn\xe9es/visits.csv", "log/*.csv"),
-}
-
-
-@pytest.mark.parametrize("which", OTHER_NAMES)
-def test_names_that_are_not_utf_8_are_refused_by_their_bytes(project: Path, which: str) -> None:
-    """As those of an older disk, which neither Arrow nor DVC opens. Twin: beside those read."""
-    name, files = OTHER_NAMES[which]
-    path = Path(os.fsdecode(name))
-    path.parent.mkdir(parents=True)
-    text(HEADER, str(path))
-    write(rows(), "log/plain.csv")
-    if which == "a folder with others":
-        assert len(run(entry(files=files))) == len(EXPECTED)
-    else:
-        said = refusal(entry(files=files))
-        assert r"\xe9" in said
-        assert said.endswith("found a name that is not UTF-8; rename the file or folder")
-
-
 def test_a_column_that_is_a_folders_name_alone_is_told_so(project: Path) -> None:
     """As Spark's and Polars' partitions write it."""
     for user in (2, 10):
@@ -91,22 +65,6 @@ def test_a_column_that_is_a_folders_name_alone_is_told_so(project: Path) -> None
         Path(f"log/user={user}").mkdir(parents=True)
         write(table, f"log/user={user}/part-0.parquet")
     assert "column 'user' is missing, and the name of a folder is none" in refusal(entry())
-
-
-@pytest.mark.parametrize(
-    ("folders", "told"),
-    [(("site=N", "site=S"), True), (("site=N", "site=N"), False), (("ward=N", "ward=S"), False)],
-)
-def test_people_in_two_folders_of_a_key_that_is_no_column_are_told(
-    project: Path, folders: tuple[str, str], told: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Twins: one such folder; a key that is a column."""
-    for part, folder in enumerate(folders):
-        Path(f"log/{folder}").mkdir(parents=True, exist_ok=True)
-        write([rows()[:3], rows()[3:]][part], f"log/{folder}/part-{part}.parquet")
-    arrives()
-    said = "found folders `site=…`, whose names are not read: an id in two of them is one person"
-    assert (said in capsys.readouterr().err) is told
 
 
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
@@ -136,13 +94,6 @@ def test_parts_whose_numbers_are_not_padded_come_in_the_order_of_numbers(
 
 def of_one(person: str) -> list[Row]:
     return [row(person, 0, 0), row(person, 0, 1, dose=None, gain=None, left=True)]
-
-
-def test_a_sorted_log_may_have_a_file_for_each_person_whatever_it_is_called(project: Path) -> None:
-    Path("log").mkdir()
-    for person, name in {"p1": "p1.csv", "p10": "p10.csv", "p2": "a.csv"}.items():
-        write(of_one(person), f"log/{name}")
-    assert run(entry())["unit_id"].to_pylist() == ["p1", "p10", "p2"]
 
 
 @pytest.mark.parametrize(("cut", "told"), [(2, True), (3, False), (5, True), (6, False)])

@@ -79,19 +79,6 @@ def test_a_number_of_choices_is_an_action_and_names_survive_ingest(project: Path
     assert made().info.spaces == spaces
 
 
-@pytest.mark.parametrize(
-    ("chosen", "never"), [((0, 1, 2), ""), ((0, 2), ": 1."), ((1,), ": 0; 2.")]
-)
-def test_actions_that_nobody_got_are_told_before_anybody_is_charged(
-    project: Path, capsys: pytest.CaptureFixture[str], chosen: tuple[int, ...], never: str
-) -> None:
-    write(discrete(lambda index: chosen[index % len(chosen)]))
-    run(entry(DISCRETE))
-    said = capsys.readouterr().err
-    assert ("no row has" in said) == bool(never)
-    assert never in said
-
-
 VASO: dict[str, Any] = {"column": "vaso", "categories": ["no", "low", "high"]}
 FLUID: dict[str, Any] = {"column": "fluid", "categories": ["none", "some"]}
 SEDATION = {"column": "sedation", "categories": [0, 1]}

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ from tests.data.sources.tabular_builders import (
     arrives,
     entry,
     refusal,
-    row,
     rows,
     run,
     text,
@@ -193,17 +191,6 @@ def test_one_trajectory_in_two_spellings_is_not_two(project: Path, spellings: st
             assert "found ids of trajectories (1) that differ" in refusal(dataset)
         else:
             assert len(run(dataset)) == 2
-
-
-@pytest.mark.parametrize("rounded", [lambda i: i // 1000 * 1000, lambda i: int(float(i)), int])
-def test_ids_that_may_have_lost_their_last_digits_are_warned_of(
-    project: Path, capsys: pytest.CaptureFixture[str], rounded: Callable[[int], int]
-) -> None:
-    """As a spreadsheet keeps 15, and pandas a float where an id is missing; twin: all digits."""
-    people = [rounded(158_000_000_000_123_457 + 1017 * n) for n in range(30)]
-    write([row(each, 0, time, left=time == 1) for each in people for time in range(2)])
-    run(entry())
-    assert ("different people may share one" in capsys.readouterr().err) == (rounded is not int)
 
 
 @pytest.mark.parametrize("id_", ["NAN4", "Nancy", "1e5", "12e", "nulla", "E+3"])

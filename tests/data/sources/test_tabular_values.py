@@ -18,7 +18,6 @@ import pytest
 from primorl.base import PipelineError
 from primorl.data.sources import logs as tabular_files
 from primorl.data.sources.logs import Field, LogFiles
-from primorl.data.sources.tabular import Tabular
 from tests.data.sources.tabular_builders import (
     BOUNDED,
     DISCRETE,
@@ -218,39 +217,6 @@ def test_a_last_action_may_be_missing_in_the_word_of_any_program(
                 "row 3: found (no|a missing, NaN or infinite) action.* row of the last decision",
                 refusal(dataset),
             )
-
-
-HOLES = {
-    "csv": b"2,0,0,,A,,0,0,0\n2,0,1,nan, ,0.5,,0,0\n 2 ,0,2,NA,A,0.5,,0,1\n",
-    "none": b"2,0,0,1,A,0,0,0,0\n2,0,1,2,A,0.5,0,0,1\n",
-}
-
-
-def test_empty_cells_are_counted_before_ingest_refuses_them(project: Path) -> None:
-    """By column: those of a last row's action or reward alone may be read. Twin: none is empty."""
-    said = "log: found empty cells: 'x' in {} rows, 'ward' in {} rows, which ingest refuses; carry"
-    source = Tabular("log", entry())
-    for form in ("csv", "parquet", "none"):
-        shutil.rmtree("log", ignore_errors=True)
-        text(HEADER.encode() + HOLES.get(form, b""))
-        if form == "parquet":
-            Path("log/log.csv").unlink()
-            holes = ({"x": None, "dose": None}, {"x": float("nan"), "ward": "", "gain": None})
-            write([row(2, 0, 0) | holes[0], row(2, 0, 1) | holes[1], row(2, 0, 2, gain=None)])
-        assert list(source.check_log(cells=False)) == ["log: has the columns of the entry"]
-        told = source.check_log(cells=True)
-        next(told)
-        if form == "none":
-            assert list(told) == ["log: ids and categories fit; only ingest compares with bounds"]
-            text(HEADER.encode() + HOLES[form].replace(b",A,", b",a,", 1))
-            with pytest.raises(PipelineError, match="row 1: column 'ward': found a category that"):
-                list(source.check_log(cells=True))
-            continue
-        assert "'dose' in 1 rows, 'gain' in 2 rows; ingest takes these in the" in next(told)
-        with pytest.raises(PipelineError, match=said.format(3 if form == "csv" else 2, 1)):
-            next(told)
-        told = Tabular("log", entry(NO_FLAGS, end="outcome")).check_log(cells=True)
-        assert "put its reward into the row of the last decision" in [next(told), next(told)][1]
 
 
 SHIFTED: dict[str, tuple[Callable[[int], float], bool]] = {  # next observations, and a warning
