@@ -175,6 +175,9 @@ class Carry:
             if (unit := policy.age_units.get(aged, self.unit)) is None:
                 found = f"not given; give the unit of {aged} in the log that the policy is of"
                 raise PipelineError(f"--age-unit: {found}")
+            if self.unit not in (None, unit):
+                found = f"found {self.unit!r}, and the policy's {aged} is in {unit}"
+                raise PipelineError(f"--age-unit: {found}; leave the option out")
             age = (time - since) / pd.Timedelta(1, unit)
             age = age.where(empty | values.notna())
             if policy.observation_range is not None:

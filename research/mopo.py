@@ -214,7 +214,7 @@ def main() -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """Write a line for each log: returns of the last policy and over the last fifth of training."""
-    lines = ["| log | MOPO: last policies | mean of the last four looks | the log | random actions |"]
+    lines = ["| log | MOPO: last policies | mean of four last looks | the log | random actions |"]
     lines.append("|---" * 5 + "|")
     for name in sorted({row["dataset"] for row in rows}):
         own = [row for row in rows if row["dataset"] == name]

@@ -180,9 +180,10 @@ def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
     given = table(day | {"glucose": ["5", ""]}, "in.csv")
     hours = Carry(("who",), "time", "hours")
     alone = Carry(("who",), "time")
-    for policy, carry, age in ((known, alone, 120), (known, hours, 120), (unknown, hours, 2)):
+    for policy, carry, age in ((known, alone, 120), (unknown, hours, 2)):
         filled = carry.fill(read_table(given), policy, given)
         assert observations_of(filled, policy, given)[1, 1] == age
+    refused(known, given, "found 'hours', and the policy's glucose_age is in minutes", carry=hours)
     refused(unknown, given, "--age-unit: not given; give the unit", carry=alone)
 
 

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -123,12 +124,25 @@ def project_folder(start: Path) -> Path:
     return start
 
 
+def refuse_other_names(path: Path) -> None:
+    """Refuse a file or folder that DVC and Arrow cannot open.
+
+    Raises:
+        PipelineError: its name is not UTF-8.
+    """
+    shown = os.fsencode(path).decode(errors="backslashreplace")
+    if shown != str(path):
+        raise PipelineError(f"{shown}: found a name that is not UTF-8; rename the file or folder")
+
+
 def refuse_readable() -> None:
     """Refuse a project whose state is not its owner's alone.
 
     Raises:
-        PipelineError: others may read the state, or its secret.
+        PipelineError: others may read the state, or its secret; or the project's folder has
+            another name than DVC can open.
     """
+    refuse_other_names(home())
     for path, mode in ((home() / STATE, "700"), (home() / SECRET, "600")):
         if path.exists() and path.stat().st_mode & 0o077:
             raise PipelineError(
@@ -281,11 +295,16 @@ def _alive(process: int) -> bool:
 
 def sync(path: Path) -> None:
     """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot
-    empty it.
+    empty it. On macOS plain fsync would stop at the drive's cache.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        if sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(handle)
     finally:
         os.close(handle)
 

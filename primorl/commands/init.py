@@ -16,7 +16,7 @@ import typer
 
 import primorl
 from primorl.base import PipelineError, template
-from primorl.base.files import project_folder, replaced_file
+from primorl.base.files import project_folder, refuse_other_names, replaced_file
 from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option
 
@@ -51,6 +51,7 @@ def init(
       primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
+    refuse_other_names(target)
     there = _check_target(target)
     own = csv if meds is None else meds
     if sum(each is not None for each in (csv, meds, minari)) > 1:
@@ -77,6 +78,7 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
     """Return name and text of the dataset's file for a log, or a folder of events."""
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
+    refuse_other_names(log.resolve())
     name = _name(log.name.partition(".")[0]) or "log"
     known, kind = {"name": _written(name), "files": _written(str(log.resolve()))}, "meds"
     if events and not (log / "data").is_dir():

@@ -1,6 +1,8 @@
 """``primorl check``, ``plan``, ``run``, ``summary``, ``runs`` and ``report``."""
 
+import getpass
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +109,18 @@ def _log(params: "Params") -> Iterator[str]:
 
 
 def _python(_: "Params") -> Iterator[str]:
-    """Check that the first ``python`` on PATH, with which DVC runs stages, is this one."""
+    """Check that the first ``python`` on PATH, with which DVC runs stages, is this one, and finds
+    them.
+    """
+    if os.environ.get("PYTHONSAFEPATH"):
+        raise PipelineError(
+            "PYTHONSAFEPATH: found set, so Python does not see the stages, and DVC deletes their "
+            "outputs before they fail; unset it for `dvc repro`"
+        )
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        raise PipelineError("USER: not set, and this user has no name here; DVC needs it") from None
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is None or Path(found).absolute().parent != ours:
         yield (

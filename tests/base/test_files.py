@@ -26,6 +26,7 @@ from primorl.base.files import (
     finite,
     locked,
     read_json,
+    refuse_readable,
     replaced_directory,
     replaced_file,
     sweep_leftovers,
@@ -377,3 +378,20 @@ def test_what_dvc_says_of_a_kill_is_found_behind_a_bar(
     Path("dvc.py").write_text(f"print({before + 'ERROR: ' + said!r}); raise SystemExit(255)")
     with pytest.raises(PipelineError, match=r"^failed to reproduce .*what was paid for is resumed"):
         show_dvc("repro")
+
+
+def test_a_project_in_a_folder_that_dvc_cannot_open_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: any name in UTF-8."""
+    for name, fits in (("donnée \\x", True), (os.fsdecode(b"donn\xe9es"), False)):
+        folder = project / name / "project"
+        folder.mkdir(parents=True)
+        monkeypatch.chdir(folder)
+        if fits:
+            refuse_readable()
+        else:
+            with pytest.raises(
+                PipelineError, match=r"donn\\xe9es/project: found a name that is not"
+            ):
+                refuse_readable()

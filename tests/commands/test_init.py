@@ -247,6 +247,8 @@ def test_where_no_project_is_made(monkeypatch: pytest.MonkeyPatch, primorl: Call
         (["project/inner"], "lies in the project"),
         (["other/inner"], "lies in the git repository"),
         (["project", "--csv", "project/log.csv"], "where git would see its rows"),
+        (["donn\udce9es"], r"donn\xe9es: found a name that is not UTF-8; rename"),
+        (["project", "--csv", "donn\udce9es.csv"], r"donn\xe9es.csv: found a name that is not"),
     ):
         assert said in primorl("init", *words)[2]
 

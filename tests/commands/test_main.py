@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ import primorl as package
 from pipeline import collect
 from primorl.base import PipelineError
 from primorl.base.reporting import StageLog, explained
-from primorl.commands import plan_answer
+from primorl.commands import plan_answer, runs
 from primorl.config import params
 from primorl.data.sources.log_paths import changed
 from primorl.work.data import open_to_charge
@@ -234,3 +234,17 @@ def test_what_is_wrong_with_the_place_is_told_with_its_remedy() -> None:
         (errno.EACCES, "/data/p/log.csv", "/data/p/log.csv: Permission denied"),
     ):
         assert says in explained("plan", OSError(number, os.strerror(number), file))
+
+
+def test_a_user_without_a_name_and_a_hidden_folder_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # as in a container without its name
+    with pytest.raises(PipelineError, match="USER: not set"):
+        list(runs._python(cast(Any, None)))
+    monkeypatch.setenv("USER", "ana")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # which hides the stages
+    with pytest.raises(PipelineError, match="unset it"):
+        list(runs._python(cast(Any, None)))

@@ -74,9 +74,15 @@ def _create(path: Path) -> None:
             file.write(secrets.token_bytes(_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces a secret that another process just made.
-        with suppress(FileExistsError):
+        try:
+            # Unlike a rename, a link never replaces a secret that another process just made.
             os.link(fresh, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links: whoever made the empty file fills it
+            with suppress(FileExistsError):
+                path.touch(mode=0o600, exist_ok=False)
+                Path(fresh).replace(path)
     finally:
         Path(fresh).unlink(missing_ok=True)
 

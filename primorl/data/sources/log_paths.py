@@ -20,6 +20,7 @@ from primorl.base.files import (
     file_sha256,
     home,
     read_json,
+    refuse_other_names,
     write_json,
 )
 from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
@@ -110,6 +111,7 @@ def _refuse_folder(refused: OSError) -> NoReturn:
 
 def refuse_unread(path: Path, endings: tuple[str, ...]) -> None:
     """Raise the error about a file that would not be read."""
+    refuse_other_names(path)
     if not os.access(path, os.R_OK) or not path.is_file():
         raise PipelineError(f"{path}: cannot be read, or is a link to nothing, or is no file")
     if not path.name.endswith(endings) or path.name[0] in "._":

@@ -2,6 +2,8 @@
 the secret.
 """
 
+import errno
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -130,3 +132,23 @@ def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None
     with pytest.raises(PipelineError, match=message) as wrong:
         check.finish()
     assert "name" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_file_system_without_links_has_the_secret_too(
+    project: Path, monkeypatch: pytest.MonkeyPatch, number: int, late: bool
+) -> None:
+    """Twin: another process's secret, made meanwhile, is kept."""
+    path = project / ".primorl" / "secret"
+
+    def link(*_: object) -> None:
+        if late:
+            path.write_bytes(SECRET)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    made = project_secret()
+    assert (path.read_bytes(), len(made), made == SECRET) == (made, 32, late)
+    assert late or stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [item.name for item in path.parent.iterdir()] == ["secret"]
