@@ -27,7 +27,6 @@ from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
-_REPACK = "write it anew with gzip (`h5repack -f GZIP=4`)"
 _COPY = "with all files there, copy the arrays into one"  # HDF5 gives zeros where one is missing
 _GYMNASIUM = {"terminals": "terminations", "timeouts": "truncations"}
 _FLAGS = (*_GYMNASIUM, *_GYMNASIUM.values())
@@ -126,10 +125,7 @@ def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
     zeros_meant = last in _FLAGS or "infos" in above
     if part.size and there < needed and not zeros_meant:
         return f"{name}: found rows that were never written, and are zeros; write the file again"
-    numbers = [layout.get_filter(place)[0] for place in range(layout.get_nfilters())]
-    missing = [number for number in numbers if not h5py.h5z.filter_avail(number)]
-    found = f"{name}: found HDF5's filters {missing}, which are not installed; {_REPACK}"
-    return found if missing else None
+    return None
 
 
 class D4rlReader:
