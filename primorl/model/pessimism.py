@@ -91,10 +91,9 @@ class PessimisticModel:
         self._scale = ensemble.normaliser.target_scale if without_unit else None
         self._penalty = penalty if self._scale is None else penalty * float(self._scale[-1])
         self._rule = RULES.get(ensemble.termination)
-        self.observation_size = size = ensemble.architecture.observation_size
         self.bounds = bounds = ensemble.bounds
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
-        self.discrete_actions = bounds.discrete_actions
+        self.discrete_actions, size = bounds.discrete_actions, len(bounds.observation_low)
         self.observation_mean = ensemble.normaliser.input_mean[:size]
         self.observation_scale = ensemble.normaliser.input_scale[:size]
 

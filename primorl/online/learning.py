@@ -224,7 +224,7 @@ class SimulatedUsers:
             after, rewards, terminated, truncated = map(torch.from_numpy, found)
             over = terminated | truncated
             last = over | (step == T - 1)
-            kept.append((observations, chosen, rewards, after, terminated, last, present))
+            kept.append((observations, chosen, rewards.float(), after, terminated, last, present))
             left = left - (over & present).long()
             present = present & (left > 0)
             if not present.any():

@@ -74,10 +74,6 @@ class Networks:
         self._slopes: dict[int, list[Tensor]] = {}
         self._kept: list[Tensor] = []
 
-    def copy(self) -> "Networks":
-        """Return networks of their own with the same parameters."""
-        return Networks(self.layers, self.vector.device)
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Run the networks, ``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call
         with as many rows.
@@ -179,7 +175,7 @@ class ActorCritic(ABC):
         self.actor, self.critic = (
             Networks(side_by_side(parts), device) for parts in (actors, critics)
         )
-        self.target = self.critic.copy()
+        self.target = Networks(self.critic.layers, device)
         self.log_alpha = torch.zeros(G, device=device)
         self._alpha_gradient = torch.zeros_like(self.log_alpha)
         self._critic_adam = Adam([self.critic.vector], [self.critic.gradient], config.learning_rate)
@@ -580,6 +576,6 @@ def _refuse_diverged(epoch: int, seeds: Sequence[int], metrics: Sequence[dict[st
     for seed, figures in zip(seeds, metrics, strict=True):
         if not all(map(math.isfinite, figures.values())):
             raise PipelineError(
-                f"params.yaml: policy: SAC diverged in epoch {epoch}, seed {seed}: {figures}; "
-                "lower learning_rate or reward_scale, or raise penalty"
+                f"params.yaml: policy: SAC diverged in epoch {epoch}, seed {seed}; lower "
+                "learning_rate or reward_scale, or raise penalty"
             )

@@ -134,8 +134,8 @@ def online_run(params: Params) -> OnlineRun:
     asked, environment = params.online, params.chosen.environment
     if environment is None:
         raise PipelineError(
-            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
-            f"online act in one; name a simulator, or set {_KEY}: users to null"
+            f"datasets/{params.dataset}.yaml: environment: found null, which online "
+            f"learning needs; name one, or set {_KEY}: users to null"
         )
     cohorts = cohorts_of(asked)
     people = simulated_people(params, len(cohorts) * asked.cohort)
@@ -144,8 +144,7 @@ def online_run(params: Params) -> OnlineRun:
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
-            f"{_KEY}: steps: found null, and neither {environment} nor "
-            f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
+            f"{_KEY}: steps: found null, and {environment} has no limit; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     policy = DeterministicPolicy.load(POLICY)
@@ -164,7 +163,17 @@ def online_run(params: Params) -> OnlineRun:
         minibatches=1,
         decay=0.97,
     )
-    mechanism = _build_mechanism(params, update, people)
+    delta, multiplier = params.privacy.delta, 0.0
+    if asked.target_epsilon is not None:
+        key = f"{_KEY}: target_epsilon"
+        multiplier = solve_noise(asked.target_epsilon, delta, 1.0, update.releases, key=key)
+    mechanism = online_mechanism(
+        users=people.units,
+        cohort=asked.cohort,
+        noise_multiplier=multiplier,
+        releases=update.releases,
+        delta=delta,
+    )
     _warn_of_noise(asked.cohort, mechanism, network)
     return OnlineRun(
         network=network,
@@ -185,13 +194,8 @@ def _check_policy(
     policy: DeterministicPolicy, offline: Statement, environments: GymBatch, params: Params
 ) -> None:
     """Refuse an offline policy of other sizes than the environment's, or of another δ."""
-    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
-    needed = environments.observation_size, len(environments.action_low)
-    if found != (*needed, environments.discrete_actions):
-        raise PipelineError(
-            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
-            f"{params.chosen.environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
-        )
+    sizes = policy.observation_size, policy.action_size, policy.discrete_actions
+    environments.refuse_sizes(*sizes)
     if offline.delta not in (None, params.privacy.delta):
         raise PipelineError(
             f"params.yaml: privacy.delta: found {params.privacy.delta!r}, allowed: "
@@ -212,28 +216,11 @@ def _warn_of_noise(cohort: int, mechanism: Mechanism, network: PolicyNetwork) ->
         )
 
 
-def _build_mechanism(params: Params, update: Update, people: Version) -> Mechanism:
-    """Build the mechanism at the ε that params.yaml asks for."""
-    asked, delta = params.online, params.privacy.delta
-    multiplier = 0.0
-    if asked.target_epsilon is not None:
-        key = f"{_KEY}: target_epsilon"
-        multiplier = solve_noise(asked.target_epsilon, delta, 1.0, update.releases, key=key)
-    return online_mechanism(
-        users=people.units,
-        cohort=asked.cohort,
-        noise_multiplier=multiplier,
-        releases=update.releases,
-        delta=delta,
-    )
-
-
 def begin(run: OnlineRun) -> OnlineState:
     """Return the state before the first cohort."""
     cohorts = len(run.cohorts)
     every = max(1, cohorts // _POINTS)
-    first = {PARAMETERS: run.parameters}
-    return OnlineState.begin(first, cohorts, every, run.sha256)
+    return OnlineState.begin({PARAMETERS: run.parameters}, cohorts, every, run.sha256)
 
 
 def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> OnlineState:
@@ -383,12 +370,11 @@ def list_content(summary: OnlineSummary, returns: Returns) -> RunContent:
     """List what MLflow gets of an online run."""
     log = StageLog()
     for count, each in zip(returns.users, returns.curve, strict=True):
-        log.metric("users", count, count)
         log.metric("return", each.mean, count)
         log.metric("return_low", each.low, count)
         log.metric("return_high", each.high, count)
-        if summary.epsilon is not None:
-            log.metric("epsilon_user", summary.epsilon, count)
+    if summary.epsilon is not None:
+        log.metric("epsilon_user", summary.epsilon)
     return RunContent({}, {"void": "; ".join(summary.void)}, log.metrics)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import primorl
 from primorl.base import PipelineError, say
-from primorl.base.files import CHECKPOINTS, MODEL, PLAN, SECRET, check_writable, home
+from primorl.base.files import CHECKPOINTS, MODEL, PLAN, check_writable, home
 from primorl.base.processes import choose_device, place_among_processes
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.config.datasets import Bounds as DeclaredBounds
@@ -161,8 +161,7 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     Raises:
         PipelineError: the kernel is not exact on this machine, or the disk has no room.
     """
-    if setup.mechanism.is_private:
-        check_setup(setup)
+    check_setup(setup)
     checkpoint = home() / CHECKPOINTS / "charge"
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
 
@@ -223,11 +222,6 @@ def work_for_first(params: Params, folder: Path) -> None:
         request, _, granted = group.wait()
         if request == Message.STOP:
             return
-        if not (home() / SECRET).exists():
-            raise PipelineError(
-                f"{SECRET}: not there; all processes need the secret and data/partitions of the "
-                "first: share its folder, or copy both (inside the trust boundary)"
-            )
         partitions = Partitions.read(folder, None)
         job = RunPlan.read(params, partitions).model
         setup = prepare_model(job, partitions, params.compute)
@@ -237,8 +231,7 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "data/plan.json, data/partitions or code differ between processes; give all the "
                 "same"
             )
-        if setup.mechanism.is_private:
-            check_setup(setup)
+        check_setup(setup)
         private = open_private(partitions, setup.execution.own)
         group.check_coverage(setup.mechanism.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))

@@ -78,25 +78,18 @@ class Bill:
 
     def __str__(self) -> str:
         """List the unpaid charges, and ε before and after them."""
+        run = "the next `dvc repro`"
         if self.refused:
-            return (
-                "the next `dvc repro` charges nothing: its stage plan refuses it (`primorl plan`)"
-            )
-        if not self.unpaid:
-            line = "the next `dvc repro` charges nothing: all of it is paid"
-            if self.lost:
-                line += f"; but it needs {self._name_lost()}"
-            return line + self.online
-        if self.variant != "private":
-            return (
-                f"the next `dvc repro` has no guarantee (variant {self.variant}): all ε counts as "
-                "spent"
-            )
-        line = f"the next `dvc repro` charges {self.total}"
+            return f"{run} charges nothing: its stage plan refuses it (`primorl plan`)"
+        if self.unpaid and self.variant != "private":
+            return f"{run} has no guarantee (variant {self.variant}): all ε counts as spent"
+        line, why = f"{run} charges nothing: all of it is paid", "but"
+        if self.unpaid:
+            line, why = f"{run} charges {self.total}", "refused before the first charge, as"
         if not self.fits:
             line += ": what does not fit is refused before it reads a private row"
         if self.lost:
-            line += f"; refused before the first charge, as it needs {self._name_lost()}"
+            line += f"; {why} it needs {self._name_lost()}"
         return line + self.online
 
     __repr__ = __str__
@@ -138,7 +131,7 @@ class Bill:
             if own.identity not in paid or own.event["type"] == "NonPrivateDpEvent"
         ]
 
-    @property
+    @cached_property
     def lost(self) -> list[Charge]:
         """Charges of jobs that are paid and cannot be restored here, as another clone has their
         checkpoints.
@@ -195,10 +188,9 @@ class Bill:
             return
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
-            f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} "
-            f"is left; with {name_charges(self.unpaid)} it would be about "
-            f"{at_most(self.after)}; ask for a smaller ε, or put the last one back in "
-            "params.yaml: `primorl run` then restores what it paid for. Nothing was charged"
+            f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} left; "
+            f"with {name_charges(self.unpaid)} it would be about {at_most(self.after)}; ask for a "
+            "smaller ε, or put the last one back in params.yaml. Nothing was charged"
         )
 
     def refuse_unpayable(self) -> None:

@@ -223,16 +223,13 @@ class QuestionJob:
         draw: numbers the draws of the noise that were paid for.
     """
 
+    name: ClassVar[str] = f"{EVALUATE_PRIVATE}: behaviour"
+
     noise_multiplier: Annotated[float, records.Within(gt=0)]
     delta: records.Delta
     discount: Annotated[float, records.Within(gt=0, le=1)]
     return_bounds: ReturnBounds
     draw: records.NaturalInt
-
-    @property
-    def name(self) -> str:
-        """The charge's name in the ledger."""
-        return f"{EVALUATE_PRIVATE}: behaviour"
 
     @property
     def event(self) -> DpEvent:
